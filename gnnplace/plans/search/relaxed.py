@@ -100,7 +100,7 @@ def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[FloatArray, FloatArr
         both + costs.weights + scatter * parameters,
         costs.forward + gather * parameters,
         costs.saved,
-        state * parameters,
+        state * parameters + PARAMETER[chain.precision][0] * costs.frozen,
         costs.update / (mesh.replicas if zero else 1) + end * parameters,
         np.maximum(costs.saved - costs.entering, 0.0),
         costs.forward,

@@ -93,6 +93,7 @@ def _table(pricer: Pricer, mesh: Mesh, zero: int) -> partition.Tables | None:
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
     sums[partition.STATE] = state * found.parameters
+    sums[partition.STATE] += PARAMETER[chain.precision][0] * found.frozen
     working = float(costs.working.max(initial=0.0))
     end = found.update / mesh.replicas + found.parameters * after
     return partition.Tables(sums, np.array(working), np.array(pricer.fabric.memory(mesh)), end)

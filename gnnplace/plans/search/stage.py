@@ -108,6 +108,7 @@ class Sums:
     saved: FloatArray
     parameters: FloatArray
     error: FloatArray
+    frozen: FloatArray
 
 
 def sums_of(costs: SegmentCosts) -> Sums:
@@ -126,6 +127,7 @@ def sums_of(costs: SegmentCosts) -> Sums:
         sums(costs.saved),
         sums(costs.parameters),
         sums(costs.error * seconds),
+        sums(np.broadcast_to(costs.frozen, seconds.shape)),
     )
 
 
@@ -187,7 +189,8 @@ class Pricer:
             2 * gather + scatter,
             self._reduction(stage, own * parameters, gradient * parameters),
             float(found.update[stage.last] - found.update[stage.first]) / share,
-            self._state(stage, parameters),
+            self._state(stage, parameters)
+            + own * float(found.frozen[stage.last] - found.frozen[stage.first]),
             self._saved(stage, found),
             self._working(stage, costs),
             error,

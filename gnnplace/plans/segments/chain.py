@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Tied:
-    """A parameter that several segments read, such as a table that embedding and head share.
+    """A trained parameter that several segments read, such as a table of embedding and head.
 
     Attributes:
         name: the name of the parameter.
@@ -68,8 +68,9 @@ class SegmentCosts:
         entering: bytes of what a segment reads of those before it; kept where it is recomputed.
             [segments]
         working: bytes of the largest values at work. [segments]
-        parameters: elements of its parameters on this device. [segments]
+        parameters: elements of its parameters on this device that are trained. [segments]
         error: expected relative error of the seconds. [segments]
+        frozen: elements of its parameters on this device that are not trained. [segments] or [1]
     """
 
     forward: FloatArray
@@ -81,6 +82,7 @@ class SegmentCosts:
     working: FloatArray
     parameters: FloatArray
     error: FloatArray
+    frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
 
 
 class CostSource(Protocol):

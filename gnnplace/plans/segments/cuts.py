@@ -203,7 +203,7 @@ def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]
     for segment, run in enumerate(runs):
         for i in range(*run):
             for value in graph.calls[i].reads:
-                if graph.values[value].source == PARAMETER:
+                if graph.values[value].source == PARAMETER and graph.values[value].gradient:
                     readers.setdefault(value, {})[segment] = None
     return tuple(
         Tied(graph.values[v].name, tuple(own), float(torch.Size(graph.values[v].shape).numel()))

@@ -131,7 +131,7 @@ class ModelCosts:
         forward = _pass([p.forward for p in parts], late=False)
         whole = _pass([p.whole for p in parts], late=True)
         backward = min(_pass([p.early for p in parts], late=True), whole)
-        parameters = self._parameters(calls, split, mesh)
+        parameters, frozen = self._parameters(calls, split, mesh)
         kept = self._kept(calls, split, recorded, mesh)
         entering = self._entering(number, mesh)
         largest = max((r.largest for r in recorded), default=0.0)
@@ -146,6 +146,7 @@ class ModelCosts:
                 2.0 * largest,
                 parameters,
                 _error([t for p in parts for t in (p.forward, p.whole)]),
+                frozen,
             ]
         )
 
@@ -168,9 +169,9 @@ class ModelCosts:
 
     def _parameters(
         self, calls: Sequence[int], split: Sequence[Configuration], mesh: tuple[int, int]
-    ) -> float:
-        """Elements on a device, each parameter of the segment once."""
-        graph, rules, total = self.layers.calls, self.layers.rules, 0.0
+    ) -> tuple[float, float]:
+        """Elements on a device, trained and frozen, each parameter of the segment once."""
+        graph, rules, total = self.layers.calls, self.layers.rules, [0.0, 0.0]
         seen: set[int] = set()
         for i, chosen in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
@@ -178,8 +179,8 @@ class ModelCosts:
                 if info.source == PARAMETER and value not in seen:
                     seen.add(value)
                     cut = parts_in(read_layout(axes, chosen), mesh[:1])
-                    total += float(np.prod(info.shape)) / cut
-        return total
+                    total[not info.gradient] += float(np.prod(info.shape)) / cut
+        return total[0], total[1]
 
     def _kept(
         self,

@@ -166,3 +166,28 @@ def test_a_loss_over_pairs_is_refused_on_the_command_line(tmp_path, monkeypatch,
     assert run(arguments) == 2
     assert "the batch cannot be cut" in capsys.readouterr().err
     assert run([*arguments, "--accept-other-loss"]) == 0
+
+
+class Adapted(nn.Module):
+    """A frozen product with a trained one of low rank beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Linear(64, 64, bias=False).requires_grad_(False)
+        self.down, self.up = nn.Linear(64, 2, bias=False), nn.Linear(2, 64, bias=False)
+
+    def forward(self, x):
+        return torch.tanh(self.whole(x) + self.up(self.down(x)))
+
+
+def test_frozen_parameters_take_their_own_bytes_alone():
+    model, x = Adapted(), torch.randn(4, 64)
+    found = chain_of(model, CLUSTER, (x, x), loss=F.mse_loss, optimizer="adamw")
+    plan = given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    F.mse_loss(model(x), x).backward()
+    optimizer.step()
+    kept = [t for p in model.parameters() for t in (p, p.grad) if t is not None]
+    kept += [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
+    state = next(iter(plan.file.memory.values())).state
+    assert state == 4 * sum(t.numel() for t in kept)
