@@ -182,10 +182,10 @@ class Adapted(nn.Module):
 
 def test_frozen_parameters_take_their_own_bytes_alone():
     model, x = Adapted(), torch.randn(4, 64)
-    found = chain_of(model, CLUSTER, (x, x), loss=F.mse_loss, optimizer="adamw")
+    found = chain_of(model, CLUSTER, (x, x), loss=nn.functional.mse_loss, optimizer="adamw")
     plan = given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
-    F.mse_loss(model(x), x).backward()
+    nn.functional.mse_loss(model(x), x).backward()
     optimizer.step()
     kept = [t for p in model.parameters() for t in (p, p.grad) if t is not None]
     kept += [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
