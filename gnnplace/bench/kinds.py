@@ -7,6 +7,8 @@
 * ``shard``: a method splits a network's layers; ``step_time`` is seconds of the sharding cost
   model. Methods: ``SHARDERS``.
 
+* ``joint``: placers, recipes and plans of the same step; ``step_time`` is predicted seconds.
+
 ``clock`` says which of these a row's step time is. Times of different clocks never meet: the
 digests of executed and sharded problems are not those of placed ones. Each kind is a file of its
 own, imported where it is run: PyTorch takes longer to import than most cells.
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnnplace.bench.placed import PlacedProblem
-from gnnplace.bench.suite import EXECUTE, SHARD, Cell, ProblemEntry
+from gnnplace.bench.suite import EXECUTE, JOINT, SHARD, Cell, ProblemEntry
 from gnnplace.errors import InputError
 from gnnplace.policy.placing import find_placer
 from gnnplace.policy.warming import warm as warm_placers
@@ -57,6 +59,10 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
         from gnnplace.bench.split import load_split
 
         return load_split(entry)
+    if kind == JOINT:
+        from gnnplace.bench.joint import Joint
+
+        return Joint(entry)
     if kind == EXECUTE:
         from gnnplace.bench.executed import load_executable
 
@@ -70,6 +76,11 @@ def check_name(kind: str, name: str) -> None:
     Raises:
         InputError: says which there are, or what is wrong with a class of one's own.
     """
+    if kind == JOINT:
+        from gnnplace.bench.joint import PLANNED
+
+        if name in PLANNED:
+            return
     if kind != SHARD:
         find_placer(name)
         return

@@ -18,7 +18,7 @@
     seeds: [0]
     budgets: [0.0, 1.0]       # seconds; equal for all placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
-    kind: place               # or execute, shard (``kinds``)
+    kind: place               # or execute, shard, joint (``kinds``)
     mode: auto                # of executions: measured, emulated, or by the cores there are
 """
 
@@ -53,6 +53,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
 SHARD: Final = "shard"
+JOINT: Final = "joint"
 SOURCES = ("family", "captured", "dataset", "model", "profile", "file", "network")
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
@@ -238,7 +239,7 @@ class SuiteFile(Schema):
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     budgets: Annotated[list[NonNegative], Field(min_length=1)] = [0.0]
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    kind: Literal["place", "execute", "shard"] = PLACE
+    kind: Literal["place", "execute", "shard", "joint"] = PLACE
     mode: Literal["auto", "measured", "emulated"] = "auto"
 
     @property
@@ -257,8 +258,8 @@ class SuiteFile(Schema):
         for i, problem in enumerate(self.problems):
             if (problem.network is not None) != (self.kind == SHARD):
                 raise ValueError(f"problems[{i}]: networks are for kind shard, and it is for them")
-            if self.kind == EXECUTE and problem.model is None:
-                raise ValueError(f"problems[{i}]: kind execute needs models")
+            if self.kind in (EXECUTE, JOINT) and problem.model is None:
+                raise ValueError(f"problems[{i}]: kind {self.kind} needs models")
         return self
 
 
