@@ -1,6 +1,6 @@
 """One cell and its row: what is run, by whom and in whichever process.
 
-A ``Task`` is a cell with all that running it needs, as plain data, so that it can be handed to
+A ``CellTask`` is a cell with all that running it needs, as plain data, so that it can be handed to
 another process or machine (``workers``). ``run_task`` is the only code that runs cells.
 """
 
@@ -32,7 +32,7 @@ class CellTimeoutError(GnnplaceError):
 
 
 @dataclass(frozen=True)
-class Task:
+class CellTask:
     """A cell of a suite that is to be run.
 
     Attributes:
@@ -67,21 +67,21 @@ class Task:
         return json.dumps(data)
 
     @staticmethod
-    def from_json(text: str) -> Task:
+    def from_json(text: str) -> CellTask:
         """What ``to_json`` wrote."""
         data = json.loads(text)
         entry = ProblemEntry.model_validate(data["cell"]["problem"])
-        return Task(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
+        return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
 
 
-def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[Task]:
+def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[CellTask]:
     """Tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
     about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
-    return [Task(*about, cell, keep) for cell in todo]
+    return [CellTask(*about, cell, keep) for cell in todo]
 
 
-def run_task(task: Task, begun: Begun | None = None) -> Row:
+def run_task(task: CellTask, begun: Begun | None = None) -> Row:
     """One row: the outcome of a cell, whatever it is.
 
     Its seconds are all that the placer took from the problem in memory on, search space included.
@@ -132,7 +132,7 @@ def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | Gnnpla
         return error
 
 
-def failed(task: Task, known: Row | None, seconds: float, error: str) -> Row:
+def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row:
     """The row of a cell that its process could not report.
 
     Args:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gnnplace.bench.cells import Row, Task, run_task
+from gnnplace.bench.cells import CellTask, Row, run_task
 from gnnplace.bench.kinds import warm_up
 
 
@@ -31,7 +31,7 @@ def serve(names: Sequence[str]) -> None:
         warm_up(names[0], list(names[1:]))
     with suppress(BrokenPipeError):
         for line in sys.stdin:
-            answer(run_task(Task.from_json(line), lambda row: answer({**row, "begun": True})))
+            answer(run_task(CellTask.from_json(line), lambda row: answer({**row, "begun": True})))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.layers import Space
+from gnnplace.sharding.layers import SplitSpace
 from gnnplace.sharding.networks.registry import build_network
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
@@ -24,7 +24,7 @@ PROPOSALS = 1_000_000  # of a random search for a split without a budget: less t
 
 
 @dataclass(frozen=True)
-class Split:
+class NetworkTables:
     """A network's sharding tables, and what they were made for."""
 
     setting: Setting
@@ -40,18 +40,18 @@ class Split:
         return _sharded(cell, self) | {"seconds": time.perf_counter() - begin}
 
 
-def load_split(entry: ProblemEntry) -> Split:
+def load_split(entry: ProblemEntry) -> NetworkTables:
     """A network and its tables.
 
     Raises:
         GnnplaceError: there is no such network.
     """
-    setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), Space())
-    tables = sharding_problem(setting.network, entry.ways, setting.machine, space=Space())
-    return Split(setting, tables)
+    setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), SplitSpace())
+    tables = sharding_problem(setting.network, entry.ways, setting.machine, space=SplitSpace())
+    return NetworkTables(setting, tables)
 
 
-def _described_split(loaded: Split) -> Data:
+def _described_split(loaded: NetworkTables) -> Data:
     hashed = hashlib.sha256()
     for array in (*loaded.tables.cost, *(np.asarray(edge.cost) for edge in loaded.tables.edges)):
         hashed.update(np.ascontiguousarray(array).tobytes())
@@ -65,7 +65,7 @@ def _described_split(loaded: Split) -> Data:
     }
 
 
-def _sharded(cell: Cell, loaded: Split) -> Data:
+def _sharded(cell: Cell, loaded: NetworkTables) -> Data:
     if cell.placer == EXACT_SHARDER:
         found = best_strategy(loaded.tables, bounded=True)
         bound = found.cost if found.exact else found.bound
@@ -77,14 +77,14 @@ def _sharded(cell: Cell, loaded: Split) -> Data:
     return told | {"peak_memory": [parts.memory]}
 
 
-def _random(loaded: Split, cell: Cell) -> tuple[int, ...]:
+def _random(loaded: NetworkTables, cell: Cell) -> tuple[int, ...]:
     start = loaded.setting.data_parallel()
     limit = {"seconds": cell.budget} if cell.budget > 0 else {}
     most = PROPOSALS if cell.budget <= 0 else 10**9
     return random_search(loaded.tables, start, seed=cell.seed, proposals=most, **limit)
 
 
-Sharder = Callable[[Split, Cell], tuple[int, ...]]
+Sharder = Callable[[NetworkTables, Cell], tuple[int, ...]]
 EXACT_SHARDER = "elimination"
 SHARDERS: dict[str, Sharder] = {
     "data-parallel": lambda loaded, cell: loaded.setting.data_parallel(),

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import Any
 
-from gnnplace.bench.cells import Row, Task, failed, run_task
+from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
 from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
@@ -33,11 +33,11 @@ from gnnplace.processes import ends_with_this
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-Runner = Callable[[Sequence[Task]], Iterator[Row]]
+Runner = Callable[[Sequence[CellTask]], Iterator[Row]]
 Say = Callable[[str], None]
 
 
-class Worker:
+class CellWorker:
     """A process that runs one cell at a time; it is started by the first one.
 
     Args:
@@ -51,7 +51,7 @@ class Worker:
         self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def run(self, task: Task) -> Row:
+    def run(self, task: CellTask) -> Row:
         """The row of a cell: the worker's, or one that says that there is none."""
         begin, limit, known = time.perf_counter(), LOADING, None
         self._send(task.to_json())
@@ -138,7 +138,7 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
         say: called with a line now and then meanwhile.
     """
 
-    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+    def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         if tasks:
             warm_up(names[0], list(names[1:]), say)
         for task in tasks:
@@ -163,11 +163,11 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
     if count < 1:
         raise InputError(f"--processes {count}: give a number above 0")
 
-    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+    def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         if tasks and names[0] != SHARD and not is_warm(names[1:]):
             warm_up(names[0], list(names[1:]), say)
-        workers = [Worker(names) for _ in range(min(count, len(tasks)))]
-        free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        workers = [CellWorker(names) for _ in range(min(count, len(tasks)))]
+        free: queue.SimpleQueue[CellWorker] = queue.SimpleQueue()
         for worker in workers:
             free.put(worker)
         pool = ThreadPoolExecutor(max(1, len(workers)))
@@ -183,7 +183,7 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
     return run
 
 
-def _with_worker(free: queue.SimpleQueue[Worker], task: Task) -> Row:
+def _with_worker(free: queue.SimpleQueue[CellWorker], task: CellTask) -> Row:
     worker = free.get()
     try:
         return worker.run(task)
@@ -210,7 +210,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
         why = str(error).splitlines()[0]
         raise InputError(f"--dask {address!r}: no scheduler answers there ({why})") from None
 
-    def run(tasks: Sequence[Task]) -> Iterator[Row]:
+    def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         with client:
             lines = [task.to_json() for task in tasks]
             futures = client.map(
@@ -223,7 +223,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
     return run
 
 
-def _row_of(future: Any, task: Task) -> Row:
+def _row_of(future: Any, task: CellTask) -> Row:
     """A future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:
@@ -240,5 +240,5 @@ def run_on_dask(line: str, names: list[str], folder: str) -> str:
     if worker is None or (worker.names, worker.folder) != (names, folder):
         if worker is not None:
             worker.close()
-        _of_thread.worker = Worker(names, folder)
-    return json.dumps(_of_thread.worker.run(Task.from_json(line)))
+        _of_thread.worker = CellWorker(names, folder)
+    return json.dumps(_of_thread.worker.run(CellTask.from_json(line)))

@@ -31,7 +31,7 @@ from gnnplace.report.sharding import (
     split_page,
 )
 from gnnplace.sharding.answers import (
-    Tables,
+    AnswerTables,
     limited_split,
     plan_shard,
     shard_frontier,
@@ -97,7 +97,7 @@ def _check(args: Namespace) -> None:
         raise InputError("--html: shows the best split, or the frontier of --pareto")
 
 
-def _best(tables: Tables, args: Namespace) -> int:
+def _best(tables: AnswerTables, args: Namespace) -> int:
     result = shard_network(tables, memory_limit=args.memory_limit)
     if args.html is not None:
         write_text(args.html, split_page(tables.problem, tables.setting, result))
@@ -108,7 +108,7 @@ def _best(tables: Tables, args: Namespace) -> int:
     return 0
 
 
-def _frontier(tables: Tables, args: Namespace) -> int:
+def _frontier(tables: AnswerTables, args: Namespace) -> int:
     if args.output is not None:
         check_drawable(args.output)
     if (args.output or args.html) is not None and not tables.problem.has_memory:

@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
@@ -55,6 +54,7 @@ from gnnplace.costs.links import (
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.cluster import is_between
+from gnnplace.simulation.transfer import Number
 
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
 REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"
@@ -68,7 +68,6 @@ RELATIVES: Mapping[str, tuple[tuple[str, float], ...]] = {
     REDUCE_SCATTER: ((ALL_GATHER, 1.0), *HALF),
     ALL_TO_ALL: ((ALL_GATHER, 1.0), *HALF),
 }
-Number = TypeVar("Number", float, FloatArray)
 RANK = {MEASURED: 0, NEIGHBOUR: 1, FORMULA: 2}
 # Gradients are reduced together in buckets of so many bytes: PyTorch DDP's default.
 BUCKET = 25 * 2**20

@@ -22,7 +22,7 @@ from gnnplace.execution.setting import execution_mode
 from gnnplace.measurements import MeasurementStore, Selection
 from gnnplace.measurements.calibration import Forward, cross_validated, fit, mean_overlap
 from gnnplace.measurements.candidates import Candidate, candidates
-from gnnplace.measurements.fidelity import Row, Study
+from gnnplace.measurements.fidelity import FidelityRow, Study
 from gnnplace.measurements.samples import (
     CLOCKS,
     Sample,
@@ -169,7 +169,9 @@ class _Runner:
         Every second round goes backwards, so that a machine that slows down favours none of them.
         """
         found = self._candidates()
-        self.study.rows = [Row(candidate.name, error=candidate.error) for candidate in found]
+        self.study.rows = [
+            FidelityRow(candidate.name, error=candidate.error) for candidate in found
+        ]
         for number in range(self.options.rounds):
             pairs = list(zip(self.study.rows, found, strict=True))
             for row, candidate in pairs[:: -1 if number % 2 else 1]:
@@ -188,7 +190,7 @@ class _Runner:
         warm(names, progress=self.progress)
         return candidates(self.study.problem, names, placed, options.placements, seed)
 
-    def _measure(self, row: Row, placement: Placement) -> None:
+    def _measure(self, row: FidelityRow, placement: Placement) -> None:
         row.predicted = simulate(self.study.problem, placement).step_time
         try:
             self._take(row, self._run(placement))
@@ -220,7 +222,7 @@ class _Runner:
             raise ExecutionError(run.summary())
         return run
 
-    def _take(self, row: Row, run: Executed) -> None:
+    def _take(self, row: FidelityRow, run: Executed) -> None:
         """Notes what a run measured; the steps of a placement's rounds are kept under its name."""
         execution, clock = run.execution, self.options.clock
         steps = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
@@ -274,7 +276,7 @@ def _compare(
     study.overlap = mean_overlap(Forward(best.problem, best.placement))
 
 
-def _rounds(rows: list[Row], *, typical: bool = False) -> list[list[float]]:
+def _rounds(rows: list[FidelityRow], *, typical: bool = False) -> list[list[float]]:
     """Seconds of all placements in each round. [rounds, placements]"""
     times = (row.medians if typical else row.rounds for row in rows)
     return [list(seconds) for seconds in zip(*times, strict=True)]

@@ -15,7 +15,7 @@ from gnnplace.simulation.transfer import sender_seconds
 
 
 @dataclass
-class Row:
+class FidelityRow:
     """One placement.
 
     Attributes:
@@ -67,7 +67,7 @@ class Study:
     cluster: str
     problem: Problem
     mode: str = "measured"
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FidelityRow] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steps: dict[str, list[StepRecord]] = field(default_factory=dict)
     runs: set[str] = field(default_factory=set)

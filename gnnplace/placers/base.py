@@ -246,7 +246,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlacerRow:
     """A placer as others see it.
 
     Attributes:

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.base import Found, Placer, Row, Speed
+from gnnplace.placers.base import Found, Placer, PlacerRow, Speed
 from gnnplace.placers.baselines import RoundRobin, Single
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.etf import Etf
@@ -39,9 +39,9 @@ REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, wher
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
 CONSTRUCTIONS = (
     # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
-    Row("single", Single, Speed.CONSTRUCTION, 1, executed=True),
-    Row("round-robin", RoundRobin, Speed.CONSTRUCTION, 8),
-    Row(
+    PlacerRow("single", Single, Speed.CONSTRUCTION, 1, executed=True),
+    PlacerRow("round-robin", RoundRobin, Speed.CONSTRUCTION, 8),
+    PlacerRow(
         "contiguous",
         Contiguous,
         Speed.CONSTRUCTION,
@@ -49,13 +49,15 @@ CONSTRUCTIONS = (
         quick=partial(Contiguous, moves=False),
         executed=True,
     ),
-    Row("interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)),
-    Row("expert", Expert, Speed.CONSTRUCTION, 10, executed=True),
-    Row("heft", Heft, Speed.CONSTRUCTION, 6),
-    Row("heft-contention", HeftContention, Speed.CONSTRUCTION, 1.5, executed=True),
-    Row("etf", Etf, Speed.CONSTRUCTION, 7),
-    Row("m-topo", MTopo, Speed.CONSTRUCTION, 9),
-    Row("min-cut", MinCut, Speed.CONSTRUCTION, 4),
+    PlacerRow(
+        "interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)
+    ),
+    PlacerRow("expert", Expert, Speed.CONSTRUCTION, 10, executed=True),
+    PlacerRow("heft", Heft, Speed.CONSTRUCTION, 6),
+    PlacerRow("heft-contention", HeftContention, Speed.CONSTRUCTION, 1.5, executed=True),
+    PlacerRow("etf", Etf, Speed.CONSTRUCTION, 7),
+    PlacerRow("m-topo", MTopo, Speed.CONSTRUCTION, 9),
+    PlacerRow("min-cut", MinCut, Speed.CONSTRUCTION, 4),
 )
 COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
 

@@ -18,12 +18,12 @@ import yaml
 
 from gnnplace.errors import InputError
 from gnnplace.imports import find_callable, said
-from gnnplace.placers.base import Option, Placer, Row, Speed
+from gnnplace.placers.base import Option, Placer, PlacerRow, Speed
 
 GROUP = "gnnplace.placers"
 
 
-class Foreign(Row):
+class Foreign(PlacerRow):
     """A row of somebody else's class: its options are what its constructor takes."""
 
     def made(self, given: dict[str, Any]) -> Placer:  # type: ignore[override]
@@ -40,7 +40,7 @@ class Foreign(Row):
             raise InputError(f"placer {self.name!r}: it cannot be made: {said(error)}") from None
 
 
-def named_class(spec: str) -> Row:
+def named_class(spec: str) -> PlacerRow:
     """The row of ``module:Class``.
 
     Raises:
@@ -69,7 +69,7 @@ def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
     return found
 
 
-def installed_class(point: EntryPoint) -> Row:
+def installed_class(point: EntryPoint) -> PlacerRow:
     """The row of an entry point.
 
     Raises:
@@ -84,7 +84,7 @@ def installed_class(point: EntryPoint) -> Row:
         raise InputError(told) from None
 
 
-def _row(spec: str, found: Any) -> Row:
+def _row(spec: str, found: Any) -> PlacerRow:
     if not (inspect.isclass(found) and issubclass(found, Placer)):
         raise InputError(
             f"placer {spec!r}: it is no subclass of gnnplace.placers.Placer; write "

@@ -7,7 +7,7 @@ a policy have their rows in ``gnnplace.policy.placing``.
 
 from __future__ import annotations
 
-from gnnplace.placers.base import Option, Row, Speed
+from gnnplace.placers.base import Option, PlacerRow, Speed
 from gnnplace.placers.baselines import Random
 from gnnplace.placers.coarse_annealing import CoarseAnnealing
 from gnnplace.placers.constructions import CONSTRUCTIONS, Annealing, Portfolio
@@ -18,14 +18,14 @@ from gnnplace.placers.narrow import Narrow
 
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
 SEARCHES = (
-    Row("random", Random, Speed.CONSTRUCTION),
-    Row("m-sct", MSct, Speed.CONSTRUCTION),
-    Row("annealing", Annealing, Speed.SEARCH),
-    Row("coarse-annealing", CoarseAnnealing, Speed.SEARCH),
-    Row("narrow", Narrow, Speed.SEARCH),
-    Row("random-search", RandomSearch, Speed.SEARCH),
-    Row("optuna", Optuna, Speed.SEARCH),
-    Row("portfolio", Portfolio, Speed.SEARCH),
-    Row("exact", Exact, Speed.SOLVER, options={"workers": WORKERS}),
+    PlacerRow("random", Random, Speed.CONSTRUCTION),
+    PlacerRow("m-sct", MSct, Speed.CONSTRUCTION),
+    PlacerRow("annealing", Annealing, Speed.SEARCH),
+    PlacerRow("coarse-annealing", CoarseAnnealing, Speed.SEARCH),
+    PlacerRow("narrow", Narrow, Speed.SEARCH),
+    PlacerRow("random-search", RandomSearch, Speed.SEARCH),
+    PlacerRow("optuna", Optuna, Speed.SEARCH),
+    PlacerRow("portfolio", Portfolio, Speed.SEARCH),
+    PlacerRow("exact", Exact, Speed.SOLVER, options={"workers": WORKERS}),
 )
-PLACERS: dict[str, Row] = {row.name: row for row in (*CONSTRUCTIONS, *SEARCHES)}
+PLACERS: dict[str, PlacerRow] = {row.name: row for row in (*CONSTRUCTIONS, *SEARCHES)}

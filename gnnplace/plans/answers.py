@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan, draft_of_words, orders_in
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages, words
 from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
 from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
 from gnnplace.plans.search.drafts import BASELINES
-from gnnplace.plans.search.search import Found, search
+from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import Chain
@@ -75,7 +75,9 @@ def find_baselines(
     }
 
 
-def plan_of(chain: Chain, cluster: Cluster, priced: Priced, found: Found | None = None) -> Plan:
+def plan_of(
+    chain: Chain, cluster: Cluster, priced: Priced, found: FoundPlans | None = None
+) -> Plan:
     """A priced draft as a plan.
 
     Args:
@@ -234,7 +236,7 @@ def _bytes(size: float) -> str:
 
 def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     """Why nothing fits: the leanest plan of all devices and what it lacks."""
-    fabric = Fabric(cluster)
+    fabric = MeshFabric(cluster)
     best: Priced | None = None
     for size in micro_batch_sizes(chain.batch)[-1:]:
         pricer = Pricer(chain, fabric, size)
@@ -266,7 +268,7 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     Raises:
         InputError: naming the word that is wrong, or what does not fit the model or the cluster.
     """
-    fabric = Fabric(cluster)
+    fabric = MeshFabric(cluster)
     if isinstance(given, Plan):
         draft = draft_of_plan(chain, cluster, given)
     else:

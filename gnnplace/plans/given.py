@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError, MismatchError
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.search import partition
@@ -93,7 +93,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     if "layers" in given:
         bounds = layer_bounds(chain, given["layers"], len(order))
     else:
-        bounds = even_bounds(Pricer(chain, Fabric(cluster), size), meshes[0], len(order))
+        bounds = even_bounds(Pricer(chain, MeshFabric(cluster), size), meshes[0], len(order))
     full = given.get("recompute") == "full"
     stages = [
         Stage(a, b, mesh, number["zero"], frozenset(range(a, b)) if full else frozenset())

@@ -23,7 +23,7 @@ from torch import nn
 from gnnplace.costs.profiling.profiler import any_local, profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.constructions import Portfolio
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import OpPlacement, Plan
 from gnnplace.plans.search.draft import Draft, realized
 from gnnplace.plans.search.stage import Pricer, Stage
@@ -140,7 +140,7 @@ def _is_slow(problem: Problem, chain: Chain, cluster: Cluster) -> bool:
     """Whether op placement says that one device takes as long as plans say, or longer."""
     stage = Stage(0, len(chain), Mesh(0, 1, 1))
     alone = realized(
-        Pricer(chain, Fabric(cluster), chain.batch), Draft(chain.batch, 1, "1f1b", (stage,))
+        Pricer(chain, MeshFabric(cluster), chain.batch), Draft(chain.batch, 1, "1f1b", (stage,))
     )
     own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
     return alone is not None and own >= (1 - AGREE) * alone.step_time

@@ -22,6 +22,7 @@ from gnnplace.costs.links import message
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.cluster import FABRICS, is_between
+from gnnplace.simulation.transfer import message_seconds
 
 OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
 
@@ -60,7 +61,7 @@ class Mesh:
 
 
 @dataclass(eq=False)
-class Fabric:
+class MeshFabric:
     """What the devices of a cluster take to exchange tensors.
 
     Attributes:
@@ -110,7 +111,8 @@ class Fabric:
             key = (op, size, group, alike)
             if key not in self._seconds:
                 seconds = collective(op, size, group).seconds
-                most = alike * share(op, group.servers) * size / _together(group.between)
+                together = alike * share(op, group.servers) * size
+                most = message_seconds(together, _together(group.between))
                 self._seconds[key] = max(seconds, most)
             return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
@@ -194,9 +196,9 @@ class Fabric:
         if link is None or size <= 0:
             return alone
         if link.fabric is None:
-            return float(link.latency + size / min(self._shared(pairs)))
+            return message_seconds(size, min(self._shared(pairs)), link.latency)
         held = Counter(self.server[a] for a, _ in pairs)
-        return max(alone, max(held.values()) * size / _together(link.fabric))
+        return max(alone, message_seconds(max(held.values()) * size, _together(link.fabric)))
 
     def send(self, size: float, source: int, target: int) -> float:
         """Seconds of a message between two devices on an idle link.
@@ -212,7 +214,7 @@ class Fabric:
             raise InputError(f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}")
         if link.fabric is not None:
             return message(link.fabric, size).seconds
-        return float(link.latency + size / link.bandwidth)
+        return message_seconds(size, link.bandwidth, link.latency)
 
 
 def _together(fabric: str | None) -> float:

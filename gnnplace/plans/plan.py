@@ -154,7 +154,7 @@ class OpPlacement:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialEntry:
     """A plan that was run for a few steps.
 
     Attributes:
@@ -187,7 +187,7 @@ class Plan:
     reason: str | None = None
     notices: tuple[str, ...] = field(default=())
     op_placement: OpPlacement | None = None
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TrialEntry, ...] = ()
 
     @property
     def feasible(self) -> bool:

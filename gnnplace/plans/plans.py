@@ -20,7 +20,7 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.obeying import find_obeying
-from gnnplace.plans.plan import Plan, Trial
+from gnnplace.plans.plan import Plan, TrialEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
 from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.runner import PlanRunner
@@ -312,14 +312,14 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
     return list(known.values())
 
 
-def _tried(plan: Plan, model: str, progress: Callable[[str], None] | None) -> Trial:
+def _tried(plan: Plan, model: str, progress: Callable[[str], None] | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
     try:
         found = run_plan(plan, model, train=0, steps=STEPS)
     except GnnplaceError as error:
-        return Trial(plan.shape, plan.step_time, None, f"cannot be run: {error}")
+        return TrialEntry(plan.shape, plan.step_time, None, f"cannot be run: {error}")
     assert found is not None
     if not found.passed:
-        return Trial(plan.shape, plan.step_time, None, "its gradients are not one device's")
-    return Trial(plan.shape, plan.step_time, found.measured)
+        return TrialEntry(plan.shape, plan.step_time, None, "its gradients are not one device's")
+    return TrialEntry(plan.shape, plan.step_time, found.measured)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.graph.orders import ORDERS
-from gnnplace.placers.base import Option, Placer, Result, Row, Speed, parse_name
+from gnnplace.placers.base import Option, Placer, PlacerRow, Result, Speed, parse_name
 from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
@@ -220,12 +220,12 @@ CHECKPOINT = Option(
 )
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
-    Row("learned", _learned, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
-    Row("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS),
-    Row(UNTRAINED, _untrained, Speed.SEARCH, options={"order": ORDER}, shown=False),
-    Row("best", _best, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
+    PlacerRow("learned", _learned, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
+    PlacerRow("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS),
+    PlacerRow(UNTRAINED, _untrained, Speed.SEARCH, options={"order": ORDER}, shown=False),
+    PlacerRow("best", _best, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
 )
-ROSTER: dict[str, Row] = PLACERS | {row.name: row for row in POLICIES}
+ROSTER: dict[str, PlacerRow] = PLACERS | {row.name: row for row in POLICIES}
 
 
 def placer_names() -> tuple[str, ...]:
@@ -244,7 +244,7 @@ def placer_options() -> dict[str, Option]:
     return {key: option for row in ROSTER.values() for key, option in row.options.items()}
 
 
-def find_placer(name: str) -> tuple[Row, dict[str, Any]]:
+def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
     """The row of a placer, and the options written behind its name.
 
     Args:

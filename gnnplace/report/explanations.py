@@ -15,7 +15,7 @@ from gnnplace.placers import Result
 from gnnplace.report.explanation.advice import ONE_DEVICE, Advice
 from gnnplace.report.explanation.alternatives import Alternative
 from gnnplace.report.explanation.critical_path import KINDS
-from gnnplace.report.explanation.difference import Difference, Side
+from gnnplace.report.explanation.difference import PlacementDifference, Side
 from gnnplace.report.explanation.explaining import Explanation
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -155,7 +155,7 @@ def _alternative_data(other: Alternative) -> dict[str, Any]:
     }
 
 
-def difference_parts(found: Difference) -> Iterator[str | Table]:
+def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
     """A difference as lines and tables."""
     before, after = found.before, found.after
     moved = sum(move.ops for move in found.moves)
@@ -192,7 +192,7 @@ def _change(before: float, after: float) -> str:
     return f"{after / before - 1.0:+.1%}" if known else "not comparable"
 
 
-def difference_data(found: Difference) -> dict[str, Any]:
+def difference_data(found: PlacementDifference) -> dict[str, Any]:
     """A difference as plain data; seconds and bytes."""
     return {
         "before": _side_data(found, found.before),
@@ -202,7 +202,7 @@ def difference_data(found: Difference) -> dict[str, Any]:
     }
 
 
-def _side_data(found: Difference, side: Side) -> dict[str, Any]:
+def _side_data(found: PlacementDifference, side: Side) -> dict[str, Any]:
     return {
         "step_time": _finite(side.step_time),
         "transfers": side.transfers,

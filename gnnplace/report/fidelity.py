@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gnnplace.files import write_json, write_text
 from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
-from gnnplace.measurements.fidelity import Row, Study, link_residuals, op_residuals
+from gnnplace.measurements.fidelity import FidelityRow, Study, link_residuals, op_residuals
 from gnnplace.measurements.samples import Agreement, Sample, ceiling
 from gnnplace.problem import problem_to_data
 from gnnplace.problem.cluster import write_cluster
@@ -39,7 +39,7 @@ def study_table(study: Study) -> Table:
     return shown
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: FidelityRow) -> tuple[str, ...]:
     if row.measured is None:
         shown = "-" if row.predicted is None else seconds_text(row.predicted)
         return (row.name, shown, "-", "-", row.error, "-")
@@ -140,7 +140,7 @@ def write_study(study: Study, folder: Path) -> None:
     write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
 
 
-def agreement_plot(rows: Sequence[Row], title: str) -> Figure:
+def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:
     """Predicted against measured step times of the placements that ran; they agree on the line.
 
     Args:

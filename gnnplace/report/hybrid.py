@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from gnnplace.plans.hybrid.advice import Advice, best_data_parallel, gain_at_scale, hours, sentence
+from gnnplace.plans.hybrid.advice import (
+    ReplicaAdvice,
+    best_data_parallel,
+    gain_at_scale,
+    hours,
+    sentence,
+)
 from gnnplace.plans.hybrid.convergence import SOURCE, published_gain
 from gnnplace.plans.hybrid.run import HybridRun
-from gnnplace.plans.hybrid.splits import Row
+from gnnplace.plans.hybrid.splits import SplitRow
 from gnnplace.plans.hybrid.study import HybridStudy
 from gnnplace.report import html
 from gnnplace.report.html import Html
@@ -44,7 +50,7 @@ def study_data(study: HybridStudy) -> dict[str, Any]:
     }
 
 
-def row_data(row: Row) -> dict[str, Any]:
+def row_data(row: SplitRow) -> dict[str, Any]:
     """A row as plain data; seconds."""
     parts = row.parts
     return {
@@ -93,7 +99,7 @@ def _published_lines(study: HybridStudy) -> list[str]:
     return lines
 
 
-def split_cells(row: Row, shown: Callable[[float], str], remark: str) -> list[str]:
+def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> list[str]:
     """The cells of a split: dashes where it was not placed, and why.
 
     Args:
@@ -118,7 +124,7 @@ def split_cells(row: Row, shown: Callable[[float], str], remark: str) -> list[st
     ]
 
 
-def hybrid_table(rows: Sequence[Row], title: str, advice: Advice) -> Table:
+def hybrid_table(rows: Sequence[SplitRow], title: str, advice: ReplicaAdvice) -> Table:
     """All splits; the recommended one is marked."""
     heads = (
         "devices", "groups x devices", "M", "step of a group", "all-reduce", "exposed", "step",
@@ -236,7 +242,7 @@ ROUND = [k * unit for unit in (1, 60) for k in (1, 2, 5, 10, 20, 30)]
 ROUND += [k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 4800, 12000)]
 
 
-def hybrid_plot(rows: Sequence[Row], *, title: str, note: str) -> Figure:
+def hybrid_plot(rows: Sequence[SplitRow], *, title: str, note: str) -> Figure:
     """The picture.
 
     Args:
@@ -244,7 +250,7 @@ def hybrid_plot(rows: Sequence[Row], *, title: str, note: str) -> Figure:
         title: first line.
         note: second line: where the figures come from.
     """
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[SplitRow]] = {}
     for row in sorted(rows, key=lambda row: (row.devices, row.total_devices)):
         if math.isfinite(row.seconds):
             lines.setdefault(row.name, []).append(row)
@@ -259,7 +265,7 @@ def hybrid_plot(rows: Sequence[Row], *, title: str, note: str) -> Figure:
     return chart(series, axes, title=title, note=note)
 
 
-def _line(name: str, line: Sequence[Row]) -> Series:
+def _line(name: str, line: Sequence[SplitRow]) -> Series:
     return Series(
         name,
         [row.total_devices for row in line],

@@ -18,7 +18,7 @@ from gnnplace.placers import Result
 from gnnplace.problem import Problem
 from gnnplace.report import html
 from gnnplace.report.explanation.causes import Causes
-from gnnplace.report.explanation.difference import Difference, steps_differ
+from gnnplace.report.explanation.difference import PlacementDifference, steps_differ
 from gnnplace.report.explanation.explaining import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
@@ -215,7 +215,7 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
     return parts
 
 
-def _moved(found: Difference, before: Timeline, after: Timeline) -> str:
+def _moved(found: PlacementDifference, before: Timeline, after: Timeline) -> str:
     moved = sum(move.ops for move in found.moves)
     first, then = found.before, found.after
     change = ""

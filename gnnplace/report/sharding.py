@@ -31,7 +31,7 @@ from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
-from gnnplace.sharding.costs import Parts, Setting
+from gnnplace.sharding.costs import CostParts, Setting
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
 from gnnplace.simulation import Simulator
@@ -94,7 +94,7 @@ def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingR
 
 def strategies(
     setting: Setting, problem: ShardingProblem, result: ShardingResult
-) -> dict[str, Parts]:
+) -> dict[str, CostParts]:
     """What this strategy costs, data parallelism, and what others would find, in this order."""
     return {
         "this strategy": setting.parts(result.configuration),
@@ -110,7 +110,7 @@ def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{count} cannot be split freely: {'; '.join(found)}"] if found else []
 
 
-def versus(best: Parts, parallel: Parts, words: Sequence[str], devices: int) -> str:
+def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: int) -> str:
     """A strategy beside data parallelism, in words that say which of them to take."""
     ratio = parallel.total / best.total
     if all(text == WHOLE for text in words):
@@ -152,7 +152,7 @@ def _heading(first: str) -> str:
     return f"{first:16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory"
 
 
-def _part_line(name: str, parts: Parts) -> str:
+def _part_line(name: str, parts: CostParts) -> str:
     seconds = (parts.total, parts.compute, parts.reduction, parts.gradient, parts.resharding)
     columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
     return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
@@ -399,14 +399,14 @@ def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult)
     ]
 
 
-def _side_by_side(found: dict[str, Parts]) -> Html:
+def _side_by_side(found: dict[str, CostParts]) -> Html:
     most = max(parts.total for parts in found.values()) or 1.0
     bars = [html.share(parts.total / most) for parts in found.values()]
     lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in found.items()]
     return html.table(HEADS, lines, bars=bars)
 
 
-def _seconds(parts: Parts) -> list[str]:
+def _seconds(parts: CostParts) -> list[str]:
     own = [getattr(parts, name) for name in DOES]
     return [page_seconds(parts.total), *(page_seconds(value) if value else "" for value in own)]
 

@@ -36,7 +36,7 @@ from gnnplace.sharding import (
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import default_mesh
 from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.layers import Network, Space
+from gnnplace.sharding.layers import Network, SplitSpace
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ class SplitOptions:
 
 
 @dataclass(frozen=True)
-class Tables:
+class AnswerTables:
     """The cost tables of a question, and the network they are of; a file's have none."""
 
     problem: ShardingProblem
     setting: Setting | None
 
 
-def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
+def shard_tables(what: str, options: SplitOptions | None = None) -> AnswerTables:
     """The cost tables of a network by name, of a model's layers, or of a file.
 
     Args:
@@ -130,12 +130,12 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> Tables:
         if options.devices is not None or options.exactly or options.powers_of_two:
             told = "--devices, --exactly, --powers-of-two"
             raise InputError(f"{told}: the sharding file has its own configurations")
-        return Tables(read_sharding(what), None)
+        return AnswerTables(read_sharding(what), None)
     setting = _setting(what, options)
     tables = sharding_problem(
         setting.network, setting.devices, setting.machine, space=setting.space
     )
-    return Tables(tables, setting)
+    return AnswerTables(tables, setting)
 
 
 def _setting(what: str, options: SplitOptions) -> Setting:
@@ -145,7 +145,9 @@ def _setting(what: str, options: SplitOptions) -> Setting:
         raise InputError(f"--devices: {devices} is not between 1 and {MOST_DEVICES}")
     bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
     machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
-    return Setting(_network(what), devices, machine, Space(options.exactly, options.powers_of_two))
+    return Setting(
+        _network(what), devices, machine, SplitSpace(options.exactly, options.powers_of_two)
+    )
 
 
 def _network(what: str) -> Network:
@@ -166,7 +168,7 @@ def is_model(what: str) -> bool:
     return what.partition("?")[0] in zoo.names()
 
 
-def shard_network(tables: Tables, *, memory_limit: float | None = None) -> ShardingResult:
+def shard_network(tables: AnswerTables, *, memory_limit: float | None = None) -> ShardingResult:
     """The best split, proven best where it says so.
 
     Args:
@@ -184,7 +186,7 @@ def shard_network(tables: Tables, *, memory_limit: float | None = None) -> Shard
 
 
 def shard_frontier(
-    tables: Tables, *, epsilon: float = 0.0, memory_limit: float | None = None
+    tables: AnswerTables, *, epsilon: float = 0.0, memory_limit: float | None = None
 ) -> Frontier:
     """Every split that no other beats in both time and memory.
 

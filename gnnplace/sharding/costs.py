@@ -40,13 +40,14 @@ from gnnplace.sharding.layers import (
     Axes,
     Network,
     Operation,
-    Space,
+    SplitSpace,
     configurations,
     data_parallel,
     in_words,
 )
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
+from gnnplace.simulation.transfer import message_seconds
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class EdgeCosts:
 
 @lru_cache(maxsize=4096)
 def layer_costs(
-    operation: Operation, devices: int, machine: Machine, space: Space = ANY
+    operation: Operation, devices: int, machine: Machine, space: SplitSpace = ANY
 ) -> LayerCosts:
     """Costs of every configuration of ``operation``."""
     splits = configurations(operation, devices, space)
@@ -114,7 +115,7 @@ def layer_costs(
     compute = (
         3.0 * operation.flops / splits.prod(axis=1) / machine.flops * _waiting(operation, parts)
     )
-    seconds = machine.element / machine.bandwidth
+    seconds = message_seconds(machine.element, machine.bandwidth)
     reduced = _all_reduce(operation, parts, operation.output, machine)
     if operation.needs_gradient:
         for axes in operation.inputs:
@@ -192,7 +193,7 @@ def edge_costs(
     port: int,
     devices: int,
     machine: Machine,
-    space: Space = ANY,
+    space: SplitSpace = ANY,
 ) -> EdgeCosts:
     """Costs of the producer's output, in every split, becoming the consumer's input in every split.
 
@@ -214,7 +215,7 @@ def edge_costs(
     back = there - common if consumer.needs_gradient else 0.0
     moved = need - common
     seconds = (
-        (moved + back) / machine.bandwidth
+        message_seconds(moved + back, machine.bandwidth)
         if machine.exchange is None
         else _resharding(moved, devices, machine) + _resharding(back, devices, machine)
     )
@@ -247,7 +248,7 @@ def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=4096)
 def layouts(
-    operation: Operation, axes: Axes, devices: int, space: Space
+    operation: Operation, axes: Axes, devices: int, space: SplitSpace
 ) -> tuple[FloatArray, Classes]:
     """Ways in which configurations lay out a tensor, and which configuration has which.
 
@@ -265,7 +266,7 @@ def layouts(
 
 
 def sharding_problem(
-    network: Network, devices: int, machine: Machine | None = None, *, space: Space = ANY
+    network: Network, devices: int, machine: Machine | None = None, *, space: SplitSpace = ANY
 ) -> ShardingProblem:
     """Cost tables of a network; equal layers and equal pairs of layers share them.
 
@@ -301,7 +302,7 @@ PARTS = ("compute", "reduction", "gradient", "resharding", "memory")
 
 
 @dataclass(frozen=True)
-class Parts:
+class CostParts:
     """Seconds of one training step, and bytes on a device."""
 
     compute: float
@@ -323,7 +324,7 @@ class Setting:
     network: Network
     devices: int
     machine: Machine
-    space: Space = ANY
+    space: SplitSpace = ANY
 
     def words(self, configuration: Sequence[int]) -> list[str]:
         """Each layer's split, such as ``heads over 4, batch over 2``."""
@@ -333,12 +334,12 @@ class Setting:
             for x, k in pairs
         ]
 
-    def parts(self, configuration: Sequence[int]) -> Parts:
+    def parts(self, configuration: Sequence[int]) -> CostParts:
         """What one configuration index a layer costs, all layers together."""
         layers = self.by_layer(configuration)
-        return Parts(*(sum(getattr(part, name) for part in layers) for name in PARTS))
+        return CostParts(*(sum(getattr(part, name) for part in layers) for name in PARTS))
 
-    def by_layer(self, configuration: Sequence[int]) -> list[Parts]:
+    def by_layer(self, configuration: Sequence[int]) -> list[CostParts]:
         """What one configuration index a layer costs, with the resharding of its inputs."""
         machine, devices, space = self.machine, self.devices, self.space
         layers = self.network.layers
@@ -357,10 +358,10 @@ class Setting:
                 cell = (chosen[source], chosen[layer.name])
                 moved, memory = moved + float(costs.time[cell]), memory + float(costs.memory[cell])
             compute, reduction = float(own.compute[k]), float(own.reduction[k])
-            found.append(Parts(compute, reduction, float(own.gradient[k]), moved, memory))
+            found.append(CostParts(compute, reduction, float(own.gradient[k]), moved, memory))
         return found
 
-    def ddp(self) -> Parts:
+    def ddp(self) -> CostParts:
         """What data parallelism costs as PyTorch's DDP does it.
 
         Every device runs all layers on its share of the batch, layers that cannot be split as well,
@@ -374,7 +375,7 @@ class Setting:
         made = sum(x.elements(x.kept or x.output) for x in operations)
         size = learned * machine.element
         reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, size)
-        return Parts(
+        return CostParts(
             3.0 * share * sum(x.flops for x in operations) / machine.flops,
             0.0,
             reduced,

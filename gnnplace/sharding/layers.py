@@ -268,7 +268,7 @@ def lstm(
     )
 
 
-class Space(NamedTuple):
+class SplitSpace(NamedTuple):
     """Which splits are allowed.
 
     Attributes:
@@ -281,11 +281,11 @@ class Space(NamedTuple):
     powers_of_two: bool = False
 
 
-ANY = Space()
+ANY = SplitSpace()
 
 
 @lru_cache(maxsize=4096)
-def configurations(operation: Operation, devices: int, space: Space = ANY) -> IntArray:
+def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) -> IntArray:
     """All splits whose product is at most ``devices``. [K, dimensions]
 
     A dimension is never cut into more parts than it has positions. The first configuration splits
@@ -310,7 +310,7 @@ def configurations(operation: Operation, devices: int, space: Space = ANY) -> In
     return rows[np.lexsort(rows.T[::-1])]
 
 
-def data_parallel(operation: Operation, devices: int, space: Space = ANY) -> int:
+def data_parallel(operation: Operation, devices: int, space: SplitSpace = ANY) -> int:
     """Index of the configuration that splits the batch the most and nothing else."""
     rows = configurations(operation, devices, space)
     batch = [d.name for d in operation.dimensions].index("batch")

@@ -38,7 +38,7 @@ NO_LIVES = (np.empty(0, np.int32), np.empty(0), np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class SimulatedTimeline:
     """One simulated step; K transfers.
 
     Attributes:
@@ -62,7 +62,7 @@ class Timeline:
     service: FloatArray
 
     @classmethod
-    def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> Timeline:
+    def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> SimulatedTimeline:
         """Simulates a step."""
         n, room = len(device), len(compiled.consumer) + 1
         start, finish = np.full(n, np.nan), np.full(n, np.nan)
@@ -104,9 +104,11 @@ class Timelines:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
-        self.kept: list[Timeline] = []
+        self.kept: list[SimulatedTimeline] = []
 
-    def get(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> Timeline | None:
+    def get(
+        self, device: IntArray, order: IntArray, cutoff: float = np.inf
+    ) -> SimulatedTimeline | None:
         """The timeline of a placement: kept, or made and kept.
 
         None of a small problem, nor with a ``cutoff``, which saves more, where it is not kept.
@@ -118,7 +120,7 @@ class Timelines:
                 return made
         if cutoff < np.inf:
             return None
-        made = Timeline.of(self.compiled, device.copy(), order.copy())
+        made = SimulatedTimeline.of(self.compiled, device.copy(), order.copy())
         self.kept = [made, *self.kept][:KEPT]
         return made
 
@@ -251,7 +253,7 @@ class Simulator:
         problem, c = self.problem, self.compiled
         device, order = _int32(device), _int32(order)
         found = faults(problem, device)
-        run = self.timelines.get(device, order) or Timeline.of(c, device, order)
+        run = self.timelines.get(device, order) or SimulatedTimeline.of(c, device, order)
         state, lives = device_state(c, device), NO_LIVES
         if np.isfinite(run.step_time):
             lives = run.lives(np.ones(len(state), np.bool_))

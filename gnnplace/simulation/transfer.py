@@ -27,7 +27,7 @@ changes: clear the cached kernels then.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner
 from gnnplace.graph.kernel_arrays import Index
 from gnnplace.problem.cluster import Cluster, Link
+
+Number = TypeVar("Number", float, FloatArray)
 
 # What ``Links.costs`` holds of a pair of devices, one cache line.
 LATENCY, BANDWIDTH, PER_BYTE, DELAY, PACE, BUSY, SENDS, RECEIVES = range(8)
@@ -338,9 +340,22 @@ def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
     return linked.sum() / linked.size * (delay + size * per_byte)
 
 
+def message_seconds(size: Number, bandwidth: float, latency: float = 0.0) -> Number:
+    """Seconds of ``size`` bytes on an idle link that carries ``bandwidth`` bytes per second."""
+    return latency + size / bandwidth
+
+
+@inner(_nrt=False)
+def with_messages(
+    seconds: float, messages: float, size: float, latency: float, pace: float
+) -> float:
+    """``seconds``, and those of messages of ``size`` bytes in all, ``pace`` seconds a byte."""
+    return seconds + messages * latency + size * pace
+
+
 def sender_seconds(link: Link, size: float) -> float:
     """Seconds that a message of ``size`` bytes takes of its sender."""
-    return link.send_overhead + (size / link.bandwidth if link.sender_busy else 0.0)
+    return link.send_overhead + (message_seconds(size, link.bandwidth) if link.sender_busy else 0.0)
 
 
 def parts(

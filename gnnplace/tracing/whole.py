@@ -25,7 +25,7 @@ from gnnplace.tracing.step import StepModule
 
 
 @dataclass(frozen=True)
-class Place:
+class HeldAt:
     """Where a module holds a tensor.
 
     Attributes:
@@ -130,7 +130,7 @@ class Whole(nn.Module):
         before = [place.tensor for place in self._places]
         for place, tensor in zip(self._places, left, strict=True):
             place.put(tensor)
-        odd: list[Place] = []
+        odd: list[HeldAt] = []
         try:
             yield
             pairs = zip(self._places, left, strict=True)
@@ -175,7 +175,7 @@ class Whole(nn.Module):
         return found
 
 
-def _check_rebound(place: Place, old: torch.Tensor, new: Any) -> None:
+def _check_rebound(place: HeldAt, old: torch.Tensor, new: Any) -> None:
     name = place.name.removeprefix("model.")
     if place.kind == "parameter":
         raise CaptureError(f"the model binds its parameter {name!r} anew; only its buffers may be")
@@ -187,7 +187,7 @@ def _check_rebound(place: Place, old: torch.Tensor, new: Any) -> None:
         )
 
 
-def _places(step: nn.Module) -> Iterator[Place]:
+def _places(step: nn.Module) -> Iterator[HeldAt]:
     """Parameters, then buffers, then plain tensor attributes that need no gradient."""
     modules = list(step.named_modules())
     for kind, table_name in (("parameter", "_parameters"), ("buffer", "_buffers")):
@@ -195,16 +195,18 @@ def _places(step: nn.Module) -> Iterator[Place]:
             table = getattr(module, table_name)
             for key, tensor in table.items():
                 if tensor is not None:
-                    yield Place(f"{prefix}.{key}" if prefix else key, table, key, kind)
+                    yield HeldAt(f"{prefix}.{key}" if prefix else key, table, key, kind)
     for prefix, module in modules:
         for key, value in module.__dict__.items():
             if key not in OWN and isinstance(value, torch.Tensor) and not value.requires_grad:
-                yield Place(f"{prefix}.{key}" if prefix else key, module.__dict__, key, "attribute")
+                yield HeldAt(
+                    f"{prefix}.{key}" if prefix else key, module.__dict__, key, "attribute"
+                )
 
 
-def _ties(places: list[Place]) -> Iterator[tuple[Place, Place]]:
+def _ties(places: list[HeldAt]) -> Iterator[tuple[HeldAt, HeldAt]]:
     """Places that hold a tensor which an earlier place holds, with that one."""
-    first: dict[int, Place] = {}
+    first: dict[int, HeldAt] = {}
     for place in places:
         known = first.setdefault(id(place.tensor), place)
         if known is not place:

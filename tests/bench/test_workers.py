@@ -18,11 +18,11 @@ import pytest
 from rich.console import Console
 
 from gnnplace.bench import workers
-from gnnplace.bench.cells import Task, run_task, tasks_of
+from gnnplace.bench.cells import CellTask, run_task, tasks_of
 from gnnplace.bench.rows import read_rows, sole_writer
 from gnnplace.bench.runner import Override, Where, run_suite
 from gnnplace.bench.suite import cells, read_suite
-from gnnplace.bench.workers import Worker, here, in_processes
+from gnnplace.bench.workers import CellWorker, here, in_processes
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract
@@ -82,7 +82,7 @@ def test_what_is_kept_simulates_to_what_the_rows_say(suite, processes):
 def test_a_task_is_the_same_after_a_journey(suite):
     read = read_suite(suite / "tiny.yaml")
     for task in tasks_of(read, cells(read), suite):
-        assert Task.from_json(task.to_json()) == task
+        assert CellTask.from_json(task.to_json()) == task
 
 
 def test_one_run_at_a_time_writes_rows(suite):
@@ -152,7 +152,7 @@ def test_a_worker_that_dies_or_hangs_is_a_row_and_the_next_cell_runs(
     (suite / "tiny.yaml").write_text(SUITE.replace("timeout: 30", "timeout: 0.5"))
     read = read_suite(suite / "tiny.yaml")
     tasks = tasks_of(read, cells(read)[:2], suite)
-    worker = Worker()
+    worker = CellWorker()
     try:
         first, second = worker.run(tasks[0]), worker.run(tasks[1])
     finally:
@@ -228,7 +228,7 @@ def test_compiling_is_told_before_the_first_cell(runner, monkeypatch):
     monkeypatch.setattr(workers, "warm_up", warm_up)
     monkeypatch.setattr(workers, "is_warm", lambda names: False)
     monkeypatch.setattr(workers, "run_task", lambda task: {})
-    monkeypatch.setattr(Worker, "run", lambda self, task: {})
+    monkeypatch.setattr(CellWorker, "run", lambda self, task: {})
     said = []
     assert len(list(runner(["place", "single"], said.append)([None]))) == 1
     assert said == ["compiling for ['single']"]

@@ -6,7 +6,7 @@ from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Exchange, Group, 
 from gnnplace.costs.links import MEASURED, NEIGHBOUR
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InputError
-from gnnplace.plans.hybrid.fabric import Fabric
+from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.problem.cluster import preset
 from tests.problem.formats.test_nccl_tests import new
 
@@ -63,9 +63,9 @@ def test_servers_and_what_is_between_them(tmp_path):
 
 def test_hybrid_reduces_by_them(tmp_path):
     measured = with_measurements(preset("pcie-a100-8"), write(tmp_path, new()))
-    (ring,) = Fabric(measured.cluster, table=measured.table).rings([range(8)])
+    (ring,) = ClusterCopies(measured.cluster, table=measured.table).rings([range(8)])
     assert ring.seconds(2**20) == pytest.approx(45.65e-6)
-    (without,) = Fabric(measured.cluster).rings([range(8)])  # a problem file has links alone
+    (without,) = ClusterCopies(measured.cluster).rings([range(8)])  # a problem file has links alone
     assert without.seconds(2**20) == 2**20 * without.pace + without.latency
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.obeying import allowed_devices, find_obeying
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import obeys, search
@@ -26,7 +26,7 @@ def test_never_worse_than_all_plans_that_obey(seed):
     allowed = rng.random((4, 3)) < 0.8
     allowed[np.arange(4), np.minimum(np.arange(4), 2)] = True  # a device for each, in order
     model = replace(chain(rng, count=4, batch=4), allowed=allowed)
-    found, fabric = search(model, machine, budget=1.0), Fabric(machine)
+    found, fabric = search(model, machine, budget=1.0), MeshFabric(machine)
     least = np.inf
     for draft in all_drafts(model, machine):
         if obeys(draft, model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnplace.measurements.fidelity import Row, Study
+from gnnplace.measurements.fidelity import FidelityRow, Study
 from gnnplace.measurements.samples import Sample
 from gnnplace.placers import contract
 from gnnplace.policy.placing import place
@@ -15,9 +15,9 @@ from tests.report.drawn import texts, tooltips
 from tests.report.embedded import held
 
 ROWS = [
-    Row("a <b>", predicted=0.018, measured=0.020, calibrated=0.0195),
-    Row("c", predicted=0.033, measured=0.034),
-    Row("failed", predicted=0.033, error="lost"),
+    FidelityRow("a <b>", predicted=0.018, measured=0.020, calibrated=0.0195),
+    FidelityRow("c", predicted=0.033, measured=0.034),
+    FidelityRow("failed", predicted=0.033, error="lost"),
 ]
 
 
@@ -46,7 +46,7 @@ def test_words_of_the_picture():
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.7, 1.0, 9.99, 300.0])
 def test_any_scale_has_ticks(scale):
-    [plot] = agreement_plot([Row("a", predicted=0.9 * scale, measured=scale)], "x").axes
+    [plot] = agreement_plot([FidelityRow("a", predicted=0.9 * scale, measured=scale)], "x").axes
     assert 4 <= np.sum(plot.get_xticks() <= plot.get_xlim()[1]) <= 12
 
 
@@ -61,7 +61,7 @@ def test_the_page_shows_two_placements():
     for name, off in (("heft", 1.1), ("single", 1.6)):
         found = place(problem, placer=name)
         measured = off * found.step_time
-        study.rows.append(Row(name, predicted=found.step_time, measured=measured))
+        study.rows.append(FidelityRow(name, predicted=found.step_time, measured=measured))
         study.samples.append(Sample(problem, found.placement, measured, name))
     data = held(_page(study))
     most_off, fastest = "the most off, single", "the fastest, heft"

@@ -11,7 +11,7 @@ from gnnplace.sharding import best_strategy
 from gnnplace.sharding.costs import Machine, edge_costs, layer_costs, sharding_problem
 from gnnplace.sharding.layers import (
     Dimension,
-    Space,
+    SplitSpace,
     attention,
     configurations,
     convolution,
@@ -23,7 +23,7 @@ from gnnplace.sharding.layers import (
     pointwise,
 )
 from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.networks.transforming import Shape, mixture
+from gnnplace.sharding.networks.transforming import TransformerSizes, mixture
 
 UNIT = Machine(flops=1.0, bandwidth=1.0, element=1, state=4)
 DENSE = linear(8, Dimension("in", 4), Dimension("out", 16))
@@ -118,16 +118,18 @@ def test_configurations():
     assert (rows[0] == 1).all()
     assert (rows.prod(axis=1) <= 4).all()
     assert len(rows) == len(np.unique(rows, axis=0)) == 10  # Exponents of three that sum to 2.
-    assert (configurations(DENSE, 4, Space(exactly=True)).prod(axis=1) == 4).all()
+    assert (configurations(DENSE, 4, SplitSpace(exactly=True)).prod(axis=1) == 4).all()
     small = linear(2, Dimension("in", 1), Dimension("out", 3))
     assert configurations(small, 4).max(axis=0).tolist() == [2, 1, 2]
     assert set(configurations(DENSE, 6)[:, 2]) == {1, 2, 3, 6}
-    powers = configurations(DENSE, 6, Space(powers_of_two=True))
+    powers = configurations(DENSE, 6, SplitSpace(powers_of_two=True))
     assert set(powers[:, 2]) == {1, 2, 4}
     assert powers.prod(axis=1).max() == 4
 
 
-@pytest.mark.parametrize("space", [Space(), Space(exactly=True), Space(powers_of_two=True)])
+@pytest.mark.parametrize(
+    "space", [SplitSpace(), SplitSpace(exactly=True), SplitSpace(powers_of_two=True)]
+)
 def test_data_parallelism_is_in_every_space(space):
     for operation in (DENSE, embedding(8, 2, 40, 8), convolution(8, 3, 5, (8, 8), (3, 3))):
         split = configurations(operation, 8, space)[data_parallel(operation, 8, space)]
@@ -161,7 +163,7 @@ def test_a_stack_of_lstm_layers_is_a_pipeline():
 
 
 def test_split_experts_get_their_tokens_from_all_devices():
-    shape = Shape(batch=4, sequence=8, features=6, heads=2, hidden=10, experts=4)
+    shape = TransformerSizes(batch=4, sequence=8, features=6, heads=2, hidden=10, experts=4)
     layers = {layer.name: layer.operation for layer in mixture("m", "x", shape)}
     dispatch, expert = layers["m.dispatch"], layers["m.expert1"]
     assert costs(expert, experts=4)[1:3] == (0, 0)

@@ -11,7 +11,7 @@ from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.simulation import Simulator, lower_bounds, merge_sequences, simulate, simulator
-from gnnplace.simulation.simulator import KEPT, Timeline
+from gnnplace.simulation.simulator import KEPT, SimulatedTimeline
 from tests.random_problems import random_order, random_problem, seeds
 from tests.simulation.oracle import Oracle
 
@@ -59,8 +59,8 @@ def test_kept_timelines_say_what_a_simulation_says(seed):
 
 
 def test_a_placement_is_simulated_once(as_if_large, monkeypatch):
-    made, simulate = [], Timeline.of
-    monkeypatch.setattr(Timeline, "of", lambda *of: made.append(of) or simulate(*of))
+    made, simulate = [], SimulatedTimeline.of
+    monkeypatch.setattr(SimulatedTimeline, "of", lambda *of: made.append(of) or simulate(*of))
     rng = np.random.default_rng(0)
     problem = random_problem(rng, 20, 3)
     simulator, one = Simulator(problem), placed(problem, rng)

@@ -20,7 +20,7 @@ from benchmarks.studies.costs.sailor_data import FLOAT, UNSOUND, data
 from benchmarks.studies.plans.runs import Run
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import one_by_one
 from gnnplace.plans.order.rows import with_messages, words
 from gnnplace.plans.order.timing import timed
@@ -122,7 +122,7 @@ def predict(plan: dict[str, Any]) -> float:
     """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
     chain, cluster = chain_of(plan), cluster_of(plan["nodes"])
     draft = draft_of_plan(chain, cluster, given(plan))
-    priced = realized(Pricer(chain, Fabric(cluster), draft.size), draft)
+    priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft)
     if priced is None:
         raise InputError(f"{plan['model']} {plan['name']}: no profile of its micro-batch")
     return timed(priced.line, priced.orders, priced.ends, blocking=True).step_time

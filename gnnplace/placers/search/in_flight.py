@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.graph import ComputationGraph
+from gnnplace.placers.search.chunk_search import Start
 from gnnplace.placers.search.lean import lean
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD, FORWARD, Problem
@@ -35,25 +35,6 @@ from gnnplace.simulation.list_scheduling import reversed_problem
 
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
 TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight
-
-
-class State(Protocol):
-    """A state of a search: units' devices and an order, with the score in seconds and penalty."""
-
-    @property
-    def score(self) -> float:
-        """Predicted seconds with penalty."""
-
-    @property
-    def unit_device(self) -> IntArray:
-        """Device of each unit. [U]"""
-
-    @property
-    def order(self) -> IntArray:
-        """Of all ops. [n]"""
-
-
-S = TypeVar("S", bound=State)
 
 
 def with_most_in_flight(problem: Problem, most: int) -> Problem:
@@ -127,8 +108,8 @@ class InFlightSpace(SearchSpace):
 
 
 def fewer_in_flight(
-    space: SearchSpace, ranked: Callable[[SearchSpace], Sequence[S]]
-) -> tuple[SearchSpace, Sequence[S]]:
+    space: SearchSpace, ranked: Callable[[SearchSpace], Sequence[Start]]
+) -> tuple[SearchSpace, Sequence[Start]]:
     """The space to search in, with all or fewer micro-batches in flight, and its ranked starts.
 
     Args:

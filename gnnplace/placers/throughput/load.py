@@ -28,7 +28,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_ints, zero_floats
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.transfer import DELAY, PACE, SENDS
+from gnnplace.simulation.transfer import DELAY, PACE, SENDS, with_messages
 
 
 class Flows(NamedTuple):
@@ -131,10 +131,8 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
             target = device[flows.reader[j]]
             if seen[target] != k:
                 seen[target] = k
-                cost = (
-                    flows.tensors[k] * flows.latency[source, target]
-                    + flows.size[k] * flows.pace[source, target]
-                )
+                latency, pace = flows.latency[source, target], flows.pace[source, target]
+                cost = with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
                 load[source] += cost
                 load[target] += cost
     return load

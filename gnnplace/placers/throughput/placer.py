@@ -27,7 +27,7 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError, UnsupportedError
-from gnnplace.placers.base import Found, Placer, Result, Row, Speed, parse_name
+from gnnplace.placers.base import Found, Placer, PlacerRow, Result, Speed, parse_name
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
 from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess
@@ -256,11 +256,11 @@ class _Search:
         return repair(space, device, order)
 
 
-PLACERS: dict[str, Row] = {
+PLACERS: dict[str, PlacerRow] = {
     row.name: row
     for row in (
-        Row("best", Throughput, Speed.SEARCH),
-        Row("contiguous", ContiguousThroughput, Speed.CONSTRUCTION),
+        PlacerRow("best", Throughput, Speed.SEARCH),
+        PlacerRow("contiguous", ContiguousThroughput, Speed.CONSTRUCTION),
     )
 }
 SEARCHES: tuple[tuple[str, type[Throughput]], ...] = (

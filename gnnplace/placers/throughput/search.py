@@ -20,6 +20,7 @@ from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_flo
 from gnnplace.placers.search.moves import seed_kernel, threshold_of
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows
+from gnnplace.simulation.transfer import with_messages
 
 MEAN = 0.05  # of the mean load in the energy
 HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
@@ -45,10 +46,8 @@ def add_flow(
     """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
     for d in range(len(load)):
         if d != source and readers[index, d] > 0:
-            cost = sign * (
-                flows.tensors[index] * flows.latency[source, d]
-                + flows.size[index] * flows.pace[source, d]
-            )
+            latency, pace = flows.latency[source, d], flows.pace[source, d]
+            cost = sign * with_messages(0.0, flows.tensors[index], flows.size[index], latency, pace)
             load[source] += cost
             load[d] += cost
 

@@ -50,6 +50,7 @@ from gnnplace.placers.throughput.stages import (
     true_largest,
 )
 from gnnplace.problem import BACKWARD
+from gnnplace.simulation.transfer import with_messages
 
 MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
@@ -273,7 +274,7 @@ def descend(
                         break
                     if cost[t, i, end] == np.inf:
                         continue
-                    own = work + counts[i] * sorts.latency[t] + sizes[i] * sorts.pace[t]
+                    own = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
                     value = max(own, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
                         bounds[total], children[total] = value, i * num_sorts + t

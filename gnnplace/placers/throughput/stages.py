@@ -16,6 +16,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import full_ints, greatest, zero_flags, zero_floats, zero_ints
 from gnnplace.placers.throughput.load import Flows
+from gnnplace.simulation.transfer import with_messages
 
 
 class Sorts(NamedTuple):
@@ -144,7 +145,7 @@ def segment_costs(
             if p + 1 < num_units and block[p + 1] == block[p]:
                 continue
             for t in range(num_sorts):
-                seconds = work[t] + count * sorts.latency[t] + size * sorts.pace[t]
+                seconds = with_messages(work[t], count, size, sorts.latency[t], sorts.pace[t])
                 if state <= sorts.memory[t] and seconds <= upper:
                     cost[t, block[begin], block[p] + 1] = seconds
     return cost
@@ -212,7 +213,8 @@ def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArr
                 seen[target] = k
                 for end in (source, target):
                     t = stage_sort[end]
-                    load[end] += flows.tensors[k] * sorts.latency[t] + flows.size[k] * sorts.pace[t]
+                    latency, pace = sorts.latency[t], sorts.pace[t]
+                    load[end] += with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
     return greatest(load)
 
 
@@ -236,7 +238,7 @@ def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) 
                     number += 1
             elif source != own and target == own:
                 number = 1
-        load += number * (
-            flows.tensors[k] * sorts.latency[place] + flows.size[k] * sorts.pace[place]
+        load += number * with_messages(
+            0.0, flows.tensors[k], flows.size[k], sorts.latency[place], sorts.pace[place]
         )
     return load

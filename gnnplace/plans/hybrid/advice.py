@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnnplace.plans.hybrid.splits import Row
+from gnnplace.plans.hybrid.splits import SplitRow
 
 
 @dataclass(frozen=True)
-class Advice:
+class ReplicaAdvice:
     """The answer to "how should I use N devices?".
 
     Attributes:
@@ -20,8 +20,8 @@ class Advice:
             all larger numbers looked at as well; None if there is no such number.
     """
 
-    best: Row | None
-    data_parallel: Row | None
+    best: SplitRow | None
+    data_parallel: SplitRow | None
     crossover: int | None
 
     @property
@@ -34,16 +34,16 @@ class Advice:
         return self.data_parallel.seconds / self.best.seconds - 1.0
 
 
-def advise(rows: Sequence[Row]) -> Advice:
+def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
     """The advice for the largest number of devices among the rows."""
     most = max(row.total_devices for row in rows)
     known = [row for row in rows if math.isfinite(row.seconds)]
     best = min(known, key=lambda row: (row.seconds, row.total_devices), default=None)
     alone = next((r for r in rows if r.total_devices == most and r.devices == 1), None)
-    return Advice(best, alone, crossover(rows))
+    return ReplicaAdvice(best, alone, crossover(rows))
 
 
-def crossover(rows: Sequence[Row]) -> int | None:
+def crossover(rows: Sequence[SplitRow]) -> int | None:
     """Devices from which on some hybrid is always faster than data parallelism alone."""
     found: int | None = None
     for count in sorted({row.total_devices for row in rows}, reverse=True):
@@ -56,13 +56,13 @@ def crossover(rows: Sequence[Row]) -> int | None:
     return found
 
 
-def best_data_parallel(rows: Sequence[Row]) -> Row | None:
+def best_data_parallel(rows: Sequence[SplitRow]) -> SplitRow | None:
     """Data parallelism on the number of devices that suits it best: what it reaches at scale."""
     alone = [row for row in rows if row.devices == 1 and math.isfinite(row.seconds)]
     return min(alone, key=lambda row: row.seconds, default=None)
 
 
-def gain_at_scale(rows: Sequence[Row]) -> float | None:
+def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
     """Best data parallelism's time over the best hybrid's, minus one, at any number of devices."""
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
@@ -70,7 +70,7 @@ def gain_at_scale(rows: Sequence[Row]) -> float | None:
     return alone.seconds / best - 1.0 if alone is not None and math.isfinite(best) else None
 
 
-def sentence(advice: Advice, most: int) -> str:
+def sentence(advice: ReplicaAdvice, most: int) -> str:
     """The recommendation in one sentence."""
     best, alone = advice.best, advice.data_parallel
     if best is None:
@@ -91,7 +91,7 @@ def sentence(advice: Advice, most: int) -> str:
     return f"With {most} devices, use {how}: {hours(best.seconds)} to converge{versus}."
 
 
-def _alone(best: Row, alone: Row | None, most: int) -> str:
+def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
     """The recommendation where more devices only make it slower."""
     told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
     if alone is None or not math.isfinite(alone.seconds):

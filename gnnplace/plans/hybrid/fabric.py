@@ -1,4 +1,4 @@
-"""``Fabric``: a cluster, and more copies of it joined by a network, as ring all-reduces see it.
+"""``ClusterCopies``: a cluster, and copies of it joined by a network, as ring all-reduces see it.
 
 Device ``i`` of the fabric is device ``i % D`` of copy ``i // D`` of a cluster of D devices. Between
 copies every device sends through its copy's one network channel.
@@ -30,6 +30,7 @@ from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of, 
 from gnnplace.costs.links import Estimate, LinkTable, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster
+from gnnplace.simulation.transfer import message_seconds
 
 NETWORK_LATENCY = 10e-6
 NETWORK_BANDWIDTH = 10e9
@@ -91,7 +92,7 @@ class KnownRing(Ring):
 
 
 @dataclass(frozen=True)
-class Fabric:
+class ClusterCopies:
     """A cluster and copies of it.
 
     Attributes:
@@ -190,7 +191,7 @@ def _ring(ways: Sequence[Way], sends: Counter[Hashable]) -> Ring:
     n = len(ways)
     if n == 0:
         return Ring(0.0, 0.0, True)
-    slowest = max(sends[channel] / way.bandwidth for way in ways for channel in way.channels)
+    slowest = max(message_seconds(sends[c], way.bandwidth) for way in ways for c in way.channels)
     latency = max(way.latency for way in ways)
     busy = any(way.busy for way in ways)
     return Ring(share(ALL_REDUCE, n) * slowest, messages(ALL_REDUCE, n) * latency, not busy)

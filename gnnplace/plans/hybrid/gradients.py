@@ -32,7 +32,7 @@ from gnnplace.simulation import Simulation
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedStep:
+class ReplicaStep:
     """A model-parallel step as data parallelism sees it; D devices.
 
     Attributes:
@@ -74,7 +74,7 @@ class StepParts:
         return self.alone + self.exposed
 
 
-def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> PlacedStep:
+def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> ReplicaStep:
     """What is needed of a placed problem.
 
     Args:
@@ -89,7 +89,7 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Plac
     end = np.zeros(devices)
     np.maximum.at(end, simulation.device, np.where(update, 0.0, finish))
     spent = np.where(update, simulation.finish - simulation.start, 0.0)
-    return PlacedStep(
+    return ReplicaStep(
         step_time=result.step_time,
         gradients=_gradients(problem, simulation.device, finish, scale),
         backward_end=end,
@@ -140,7 +140,7 @@ def _gradients(
     return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
 
 
-def with_all_reduce(step: PlacedStep, rings: Sequence[Ring], *, overlap: bool = True) -> StepParts:
+def with_all_reduce(step: ReplicaStep, rings: Sequence[Ring], *, overlap: bool = True) -> StepParts:
     """The step with its gradients reduced.
 
     Args:

@@ -31,7 +31,7 @@ from gnnplace.execution.verification import (
     compare,
     reference_step,
 )
-from gnnplace.plans.hybrid.fabric import Fabric
+from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.replicas import replicated, replicated_placement, replicated_problem
 from gnnplace.plans.hybrid.study import Search
 from gnnplace.policy.placing import place
@@ -132,7 +132,7 @@ def execute_hybrid(
     """
     running, search = running or Running(), search or Search()
     groups, devices, cut = running.groups, running.devices, running.microbatches
-    fabric = Fabric(_cluster(cluster, groups * devices))
+    fabric = ClusterCopies(_cluster(cluster, groups * devices))
     base = capture_model(model, options=replace(search.capture, microbatches=groups * cut))
     say_batch(base, progress)
     options = replace(search.capture, microbatches=cut)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import Convergence
-from gnnplace.plans.hybrid.fabric import Fabric, signature
-from gnnplace.plans.hybrid.gradients import PlacedStep, StepParts, with_all_reduce
+from gnnplace.plans.hybrid.fabric import ClusterCopies, signature
+from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
 from gnnplace.problem.cluster import Cluster
 
-PlaceOn = Callable[[Cluster], Sequence[PlacedStep]]
+PlaceOn = Callable[[Cluster], Sequence[ReplicaStep]]
 MOST_DEVICES = 4096
 
 
@@ -50,7 +50,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Row:
+class SplitRow:
     """One split and its figures.
 
     Attributes:
@@ -102,13 +102,13 @@ class Splitter:
     """
 
     def __init__(
-        self, fabric: Fabric, training: Training, place_on: PlaceOn, *, overlap: bool = True
+        self, fabric: ClusterCopies, training: Training, place_on: PlaceOn, *, overlap: bool = True
     ) -> None:
         self.fabric, self.training = fabric, training
         self.place_on, self.overlap = place_on, overlap
-        self._placed: dict[object, Sequence[PlacedStep] | InfeasibleError] = {}
+        self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
 
-    def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[Row]:
+    def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
         """Splits of each number of devices into groups of each size that divides it."""
         most = self.fabric.cluster.num_devices
         return [
@@ -118,17 +118,17 @@ class Splitter:
             if count % size == 0 and size <= most and (most % size == 0 or count <= most)
         ]
 
-    def row(self, groups: int, devices: int) -> Row:
+    def row(self, groups: int, devices: int) -> SplitRow:
         """One split."""
         training = self.training
         batch = groups * training.batch
         steps, epochs = math.ceil(training.examples / batch), training.convergence.epochs(batch)
         found = self._step(groups, devices)
         if isinstance(found, InfeasibleError):
-            return Row(groups, devices, 1, None, batch, steps, epochs, str(found))
+            return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(found))
         parts, microbatches = found
         note = "" if epochs is not None else f"no epochs are given for a batch of {batch}"
-        return Row(groups, devices, microbatches, parts, batch, steps, epochs, note)
+        return SplitRow(groups, devices, microbatches, parts, batch, steps, epochs, note)
 
     def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
         """The slowest group's step, with the number of micro-batches that is best for it."""
@@ -154,7 +154,7 @@ class Splitter:
         groups = {first % size: self.fabric.group(first, devices) for first in firsts}
         return list({signature(group): group for group in groups.values()}.values())
 
-    def _place(self, cluster: Cluster) -> Sequence[PlacedStep] | InfeasibleError:
+    def _place(self, cluster: Cluster) -> Sequence[ReplicaStep] | InfeasibleError:
         key = signature(cluster)
         if key not in self._placed:
             try:

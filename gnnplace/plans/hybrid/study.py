@@ -15,7 +15,7 @@ from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.profiler import read_or_profile
 from gnnplace.costs.profiling.targets import is_problem_file, on_cluster, resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.hybrid.advice import Advice, advise
+from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     Convergence,
     CriticalBatch,
@@ -23,9 +23,9 @@ from gnnplace.plans.hybrid.convergence import (
     preset_of,
     read_epochs,
 )
-from gnnplace.plans.hybrid.fabric import Fabric
-from gnnplace.plans.hybrid.gradients import PlacedStep, placed_step
-from gnnplace.plans.hybrid.splits import Row, Splitter, Training, device_counts, group_sizes
+from gnnplace.plans.hybrid.fabric import ClusterCopies
+from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
+from gnnplace.plans.hybrid.splits import SplitRow, Splitter, Training, device_counts, group_sizes
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
 from gnnplace.problem import UPDATE, Problem, read_problem
@@ -90,8 +90,8 @@ class HybridStudy:
     what: str
     name: str
     devices: int
-    rows: Sequence[Row]
-    advice: Advice
+    rows: Sequence[SplitRow]
+    advice: ReplicaAdvice
     origin: dict[str, str]
 
 
@@ -126,7 +126,7 @@ def study_hybrid(
         own, table = measured.cluster, measured.table
         for note in measured.notes:
             progress(note)
-    fabric = Fabric(own, options.network_latency, options.network_bandwidth, table)
+    fabric = ClusterCopies(own, options.network_latency, options.network_bandwidth, table)
     most = own.num_devices if options.devices is None else options.devices
     counts = device_counts(most)
     name = model_name(what)
@@ -144,7 +144,7 @@ def study_hybrid(
     return HybridStudy(what, name, most, rows, advise(rows), origin)
 
 
-def _known(fabric: Fabric) -> Estimate | None:
+def _known(fabric: ClusterCopies) -> Estimate | None:
     """A bucket's all-reduce over the cluster, where its fabric is known."""
     try:
         return fabric.known(BUCKET)
@@ -300,7 +300,7 @@ class Placing:
         options = replace(self.search.capture, microbatches=count)
         return read_or_profile(self.what, self.cluster, options, self.progress)
 
-    def __call__(self, cluster: Cluster) -> Sequence[PlacedStep]:
+    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
         """Placed steps; those that fit.
 
         Raises:

@@ -29,7 +29,7 @@ WORD = re.compile(r"([0-9]{1,9})(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)([0-9]{1,9}
 Row = tuple[Action, ...]
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """What one stage hands to its neighbour."""
 
     send: Action
@@ -62,7 +62,7 @@ def _action(word: str, where: str) -> Action:
     return Action(int(found[1]), found[2], int(found[3]))
 
 
-def message_after(action: Action, ranks: Sequence[int]) -> Message | None:
+def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
     """What is handed over once a pass is done; None where nothing leaves the rank.
 
     Args:
@@ -71,9 +71,9 @@ def message_after(action: Action, ranks: Sequence[int]) -> Message | None:
     """
     stage, kind, m = action
     if kind == FORWARD and stage + 1 < len(ranks) and ranks[stage] != ranks[stage + 1]:
-        return Message(Action(stage, SEND_F, m), Action(stage + 1, RECV_F, m))
+        return StageMessage(Action(stage, SEND_F, m), Action(stage + 1, RECV_F, m))
     if kind in (INPUT, FULL) and stage > 0 and ranks[stage] != ranks[stage - 1]:
-        return Message(Action(stage, SEND_B, m), Action(stage - 1, RECV_B, m))
+        return StageMessage(Action(stage, SEND_B, m), Action(stage - 1, RECV_B, m))
     return None
 
 

@@ -18,7 +18,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
-from gnnplace.plans.run.cutting import Piece, moved_to, numbered_draws, pieces_of
+from gnnplace.plans.run.cutting import StageCalls, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Parameters, held_of
 from gnnplace.plans.run.passes import StageCode, last_readers, output_of
@@ -45,7 +45,7 @@ from gnnplace.plans.segments.placements import (
 from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.sharding.run.planning import LayerGraph
-from gnnplace.sharding.run.runner import Stage as PlacedCall
+from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.tracing.fingerprint import Fingerprint, reading
 from gnnplace.zoo import Workload
@@ -120,7 +120,7 @@ def apply_plan(
     )
 
 
-def _pieces(file: PlanFile, known: _Model) -> tuple[Piece, ...]:
+def _pieces(file: PlanFile, known: _Model) -> tuple[StageCalls, ...]:
     """The plan's stages of the model's calls."""
     names = {s.name: s.members for s in known.cuts.segments}
     again = [[names[n] for n in stage.recompute.modules] for stage in file.stages]
@@ -130,7 +130,7 @@ def _pieces(file: PlanFile, known: _Model) -> tuple[Piece, ...]:
 def _code(
     file: PlanFile,
     known: _Model,
-    pieces: Sequence[Piece],
+    pieces: Sequence[StageCalls],
     own: Sequence[int],
     seat: Seat,
     holders: dict[str, tuple[int, ...]],
@@ -221,7 +221,7 @@ def _recorded(file: PlanFile, workload: Workload, attention: bool = True) -> _Mo
 
 
 def _holders(
-    pieces: Sequence[Piece], ranks: Sequence[int], model: nn.Module
+    pieces: Sequence[StageCalls], ranks: Sequence[int], model: nn.Module
 ) -> dict[str, tuple[int, ...]]:
     """Ranks that hold each parameter; the first has what no call reads."""
     found: dict[str, tuple[int, ...]] = {}
@@ -272,7 +272,7 @@ def _held(
 
 
 def _keepers(
-    known: _Model, pieces: Sequence[Piece], ranks: Sequence[int], model: nn.Module
+    known: _Model, pieces: Sequence[StageCalls], ranks: Sequence[int], model: nn.Module
 ) -> dict[str, tuple[int, ...]]:
     """Ranks that read each buffer of a checkpoint; the first has those that none reads."""
     graph = known.layers.calls

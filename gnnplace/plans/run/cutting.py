@@ -24,7 +24,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import MismatchError
-from gnnplace.sharding.captured.calls import BUFFER, CALL, PARAMETER, CallGraph, Ref, function_name
+from gnnplace.sharding.captured.calls import (
+    BUFFER,
+    CALL,
+    PARAMETER,
+    CallGraph,
+    CallRef,
+    function_name,
+)
 from gnnplace.tracing.numbering import draws
 
 ATTENTION, POSITION = "scaled_dot_product_attention", 4
@@ -32,7 +39,7 @@ LARGE = 2**61 - 1  # a prime: seeds stay below 2^63
 
 
 @dataclass(frozen=True)
-class Piece:
+class StageCalls:
     """The calls of one stage.
 
     Attributes:
@@ -54,7 +61,7 @@ def pieces_of(
     graph: CallGraph,
     members: Sequence[Sequence[str]],
     again: Sequence[Sequence[Sequence[str]]],
-) -> tuple[Piece, ...]:
+) -> tuple[StageCalls, ...]:
     """The stages of a plan.
 
     Args:
@@ -70,7 +77,7 @@ def pieces_of(
     own = [_own(graph, stage_of, made, stage) for stage in range(len(members))]
     crossing = _crossing(graph, stage_of, made, len(members))
     return tuple(
-        Piece(
+        StageCalls(
             calls,
             crossing[stage],
             crossing[stage + 1],
@@ -140,7 +147,7 @@ def _own(
     found = {i for i, s in stage_of.items() if s == stage}
     todo = [v for i in found for v in graph.calls[i].reads]
     if stage == max(stage_of.values()):
-        todo += [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref)]
+        todo += [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
     while todo:
         maker = made.get(todo.pop())
         if maker is not None and maker not in found and maker not in stage_of:
@@ -158,7 +165,7 @@ def _crossing(
         for value in graph.calls[i].reads:
             last[value] = max(last.get(value, 0), stage)
     for leaf in pytree.tree_leaves(graph.output):
-        if isinstance(leaf, Ref):
+        if isinstance(leaf, CallRef):
             last[leaf.value] = stages - 1
     found: list[list[int]] = [[] for _ in range(stages + 1)]
     for value in sorted(last):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans.run.cutting import ATTENTION, Piece, Seeded
+from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Queue, product
 from gnnplace.sharding.captured.calls import (
@@ -27,14 +27,13 @@ from gnnplace.sharding.captured.calls import (
     INPUT,
     PARAMETER,
     CallGraph,
+    CallRef,
     LayerCall,
-    Ref,
     fill,
 )
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import moved
-from gnnplace.sharding.run.runner import Stage as PlacedCall
-from gnnplace.sharding.run.runner import run_part
+from gnnplace.sharding.run.runner import PlacedCall, run_part
 
 WHOLE: Layout = (REPLICATED,)
 SHARD = 1 << 20  # more than there are calls that draw
@@ -55,7 +54,7 @@ class StageCode:
     """
 
     graph: CallGraph
-    piece: Piece
+    piece: StageCalls
     placed: tuple[PlacedCall, ...]
     model: nn.Module
     parameters: Parameters
@@ -100,10 +99,10 @@ class StageCode:
 
 def output_of(graph: CallGraph) -> tuple[int, ...]:
     """The value that a graph returns."""
-    return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref))
+    return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef))
 
 
-def last_readers(graph: CallGraph, piece: Piece) -> dict[int, tuple[int, ...]]:
+def last_readers(graph: CallGraph, piece: StageCalls) -> dict[int, tuple[int, ...]]:
     """Values that nothing later reads, by position of the call after which that is so."""
     kept = {*piece.leaving, *output_of(graph)}
     last: dict[int, int] = {}

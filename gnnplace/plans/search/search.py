@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
 from gnnplace.plans.search.bound import bounds_of
 from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
@@ -52,7 +52,7 @@ Keep = Callable[[Draft], Priced | None]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlans:
     """What a search found.
 
     Attributes:
@@ -79,7 +79,7 @@ def search(
     budget: float = 10.0,
     runnable: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> Found:
+) -> FoundPlans:
     """The best plans for a model on a cluster.
 
     Args:
@@ -93,7 +93,7 @@ def search(
         InputError: devices that plans would put next to each other have no link.
     """
     started = time.monotonic()
-    fabric = Fabric(cluster)
+    fabric = MeshFabric(cluster)
     drafts: list[Timed] = []
     spaces: list[Space] = []
     known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
@@ -109,7 +109,7 @@ def search(
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
     bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
     seconds = time.monotonic() - started
-    return Found(tuple(best), *bounds, len(drafts), seconds, baselines)
+    return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ class Shortlist:
     """
 
     chain: Chain
-    fabric: Fabric
+    fabric: MeshFabric
     found: dict[Draft, Priced] = field(default_factory=dict)
     _pricers: dict[int, Pricer] = field(default_factory=dict)
     _seen: set[Draft] = field(default_factory=set)
@@ -179,7 +179,7 @@ def obeys(draft: Draft, chain: Chain) -> bool:
 
 def shortlisted(
     chain: Chain,
-    fabric: Fabric,
+    fabric: MeshFabric,
     drafts: Sequence[Timed],
     seeds: Mapping[str, Sequence[Draft]],
     deadline: float = 0.0,

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer
 
@@ -130,7 +130,7 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
     return space
 
 
-def devices_of_server(fabric: Fabric) -> int:
+def devices_of_server(fabric: MeshFabric) -> int:
     """Devices of the smallest server: shards stay within one."""
     held = np.bincount(np.array(fabric.server, dtype=np.int64))
     return int(held[held > 0].min()) if held.max() > 1 else fabric.cluster.num_devices

@@ -28,7 +28,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import Chain, SegmentCosts
 
 
@@ -97,7 +97,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class SegmentSums:
     """Segment costs summed up from the first on: a run's is a difference. [segments + 1] each"""
 
     costs: SegmentCosts
@@ -111,14 +111,14 @@ class Sums:
     frozen: FloatArray
 
 
-def sums_of(costs: SegmentCosts) -> Sums:
+def sums_of(costs: SegmentCosts) -> SegmentSums:
     """Prefix sums; errors are weighted by seconds."""
 
     def sums(values: FloatArray) -> FloatArray:
         return np.concatenate([[0.0], np.cumsum(values)])
 
     seconds = costs.forward + costs.backward + costs.weights
-    return Sums(
+    return SegmentSums(
         costs,
         sums(costs.forward),
         sums(costs.backward),
@@ -142,11 +142,11 @@ class Pricer:
     """
 
     chain: Chain
-    fabric: Fabric
+    fabric: MeshFabric
     size: int
-    _sums: dict[tuple[tuple[str, ...], int, int], Sums | None] = field(default_factory=dict)
+    _sums: dict[tuple[tuple[str, ...], int, int], SegmentSums | None] = field(default_factory=dict)
 
-    def sums(self, mesh: Mesh, kinds: tuple[str, ...] | None = None) -> Sums | None:
+    def sums(self, mesh: Mesh, kinds: tuple[str, ...] | None = None) -> SegmentSums | None:
         """Prefix sums of costs on a mesh; None where the model cannot be cut so.
 
         Args:
@@ -213,7 +213,7 @@ class Pricer:
             replicas=stage.mesh.replicas,
         )
 
-    def _saved(self, stage: Stage, found: Sums) -> float:
+    def _saved(self, stage: Stage, found: SegmentSums) -> float:
         again = sorted(stage.recompute)
         kept = float(found.saved[stage.last] - found.saved[stage.first])
         costs = found.costs

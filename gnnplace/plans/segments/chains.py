@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
@@ -100,7 +100,7 @@ def chain_of(
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
-    source = ModelCosts(layers, cuts, Fabric(cluster), examples, precision, optimizer)
+    source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
     return Chain(
         workload.name,
         fingerprint(layers.calls, cuts),

@@ -24,7 +24,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.plans.segments.chain import Segment, Tied
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall, Ref
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef, LayerCall
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 
@@ -105,7 +105,7 @@ def _crossing(
         if i not in aside:
             last.update({v: i for v in call.reads if v in made})
     for leaf in pytree.tree_leaves(graph.output):
-        if isinstance(leaf, Ref) and leaf.value in made:
+        if isinstance(leaf, CallRef) and leaf.value in made:
             last[leaf.value] = len(graph.calls)
     root = _roots(graph, rules)
     found: list[dict[int, int]] = [{} for _ in range(len(graph.calls) + 1)]
@@ -183,7 +183,7 @@ def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
     own: dict[int, int] = {}
 
     def place(leaf: Any) -> Any:
-        if not isinstance(leaf, Ref):
+        if not isinstance(leaf, CallRef):
             return repr(leaf)
         info = graph.values[leaf.value]
         known = own.setdefault(leaf.value, len(own))

@@ -30,7 +30,7 @@ from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, Ref
+from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef
 from gnnplace.sharding.run.planning import LayerGraph
 
 Split = tuple[int, str | None]
@@ -203,7 +203,7 @@ def _call_key(graph: CallGraph, call: int) -> object:
     it = graph.calls[call]
 
     def place(leaf: object) -> object:
-        if not isinstance(leaf, Ref):
+        if not isinstance(leaf, CallRef):
             return repr(leaf)
         info = graph.values[leaf.value]
         return info.shape, str(info.dtype), info.gradient, info.source == PARAMETER

@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry
-from gnnplace.plans.run.cutting import Piece
+from gnnplace.plans.run.cutting import StageCalls
 from gnnplace.plans.segments.chain import Segment
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph
 from gnnplace.sharding.captured.layout import (
@@ -185,7 +185,7 @@ def _check_parts(rule: Rule, chosen: Configuration, shards: int, where: str) -> 
 
 
 def layouts_of(
-    layers: LayerGraph, pieces: Sequence[Piece], entries: Sequence[StageEntry]
+    layers: LayerGraph, pieces: Sequence[StageCalls], entries: Sequence[StageEntry]
 ) -> Layouts:
     """Layouts of a process's stages.
 
@@ -211,7 +211,7 @@ def layouts_of(
 def _with_homes(
     graph: CallGraph,
     rules: Sequence[Rule],
-    pieces: Sequence[Piece],
+    pieces: Sequence[StageCalls],
     split: Sequence[Configuration],
 ) -> Layouts:
     """Parameters are at home where they are first read."""

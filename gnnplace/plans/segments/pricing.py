@@ -18,7 +18,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
-from gnnplace.plans.mesh import Fabric, Mesh
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import SegmentCosts
 from gnnplace.plans.segments.cuts import Cuts
 from gnnplace.plans.segments.parts import Part, Parts, Times
@@ -63,7 +63,7 @@ class ModelCosts:
 
     layers: LayerGraph
     cuts: Cuts
-    fabric: Fabric
+    fabric: MeshFabric
     batch: int
     precision: str
     optimizer: str
@@ -347,7 +347,7 @@ def _border(
 class _Shards(MeshMachine):
     """Collectives of one replica's shards on a part of the batch."""
 
-    fabric: Fabric | None = None
+    fabric: MeshFabric | None = None
     place: Mesh | None = None
     parts: float = 1.0
 

@@ -47,7 +47,7 @@ FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class PaperShare:
     """A device's part of a call, on paper: see `sharding.rules.rule.Share`."""
 
     counts: dict[str, int]
@@ -182,7 +182,7 @@ def record(
         mode: what makes fake tensors.
     """
     call = graph.calls[index]
-    share = Share(parts_of(split, tuple(mesh)))
+    share = PaperShare(parts_of(split, tuple(mesh)))
     ops, saved = _Ops(), _Saved()
     with mode, torch.enable_grad():
         operands = [
@@ -222,7 +222,7 @@ def record(
 
 
 def _operand(
-    graph: CallGraph, value: int, axes: Sequence[str | None], share: Share
+    graph: CallGraph, value: int, axes: Sequence[str | None], share: PaperShare
 ) -> torch.Tensor:
     info = graph.values[value]
     shape = [

@@ -101,7 +101,7 @@ NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
 
 
 @dataclass(frozen=True)
-class Machine:
+class ServerGroup:
     """Servers that are alike.
 
     Attributes:
@@ -157,7 +157,7 @@ def _any_link(fabric: str, bandwidth: float) -> Link:
 def _cube_mesh() -> Cluster:
     """Eight V100 of a DGX-1."""
     name = "nvlink-v100-8"
-    devices = Machine("v100", 8, name).cluster().devices
+    devices = ServerGroup("v100", 8, name).cluster().devices
     links = []
     for i, k in permutations(range(8), 2):
         pair = (min(i, k), max(i, k))
@@ -169,7 +169,7 @@ def _cube_mesh() -> Cluster:
 
 def _pairs(kind: str, fabric: str) -> Cluster:
     """Two pairs with NVLink bridges, joined by PCIe."""
-    devices = Machine(kind, 4, fabric).cluster().devices
+    devices = ServerGroup(kind, 4, fabric).cluster().devices
     links = []
     for i, k in permutations(range(4), 2):
         ports = (f"gpu:{i} pcie out", f"gpu:{k} pcie in")
@@ -179,29 +179,31 @@ def _pairs(kind: str, fabric: str) -> Cluster:
     return Cluster(devices, tuple(links))
 
 
-MACHINES: Mapping[str, Machine] = {
-    "nvswitch-a100-80-8": Machine("a100-80", 8, "nvswitch-a100"),
-    "nvswitch-h200-8": Machine("h200", 8, "nvswitch-h200"),
-    "nvswitch-b200-8": Machine("b200", 8, "nvswitch-b200"),
-    "nvlink-a100-80-4": Machine("a100-80", 4, "nvlink-a100-4", PAIR),
-    "nvlink-gh200-4": Machine("gh200", 4, "nvlink-gh200-4", PAIR),
-    "nvlink-rtx-3090-2": Machine("rtx-3090", 2, "nvlink-rtx-3090-2", PAIR),
-    "pcie-rtx-3090-4": Machine("rtx-3090", 4, "pcie-rtx-3090"),
-    "pcie-rtx-pro-6000-2": Machine("rtx-pro-6000", 2, "pcie-rtx-pro-6000"),
-    "pcie-rtx-pro-6000-4": Machine("rtx-pro-6000", 4, "pcie-rtx-pro-6000"),
-    "pcie-rtx-pro-6000-8": Machine("rtx-pro-6000", 8, "pcie-rtx-pro-6000"),
-    "pcie-l40s-2": Machine("l40s", 2, "pcie-l40s"),
-    "pcie-a40-8": Machine("a40", 8, "pcie-a40"),
-    "dgx-a100-80-2x8": Machine("a100-80", 8, "nvswitch-a100", PORT, 2, "network-dgx-a100"),
-    "superpod-a100-80-2x8": Machine("a100-80", 8, "nvswitch-a100", PORT, 2, "infiniband-dgx-a100"),
-    "dgx-h100-2x8": Machine("h100", 8, "nvswitch-h100", PORT, 2, "infiniband-dgx-h100"),
-    "dgx-h100-4x8": Machine("h100", 8, "nvswitch-h100", PORT, 4, "infiniband-dgx-h100"),
-    "infiniband-gh200-8x1": Machine("gh200", 1, None, PORT, 8, "infiniband-gh200"),
-    "slingshot-gh200-2x4": Machine("gh200", 4, "nvlink-gh200-4", PAIR, 2, "slingshot-gh200"),
-    "slingshot-gh200-4x4": Machine("gh200", 4, "nvlink-gh200-4", PAIR, 4, "slingshot-gh200"),
-    "slingshot-a100-80-2x4": Machine("a100-80", 4, "nvlink-a100-4", PAIR, 2, "slingshot-a100"),
-    "ethernet-a100-2x4": Machine("a100", 4, "nvswitch-a100", PORT, 2, "ethernet-a100"),
-    "ethernet-v100-2x4": Machine("v100", 4, "nvlink-v100-4", PAIR, 2, "ethernet-v100"),
+MACHINES: Mapping[str, ServerGroup] = {
+    "nvswitch-a100-80-8": ServerGroup("a100-80", 8, "nvswitch-a100"),
+    "nvswitch-h200-8": ServerGroup("h200", 8, "nvswitch-h200"),
+    "nvswitch-b200-8": ServerGroup("b200", 8, "nvswitch-b200"),
+    "nvlink-a100-80-4": ServerGroup("a100-80", 4, "nvlink-a100-4", PAIR),
+    "nvlink-gh200-4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR),
+    "nvlink-rtx-3090-2": ServerGroup("rtx-3090", 2, "nvlink-rtx-3090-2", PAIR),
+    "pcie-rtx-3090-4": ServerGroup("rtx-3090", 4, "pcie-rtx-3090"),
+    "pcie-rtx-pro-6000-2": ServerGroup("rtx-pro-6000", 2, "pcie-rtx-pro-6000"),
+    "pcie-rtx-pro-6000-4": ServerGroup("rtx-pro-6000", 4, "pcie-rtx-pro-6000"),
+    "pcie-rtx-pro-6000-8": ServerGroup("rtx-pro-6000", 8, "pcie-rtx-pro-6000"),
+    "pcie-l40s-2": ServerGroup("l40s", 2, "pcie-l40s"),
+    "pcie-a40-8": ServerGroup("a40", 8, "pcie-a40"),
+    "dgx-a100-80-2x8": ServerGroup("a100-80", 8, "nvswitch-a100", PORT, 2, "network-dgx-a100"),
+    "superpod-a100-80-2x8": ServerGroup(
+        "a100-80", 8, "nvswitch-a100", PORT, 2, "infiniband-dgx-a100"
+    ),
+    "dgx-h100-2x8": ServerGroup("h100", 8, "nvswitch-h100", PORT, 2, "infiniband-dgx-h100"),
+    "dgx-h100-4x8": ServerGroup("h100", 8, "nvswitch-h100", PORT, 4, "infiniband-dgx-h100"),
+    "infiniband-gh200-8x1": ServerGroup("gh200", 1, None, PORT, 8, "infiniband-gh200"),
+    "slingshot-gh200-2x4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR, 2, "slingshot-gh200"),
+    "slingshot-gh200-4x4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR, 4, "slingshot-gh200"),
+    "slingshot-a100-80-2x4": ServerGroup("a100-80", 4, "nvlink-a100-4", PAIR, 2, "slingshot-a100"),
+    "ethernet-a100-2x4": ServerGroup("a100", 4, "nvswitch-a100", PORT, 2, "ethernet-a100"),
+    "ethernet-v100-2x4": ServerGroup("v100", 4, "nvlink-v100-4", PAIR, 2, "ethernet-v100"),
 }
 
 

@@ -31,7 +31,7 @@ from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.constraints.constraints import Constraints, Rule, with_headroom
+from gnnplace.problem.constraints.constraints import ConstraintRule, Constraints, with_headroom
 
 Progress = Callable[[str], None]
 ELSEWHERE = ("cpu", "disk")  # where accelerate keeps what fits on no GPU
@@ -48,8 +48,8 @@ class Resolved:
         together: what each set of patterns matches.
     """
 
-    pins: tuple[tuple[Matched, Rule], ...]
-    forbids: tuple[tuple[Matched, Rule], ...]
+    pins: tuple[tuple[Matched, ConstraintRule], ...]
+    forbids: tuple[tuple[Matched, ConstraintRule], ...]
     together: tuple[Matched, ...]
 
     @property

@@ -35,7 +35,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Rule:
+class ConstraintRule:
     """Modules, by a pattern, and devices, by names or patterns."""
 
     pattern: str
@@ -60,8 +60,8 @@ class Constraints:
         max_memory: bytes that a device has at most, by its name or its number.
     """
 
-    pin: tuple[Rule, ...] = ()
-    forbid: tuple[Rule, ...] = ()
+    pin: tuple[ConstraintRule, ...] = ()
+    forbid: tuple[ConstraintRule, ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
     headroom: str | None = None
     max_devices: int | None = None
@@ -92,7 +92,7 @@ class Constraints:
     @property
     def borders(self) -> Constraints:
         """The same borders between modules, without a word about devices."""
-        rules = tuple(Rule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid))
+        rules = tuple(ConstraintRule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid))
         return Constraints(
             pin=rules, together=self.together, by_module=self.by_module, no_split=self.no_split
         )
@@ -161,8 +161,12 @@ def _from_data(data: Any, source: str) -> Constraints:
     file = parse(ConstraintsFile, data, source)
     headroom = file.headroom if isinstance(file.headroom, str | None) else f"{file.headroom:.0f}"
     return Constraints(
-        pin=tuple(Rule(pattern, _names(devices)) for pattern, devices in file.pin.items()),
-        forbid=tuple(Rule(pattern, _names(devices)) for pattern, devices in file.forbid.items()),
+        pin=tuple(
+            ConstraintRule(pattern, _names(devices)) for pattern, devices in file.pin.items()
+        ),
+        forbid=tuple(
+            ConstraintRule(pattern, _names(devices)) for pattern, devices in file.forbid.items()
+        ),
         together=tuple(_names(patterns) for patterns in file.together),
         headroom=headroom,
         max_devices=file.max_devices,
@@ -231,14 +235,14 @@ def from_words(
     )
 
 
-def _rule(what: str, word: str) -> Rule:
+def _rule(what: str, word: str) -> ConstraintRule:
     pattern, _, devices = word.rpartition("=")
     if not pattern.strip() or not _names(devices):
         raise InputError(
             f"{what} {word!r}: must be PATTERN=DEVICE, such as 'encoder.*=gpu:0' or "
             "'head=gpu:0,gpu:1'"
         )
-    return Rule(pattern.strip(), _names(devices))
+    return ConstraintRule(pattern.strip(), _names(devices))
 
 
 def check_headroom(headroom: str | float | None) -> None:

@@ -41,7 +41,7 @@ class _Loose(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class Node(_Loose):
+class OperatorNode(_Loose):
     """A layer or operator."""
 
     id: int
@@ -54,7 +54,7 @@ class Node(_Loose):
     name: str | None = None
 
 
-class Edge(_Loose):
+class OperatorEdge(_Loose):
     """A dependency."""
 
     sourceId: int
@@ -68,8 +68,8 @@ class PartitioningFile(_Loose):
     maxSizePerFPGA: NonNegative
     maxFPGAs: Annotated[int, Field(ge=0)]
     maxCPUs: Annotated[int, Field(ge=0)] = 0
-    nodes: Annotated[list[Node], Field(min_length=1)]
-    edges: list[Edge]
+    nodes: Annotated[list[OperatorNode], Field(min_length=1)]
+    edges: list[OperatorEdge]
 
 
 def read_dnn_partitioning(path: str | Path, cluster: Cluster | None = None) -> Problem:

@@ -35,7 +35,7 @@ DEFAULT_CLUSTER = "pcie-v100-4"
 
 
 @dataclass(frozen=True)
-class Layer:
+class PipedreamLayer:
     """One node: seconds and bytes."""
 
     name: str
@@ -59,8 +59,8 @@ def read_pipedream(path: str | Path, cluster: Cluster | None = None) -> Problem:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _parse(source: str, text: str) -> tuple[dict[str, Layer], list[tuple[str, str]]]:
-    layers: dict[str, Layer] = {}
+def _parse(source: str, text: str) -> tuple[dict[str, PipedreamLayer], list[tuple[str, str]]]:
+    layers: dict[str, PipedreamLayer] = {}
     edges: dict[tuple[str, str], int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{source}: line {number}"
@@ -85,13 +85,15 @@ def _parse(source: str, text: str) -> tuple[dict[str, Layer], list[tuple[str, st
     return layers, list(edges)
 
 
-def _layer(parts: list[str], where: str) -> Layer:
+def _layer(parts: list[str], where: str) -> PipedreamLayer:
     if len(parts) < 3:
         raise FormatError(f"{where}: a node must read 'name -- description -- key=value, ...'")
     fields = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", parts[-1]))
     values = [_number(fields, key, where) for key in KEYS]
     description = " -- ".join(parts[1:-1])
-    return Layer(parts[0], description, values[0] / 1e3, values[1] / 1e3, values[2], values[3])
+    return PipedreamLayer(
+        parts[0], description, values[0] / 1e3, values[1] / 1e3, values[2], values[3]
+    )
 
 
 def _number(fields: dict[str, str], key: str, where: str) -> float:
@@ -106,16 +108,16 @@ def _number(fields: dict[str, str], key: str, where: str) -> float:
     return value
 
 
-class _Ops:
+class _AddedOps:
     """Ops as they are added: names, seconds, phases, classes and the layers they come from."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.time: list[float] = []
         self.phase: list[int] = []
-        self.layer: list[Layer] = []
+        self.layer: list[PipedreamLayer] = []
 
-    def add(self, suffix: str, layer: Layer, seconds: float, phase: int) -> int:
+    def add(self, suffix: str, layer: PipedreamLayer, seconds: float, phase: int) -> int:
         self.names.append(layer.name + suffix)
         self.time.append(seconds)
         self.phase.append(phase)
@@ -125,11 +127,11 @@ class _Ops:
 
 def _problem(
     name: str,
-    layers: dict[str, Layer],
+    layers: dict[str, PipedreamLayer],
     edges: list[tuple[str, str]],
     cluster: Cluster,
 ) -> Problem:
-    ops = _Ops()
+    ops = _AddedOps()
     trained = _trained(layers, edges)
     weighted = [layer for layer in trained if layer.parameters > 0]
     forward = {k: ops.add("", layer, layer.forward, FORWARD) for k, layer in layers.items()}
@@ -153,7 +155,9 @@ def _problem(
     )
 
 
-def _trained(layers: dict[str, Layer], edges: list[tuple[str, str]]) -> list[Layer]:
+def _trained(
+    layers: dict[str, PipedreamLayer], edges: list[tuple[str, str]]
+) -> list[PipedreamLayer]:
     """Layers with a backward op; gradients pass through those that take no time for it."""
     if not any(layer.backward > 0 for layer in layers.values()):
         return []
@@ -162,7 +166,7 @@ def _trained(layers: dict[str, Layer], edges: list[tuple[str, str]]) -> list[Lay
 
 
 def _tensors(
-    layers: dict[str, Layer],
+    layers: dict[str, PipedreamLayer],
     edges: list[tuple[str, str]],
     forward: dict[str, int],
     backward: dict[str, int],

@@ -55,7 +55,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class PlacementDifference:
     """Two placements of one problem.
 
     Attributes:
@@ -75,7 +75,7 @@ class Difference:
 
 def difference(
     problem: Problem, before: Placement, after: Placement, other: Problem | None = None
-) -> Difference:
+) -> PlacementDifference:
     """What two placements of a problem do differently; both are simulated.
 
     Args:
@@ -94,7 +94,7 @@ def difference(
 
 def steps_differ(
     problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
-) -> Difference:
+) -> PlacementDifference:
     """What two simulated placements of a model do differently.
 
     Args:
@@ -130,7 +130,9 @@ def steps_differ(
     ]
     moves.sort(key=lambda move: (-move.seconds, -move.ops, move.module))
     stayed = len(first) - sum(move.ops for move in moves)
-    return Difference(names, tuple(moves), stayed, _side(problem, before), _side(second, after))
+    return PlacementDifference(
+        names, tuple(moves), stayed, _side(problem, before), _side(second, after)
+    )
 
 
 def _atoms(

@@ -31,7 +31,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Device
 from gnnplace.problem.constraints import Constraints, constrained
 from gnnplace.problem.constraints.applying import resolve
-from gnnplace.problem.constraints.constraints import Given, Rule, as_constraints
+from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_constraints
 from gnnplace.problem.placement import Placement
 from gnnplace.report.explanation.alternatives import Alternative, alternatives, ops_named
 from gnnplace.report.explanation.causes import Causes
@@ -104,7 +104,7 @@ def _each(
 ) -> Iterator[tuple[str, Problem, Constraints]]:
     """Each constraint in words, and the problem and constraints without it."""
     for name in ("pin", "forbid"):
-        rules: tuple[Rule, ...] = getattr(asked, name)
+        rules: tuple[ConstraintRule, ...] = getattr(asked, name)
         for k, rule in enumerate(rules):
             fewer: dict[str, Any] = {name: rules[:k] + rules[k + 1 :]}
             yield f"{name} {rule}", free, replace(asked, **fewer)

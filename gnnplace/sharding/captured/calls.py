@@ -12,7 +12,7 @@ CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input
 
 
 @dataclass(frozen=True)
-class Ref:
+class CallRef:
     """Stands for a value among the arguments of a call."""
 
     value: int
@@ -49,7 +49,7 @@ class LayerCall:
     Attributes:
         name: Unique: the module's path, and the function where the module is no leaf.
         function: The function that was called.
-        args: Its arguments, with a `Ref` for every tensor.
+        args: Its arguments, with a `CallRef` for every tensor.
         kwargs: Its arguments by name, with references likewise.
         reads: Values among the arguments, in order.
         results: Values of the tensors that it returns, in order.
@@ -88,7 +88,7 @@ class CallGraph:
         name: The name of the model.
         calls: The calls in the order in which they ran.
         values: The tensors between them, by their number.
-        output: What the forward pass returned, with a `Ref` for every tensor.
+        output: What the forward pass returned, with a `CallRef` for every tensor.
         constants: Tensors that are none of the model's parameters or buffers.
         random: Indices of calls that draw random numbers, as often as they draw.
         statistics: Buffers that take what they hold from the batch, batch norms' aside.
@@ -114,8 +114,8 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def fill(template: Any, values: Callable[[int], Any]) -> Any:
-    """A copy of a call's arguments with a tensor for every `Ref`."""
-    if isinstance(template, Ref):
+    """A copy of a call's arguments with a tensor for every `CallRef`."""
+    if isinstance(template, CallRef):
         return values(template.value)
     if isinstance(template, tuple):
         made = [fill(item, values) for item in template]

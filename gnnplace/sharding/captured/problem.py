@@ -48,7 +48,7 @@ from gnnplace.sharding.captured.layout import (
     settled,
     uses,
 )
-from gnnplace.sharding.costs import Parts
+from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
 
 Port = tuple[Layout, Layout]
@@ -57,7 +57,7 @@ Cost = Callable[[Port, Port], Moved]
 
 
 @dataclass(frozen=True)
-class Link:
+class PortLink:
     """An edge before it is a table: both ends' ports by configuration, and the cost of a pair.
 
     ``info`` is of the value that is handed over.
@@ -91,7 +91,7 @@ class CapturedProblem:
     seconds: tuple[float, ...] = ()
     options: list[tuple[Configuration, ...]] = field(default_factory=list)
     shared: dict[int, tuple[Port, ...]] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
+    links: list[PortLink] = field(default_factory=list)
     position: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,18 +135,18 @@ class CapturedProblem:
             states = self.shared[value]
             if sources is not None:
                 self.links.append(
-                    Link(node, self.position[value], sources, states, info, self._handed(value))
+                    PortLink(node, self.position[value], sources, states, info, self._handed(value))
                 )
             for op, slot in self.readers[value]:
                 cost = self._taken(value)
                 self.links.append(
-                    Link(self.position[value], op, states, self.ports(op, slot), info, cost,
+                    PortLink(self.position[value], op, states, self.ports(op, slot), info, cost,
                          info.source == PARAMETER)
                 )  # fmt: skip
         elif sources is not None:
             (op, slot), = self.readers[value]  # fmt: skip
             self.links.append(
-                Link(node, op, sources, self.ports(op, slot), info, self._handed(value))
+                PortLink(node, op, sources, self.ports(op, slot), info, self._handed(value))
             )
 
     def _handed(self, value: int) -> Cost:
@@ -268,7 +268,7 @@ def _node_key(captured: CapturedProblem, op: int) -> object:
     return it.shape, kinds, tuple(v in captured.shared for v in it.reads), seconds
 
 
-def _table(link: Link) -> FloatArray:
+def _table(link: PortLink) -> FloatArray:
     """Seconds between configurations of both ends; what is read alike is counted once."""
     rows, row = _distinct(link.before)
     columns, column = _distinct(link.after)
@@ -285,7 +285,7 @@ def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
     return found, np.array([index[port] for port in ports])
 
 
-def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> Parts:
+def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> CostParts:
     """Seconds of a strategy by what they go to, and bytes a device."""
     count = len(captured.graph.ops)
     moved, gradient = Moved(), 0.0
@@ -296,7 +296,7 @@ def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> Parts:
         else:
             moved = moved + cost
     shared = list(captured.shared)
-    return Parts(
+    return CostParts(
         sum(float(captured.compute(i)[chosen[i]]) for i in range(count)),
         moved.reduction + sum(float(captured.exchanges(i)[chosen[i]]) for i in range(count)),
         gradient + sum(float(captured.gradients(i)[chosen[i]]) for i in range(count)),
@@ -321,13 +321,13 @@ def completed(captured: CapturedProblem, operations: Sequence[Configuration]) ->
     return tuple(chosen)
 
 
-def _beside(link: Link, node: int, state: int, chosen: Sequence[int]) -> float:
+def _beside(link: PortLink, node: int, state: int, chosen: Sequence[int]) -> float:
     if link.u == node:
         return link.cost(link.before[state], link.after[chosen[link.v]]).total
     return link.cost(link.before[chosen[link.u]], link.after[state]).total
 
 
-def ddp_parts(captured: CapturedProblem) -> Parts:
+def ddp_parts(captured: CapturedProblem) -> CostParts:
     """Seconds of a step of DDP by what they go to, and bytes a device."""
     graph, machine = captured.graph, captured.machine
     examples = batch_size(graph)
@@ -344,7 +344,7 @@ def ddp_parts(captured: CapturedProblem) -> Parts:
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
-    return Parts(compute, 0.0, reduced, 0.0, memory)
+    return CostParts(compute, 0.0, reduced, 0.0, memory)
 
 
 def batch_size(graph: SplitGraph) -> int:

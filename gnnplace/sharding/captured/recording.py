@@ -28,9 +28,9 @@ from gnnplace.sharding.captured.calls import (
     INPUT,
     PARAMETER,
     CallGraph,
+    CallRef,
     LayerCall,
     LayerValue,
-    Ref,
     fill,
     function_name,
 )
@@ -117,7 +117,9 @@ def _replay(graph: CallGraph) -> Replay:
                 result = call.function(*args, **kwargs)
             made = [args[0]] if call.changes else tensors_in(result)
             values.update(zip(call.results, made, strict=True))
-        return pytree.tree_map(lambda x: values[x.value] if isinstance(x, Ref) else x, graph.output)
+        return pytree.tree_map(
+            lambda x: values[x.value] if isinstance(x, CallRef) else x, graph.output
+        )
 
     return run
 
@@ -297,7 +299,7 @@ class _Recorder(TorchFunctionMode):
         self.calls.append(call)
 
     def _ref(self, leaf: Any) -> Any:
-        return Ref(self._of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
+        return CallRef(self._of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
         if id(tensor) not in self._of:
@@ -331,7 +333,7 @@ class _Recorder(TorchFunctionMode):
     def graph(self, name: str, output: Any) -> CallGraph:
         """What was noted, without calls that nothing needs."""
         template = pytree.tree_map(self._ref_output, output)
-        needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, Ref)}
+        needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)}
         kept: list[LayerCall] = []
         for index, call in reversed([*enumerate(self.calls)]):
             if needed.intersection(call.results) or index in self._lasting:
@@ -342,6 +344,6 @@ class _Recorder(TorchFunctionMode):
 
     def _ref_output(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return Ref(self._read(leaf, "the output"))
+            return CallRef(self._read(leaf, "the output"))
         plain = leaf is None or isinstance(leaf, bool | int | float | str)
         return leaf if plain else None  # such as a cache of keys and values

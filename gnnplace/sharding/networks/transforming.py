@@ -18,7 +18,7 @@ from gnnplace.sharding.networks.recurrent import head
 
 
 @dataclass(frozen=True)
-class Shape:
+class TransformerSizes:
     """Sizes of a transformer.
 
     Attributes:
@@ -48,7 +48,7 @@ class Shape:
         return pointwise("add", (*rows, Dimension("features", self.features)), 2)
 
 
-def self_attention(name: str, source: str, shape: Shape) -> list[Layer]:
+def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     """Attention of a sequence to itself, with its residual."""
     of_heads = Dimension("heads", shape.heads, 3 * shape.per_head)
     length = shape.sequence
@@ -60,7 +60,7 @@ def self_attention(name: str, source: str, shape: Shape) -> list[Layer]:
     ]
 
 
-def cross_attention(name: str, source: str, memory: str, shape: Shape) -> list[Layer]:
+def cross_attention(name: str, source: str, memory: str, shape: TransformerSizes) -> list[Layer]:
     """Attention of a sequence to another one, with its residual."""
     queries = Dimension("heads", shape.heads, shape.per_head)
     pairs = Dimension("heads", shape.heads, 2 * shape.per_head)
@@ -74,11 +74,11 @@ def cross_attention(name: str, source: str, memory: str, shape: Shape) -> list[L
     ]
 
 
-def _inner(shape: Shape) -> Dimension:
+def _inner(shape: TransformerSizes) -> Dimension:
     return Dimension("in", shape.features)
 
 
-def _projected(name: str, source: str, shape: Shape) -> list[Layer]:
+def _projected(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     gathered = Dimension("heads", shape.heads, shape.per_head)
     product = shape.product(gathered, Dimension("features", shape.features))
     return [
@@ -87,7 +87,7 @@ def _projected(name: str, source: str, shape: Shape) -> list[Layer]:
     ]
 
 
-def perceptron(name: str, source: str, shape: Shape) -> list[Layer]:
+def perceptron(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     """Two products with a residual."""
     wide, narrow = Dimension("hidden", shape.hidden), Dimension("features", shape.features)
     return [
@@ -100,7 +100,7 @@ def perceptron(name: str, source: str, shape: Shape) -> list[Layer]:
 CHOICES = 2  # Experts of each token (GShard, section 2.2).
 
 
-def mixture(name: str, source: str, shape: Shape) -> list[Layer]:
+def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     """A mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
 
     A gate chooses each token's experts; tokens are copied for each of them, go to where the
@@ -118,7 +118,7 @@ def mixture(name: str, source: str, shape: Shape) -> list[Layer]:
     ]
 
 
-def _tokens(shape: Shape) -> tuple[Dimension, ...]:
+def _tokens(shape: TransformerSizes) -> tuple[Dimension, ...]:
     return (
         Dimension("batch", shape.batch),
         Dimension("sequence", shape.sequence),
@@ -127,20 +127,20 @@ def _tokens(shape: Shape) -> tuple[Dimension, ...]:
     )
 
 
-def _dispatch(shape: Shape) -> Operation:
+def _dispatch(shape: TransformerSizes) -> Operation:
     copied = ("batch", "sequence", "features", "choices")
     flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
     inputs = (copied[:3], ("batch", "sequence", None))
     return Operation("dispatch", _tokens(shape), flops, copied, inputs)
 
 
-def _combine(shape: Shape) -> Operation:
+def _combine(shape: TransformerSizes) -> Operation:
     copied = ("batch", "sequence", "features", "choices")
     flops = 2.0 * CHOICES * shape.batch * shape.sequence * shape.features
     return Operation("combine", _tokens(shape), flops, copied[:3], (copied,))
 
 
-def _expert(shape: Shape, inner: str, outer: str) -> Operation:
+def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
     """One product of all experts; each takes an equal share of each example's tokens."""
     sizes = {"in": shape.features, "hidden": shape.hidden, "features": shape.features}
     capacity = shape.sequence * CHOICES // shape.experts
@@ -157,7 +157,7 @@ def _expert(shape: Shape, inner: str, outer: str) -> Operation:
     return Operation("expert", dims, flops, made, (read,), (("experts", inner, outer),))
 
 
-def _stack(name: str, blocks: int, shape: Shape, vocabulary: int) -> Network:
+def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> Network:
     """Blocks of self-attention and perceptron; every second perceptron a mixture if any is."""
     words = embedding(shape.batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("embedding", words, (None,))]
@@ -174,7 +174,7 @@ def transformer() -> Network:
     512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
     batch = 64
-    shape, vocabulary = Shape(batch, 256, 512, 8, 2048), 37_000
+    shape, vocabulary = TransformerSizes(batch, 256, 512, 8, 2048), 37_000
     words = embedding(batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("source", words, (None,))]
     for k in range(6):
@@ -192,21 +192,21 @@ def transformer() -> Network:
 
 def transformer_encoder() -> Network:
     """The encoder of ``transformer`` alone, with a classifier."""
-    return _stack("transformer_encoder", 6, Shape(64, 256, 512, 8, 2048), 37_000)
+    return _stack("transformer_encoder", 6, TransformerSizes(64, 256, 512, 8, 2048), 37_000)
 
 
 def gpt() -> Network:
     """GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
-    return _stack("gpt", 24, Shape(32, 1024, 1024, 16, 4096), 50_257)
+    return _stack("gpt", 24, TransformerSizes(32, 1024, 1024, 16, 4096), 50_257)
 
 
 def gpt3_100() -> Network:
     """A hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
-    return _stack("gpt3_100", 100, Shape(64, 2048, 12_288, 96, 49_152), 50_257)
+    return _stack("gpt3_100", 100, TransformerSizes(64, 2048, 12_288, 96, 49_152), 50_257)
 
 
 def moe() -> Network:
     """GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024 features, 16
     heads, 8192 features inside, every second perceptron 128 experts, two of them a token.
     """
-    return _stack("moe", 12, Shape(64, 512, 1024, 16, 8192, 128), 64_000)
+    return _stack("moe", 12, TransformerSizes(64, 512, 1024, 16, 8192, 128), 64_000)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.captured.calls import LayerCall, Ref
-from gnnplace.sharding.rules.rule import Axes, Case, Draft, Rule, Share, whole
+from gnnplace.sharding.captured.calls import CallRef, LayerCall
+from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
 
 HEADS = "heads"
 DROPOUT = "its dropout draws other numbers on each part"
@@ -25,7 +25,7 @@ def attention(case: Case) -> Rule:
     lead = tuple(
         HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
     )
-    draft = Draft(case)
+    draft = RuleDraft(case)
     for slot in range(3):
         draft.read(slot, (*lead, None, None))
     mask = case.slot(3, "attn_mask")
@@ -49,7 +49,7 @@ def multi_head_attention(case: Case) -> Rule:
         return whole(case, DROPOUT)
     if len(case.shapes[0]) != 3:
         return whole(case, "attention without a batch")
-    draft = Draft(case)
+    draft = RuleDraft(case)
     for slot in range(3):
         draft.read(slot, (None, "1", None))
     draft.read(case.slot(14, "key_padding_mask"), ("1", None))
@@ -68,8 +68,8 @@ def _plain(case: Case) -> bool:
     mask = case.shape(16, "attn_mask")
     others = (call.argument(i, name) for i, name in ((7, "bias_k"), (8, "bias_v")))
     return (
-        isinstance(call.argument(5, "in_proj_weight"), Ref)
-        and not any(isinstance(x, Ref) for x in others)
+        isinstance(call.argument(5, "in_proj_weight"), CallRef)
+        and not any(isinstance(x, CallRef) for x in others)
         and not call.argument(9, "add_zero_attn", False)
         and case.slot(14, "key_padding_mask") is None
         and (mask is None or len(mask) == 2)

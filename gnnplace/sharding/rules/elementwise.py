@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.rules.rule import Axes, Case, Draft, Rule, Share, numbered, whole
+from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 ELEMENTWISE, REDUCTION = "elementwise", "reduction"
 PLAIN = {  # Python's operators, by the name of the operation
@@ -29,7 +29,7 @@ def is_elementwise(name: str) -> bool:
 
 def elementwise(case: Case) -> Rule:
     """Tensors of one shape, or broadcast to it from the right."""
-    draft = Draft(case)
+    draft = RuleDraft(case)
     made = numbered(len(case.results[0]))
     for slot in range(len(case.shapes)):
         draft.read(slot, _broadcast(case.shapes[slot], case.results[0], made))
@@ -47,7 +47,7 @@ def dropout(case: Case) -> Rule:
     one device, as long as all devices draw the same ones.
     """
     axes = numbered(len(case.results[0]))
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     made = draft.rule(ELEMENTWISE, axes)
     return Rule(
@@ -83,7 +83,7 @@ def along(position: int, default: int | None) -> Callable[[Case], Rule]:
         if not isinstance(axis, int) or not case.shapes[0]:
             return whole(case, "it mixes all axes")
         axes = numbered(len(case.shapes[0]), axis)
-        draft = Draft(case)
+        draft = RuleDraft(case)
         draft.read(0, axes)
         return draft.rule(ELEMENTWISE, *[axes] * len(case.results))
 
@@ -96,7 +96,7 @@ def reduced(case: Case) -> Rule:
     gone, keep = _reduced_axes(case, rank)
     axes = numbered(rank)
     made = _left(axes, gone, keep)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     over = [str(axis) for axis in gone]
     return draft.rule(REDUCTION, made, run=_mean(over) if case.call.kind == "mean" else None)
@@ -107,7 +107,7 @@ def extreme(case: Case) -> Rule:
     rank = len(case.shapes[0])
     gone, keep = _reduced_axes(case, rank)
     axes = numbered(rank, *gone)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule(REDUCTION, *[_left(axes, gone, keep)] * len(case.results))
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.rules.rule import Axes, Case, Draft, Rule, Share, numbered, whole
+from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 LOSS = "loss"
 MEAN, SUM, NONE = "mean", "sum", "none"
@@ -26,7 +26,7 @@ def classification(case: Case) -> Rule:
     chosen: Axes = axes if target == scores else (axes[0], *axes[2:])
     if target == scores and _reduction(case.call, 6) == MEAN:
         return _by_count(case, axes, [0, 1])
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     draft.read(1, chosen)
     kind = _reduction(case.call, 6)
@@ -73,7 +73,7 @@ def comparison(position: int) -> Callable[[Case], Rule]:
         axes = numbered(len(case.shapes[0]))
         if kind == MEAN:
             return _by_count(case, axes, [0, 1])
-        draft = Draft(case)
+        draft = RuleDraft(case)
         draft.read(0, axes)
         draft.read(1, axes)
         return draft.rule(LOSS, axes if kind == NONE else ())
@@ -83,7 +83,7 @@ def comparison(position: int) -> Callable[[Case], Rule]:
 
 def _by_count(case: Case, axes: Axes, slots: list[int]) -> Rule:
     """Means whose count is known from the shapes."""
-    draft = Draft(case)
+    draft = RuleDraft(case)
     for slot in slots:
         draft.read(slot, axes)
     return draft.rule(LOSS, (), run=_scaled(axes))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.rules.rule import Case, Draft, Rule, Share, numbered, whole
+from gnnplace.sharding.rules.rule import Case, Rule, RuleDraft, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
 
@@ -19,7 +19,7 @@ def layer_norm(case: Case) -> Rule:
     rank = len(case.shapes[0])
     over = len(case.call.argument(1, "normalized_shape"))
     axes = numbered(rank, *range(rank - over, rank))
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule(NORM, axes)
 
@@ -27,7 +27,7 @@ def layer_norm(case: Case) -> Rule:
 def group_norm(case: Case) -> Rule:
     """Along the batch alone: channels of a group belong together."""
     axes = (BATCH, *(None,) * (len(case.shapes[0]) - 1))
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule(NORM, axes)
 
@@ -38,7 +38,7 @@ def batch_norm(case: Case) -> Rule:
     axes = (BATCH, CHANNELS, *(None,) * (len(case.shapes[0]) - 2))
     if len(axes) != len(case.shapes[0]):
         return whole(case, "batch norm without channels")
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     names = ("running_mean", "running_var", "weight", "bias")
     for position, name in enumerate(names, start=1):

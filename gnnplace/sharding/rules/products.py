@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.captured.calls import LayerCall, Ref
-from gnnplace.sharding.rules.rule import Axes, Case, Draft, Rule, Share, numbered, whole
+from gnnplace.sharding.captured.calls import CallRef, LayerCall
+from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 
@@ -18,7 +18,7 @@ IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 def linear(case: Case) -> Rule:
     """`linear(x, weight, bias)`: 2 FLOP for each weight and row."""
     lead = numbered(len(case.results[0]) - 1)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, (*lead, IN))
     draft.read(1, (OUT, IN))
     draft.read(case.slot(2, "bias"), (OUT,))
@@ -30,7 +30,7 @@ def addmm(case: Case) -> Rule:
     """`addmm(bias, x, weight)`."""
     if any(case.call.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
         return whole(case, "addmm with factors")
-    draft = Draft(case)
+    draft = RuleDraft(case)
     bias = case.shapes[0]
     draft.read(0, tuple(("0", OUT)[-len(bias) :]) if len(bias) else ())
     draft.read(1, ("0", IN))
@@ -43,7 +43,7 @@ def _biased(position: int, name: str) -> Callable[..., Any]:
     """Adds the bias once where the features that are summed over are split."""
 
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-        if share.parts(IN) > 1 and isinstance(call.argument(position, name), Ref):
+        if share.parts(IN) > 1 and isinstance(call.argument(position, name), CallRef):
             first = float(share.index(IN) == 0)
             if len(args) > position:
                 args = (*args[:position], args[position] * first, *args[position + 1 :])
@@ -61,7 +61,7 @@ def matmul(case: Case) -> Rule:
         return whole(case, "a product with a vector")
     rank = len(case.results[0])
     lead = numbered(rank - 2)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, (*_lead(a, case.results[0], lead), "rows", IN))
     draft.read(1, (*_lead(b, case.results[0], lead), IN, OUT))
     flops = 2.0 * math.prod(case.results[0]) * a[-1]
@@ -83,7 +83,7 @@ def convolution(case: Case) -> Rule:
     ungrouped = case.call.argument(6, "groups", 1) == 1
     into, out = (IN, OUT) if ungrouped else (None, None)
     rest = (None,) * spatial
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, ("0", into, *rest))
     draft.read(1, (out, into, *rest))
     draft.read(case.slot(2, "bias"), (out,))
@@ -100,7 +100,7 @@ def transposed_convolution(case: Case) -> Rule:
     ungrouped = case.call.argument(6, "groups", 1) == 1
     into, out = (IN, OUT) if ungrouped else (None, None)
     rest = (None,) * spatial
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, ("0", into, *rest))
     draft.read(1, (into, out, *rest))
     draft.read(case.slot(2, "bias"), (out,))
@@ -114,7 +114,7 @@ def pool(case: Case) -> Rule:
     axes = tuple(str(i) if i < 2 else None for i in range(len(case.results[0])))
     if len(case.results) != 1:
         return whole(case, "pooling with indices")
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule("pool", axes)
 
@@ -124,7 +124,7 @@ def embedding(case: Case) -> Rule:
     if case.call.argument(3, "max_norm") is not None or case.call.argument(6, "sparse"):
         return whole(case, "a table that is renormed, or sparse gradients")
     lead = numbered(len(case.results[0]) - 1)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, lead)
     draft.read(1, (VOCABULARY, FEATURES))
     return draft.rule("embedding", (*lead, FEATURES), run=_lookup)
@@ -153,7 +153,7 @@ def einsum(case: Case) -> Rule:
     repeated = any(len(set(term)) < len(term) for term in (*terms, right))
     if not arrow or "." in equation or repeated or len(terms) != len(case.shapes):
         return whole(case, f"einsum {equation!r}")
-    draft = Draft(case)
+    draft = RuleDraft(case)
     sizes: dict[str, int] = {}
     for slot, term in enumerate(terms):
         draft.read(slot, tuple(term))
@@ -167,7 +167,7 @@ def recurrent(case: Case) -> Rule:
     """`lstm`, `gru` and plain recurrent layers: along the batch; positions wait for each other."""
     call = case.call
     states = call.args[1]
-    if (isinstance(states, Ref) and call.kind == "lstm") or not isinstance(call.args[3], bool):
+    if (isinstance(states, CallRef) and call.kind == "lstm") or not isinstance(call.args[3], bool):
         return whole(case, "packed sequences")
     layers, dropout, training, _, first = call.args[4:9]
     if dropout and training and layers > 1:
@@ -176,7 +176,7 @@ def recurrent(case: Case) -> Rule:
     if len(case.shapes[0]) != 3:
         return whole(case, "a recurrent layer without a batch")
     state: Axes = (None, "0", None)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     count = 2 if call.kind == "lstm" else 1
     for slot in range(1, 1 + count):

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import CallGraph, LayerCall, Ref
+from gnnplace.sharding.captured.calls import CallGraph, CallRef, LayerCall
 from gnnplace.sharding.captured.calls import fill as fill
 from gnnplace.sharding.captured.layout import base_label
 
@@ -85,13 +85,13 @@ class Case:
 
     def slot(self, position: int, name: str) -> int | None:
         """Which of the tensors read this argument is; None if it is none."""
-        if not isinstance(self.call.argument(position, name), Ref):
+        if not isinstance(self.call.argument(position, name), CallRef):
             return None
         before: list[Any] = list(self.call.args[:position])
         if len(self.call.args) <= position:
             keys = list(self.call.kwargs)
             before += [self.call.kwargs[key] for key in keys[: keys.index(name)]]
-        return sum(isinstance(leaf, Ref) for leaf in pytree.tree_leaves(before))
+        return sum(isinstance(leaf, CallRef) for leaf in pytree.tree_leaves(before))
 
     def shape(self, position: int, name: str) -> tuple[int, ...] | None:
         """Shape of a tensor argument; None if there is none."""
@@ -100,7 +100,7 @@ class Case:
 
 
 @dataclass
-class Draft:
+class RuleDraft:
     """A rule being written: labels by tensor read, whole by default."""
 
     case: Case

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from gnnplace.sharding.captured.calls import CALL, PARAMETER, CallGraph, LayerCall, Ref
+from gnnplace.sharding.captured.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall
 from gnnplace.sharding.captured.layout import base_label
 from gnnplace.sharding.rules.rule import (
     Axes,
     Case,
-    Draft,
     Rule,
+    RuleDraft,
     Share,
     local_shape,
     numbered,
@@ -50,7 +50,7 @@ def reshaped(case: Case) -> Rule:
         return whole(case, "a view as another type")
     before, after = case.shapes[0], case.results[0]
     inner, outer = _grouped(before, after)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, inner)
     made = draft.rule(SHAPE, outer)
     return Rule(SHAPE, made.extents, made.reads, made.results, run=_reshape(made.results[0], after))
@@ -98,7 +98,7 @@ def permuted(case: Case) -> Rule:
     """`transpose`, `permute` and `t`, by following a tensor of numbered axes."""
     rank = len(case.shapes[0])
     order = _order(case.call, rank)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, numbered(rank))
     return draft.rule(SHAPE, tuple(str(axis) for axis in order))
 
@@ -123,7 +123,7 @@ def expanded(case: Case) -> Rule:
     before, after = case.shapes[0], case.results[0]
     axes = numbered(len(after))
     new = len(after) - len(before)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     pairs = zip(before, axes[new:], after[new:], strict=True)
     draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
     made = draft.rule(SHAPE, axes)
@@ -139,7 +139,7 @@ def _expand(axes: Axes, shape: tuple[int, ...]) -> Callable[..., torch.Tensor]:
 
 def kept(case: Case) -> Rule:
     """Calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
-    draft = Draft(case)
+    draft = RuleDraft(case)
     axes = numbered(len(case.shapes[0]))
     draft.read(0, axes)
     return draft.rule(SHAPE, axes)
@@ -149,7 +149,7 @@ def indexed(case: Case) -> Rule:
     """`x[...]` with numbers, slices, None and `...`; whole axes alone can be split."""
     index = case.call.args[1]
     items = list(index) if isinstance(index, tuple) else [index]
-    if any(isinstance(item, Ref | list | torch.Tensor | bool) for item in items):
+    if any(isinstance(item, CallRef | list | torch.Tensor | bool) for item in items):
         return whole(case, "an index that is a tensor")
     rank = len(case.shapes[0])
     taken = sum(item is not None and item is not Ellipsis for item in items)
@@ -159,7 +159,7 @@ def indexed(case: Case) -> Rule:
     else:
         items += [slice(None)] * (rank - taken)
     before, after = _kept_axes(items, case.shapes[0])
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, before)
     return draft.rule(SHAPE, after)
 
@@ -187,7 +187,7 @@ def pieces(case: Case) -> Rule:
     axes = numbered(rank, axis)
     gone = case.call.kind in ("unbind", "select")
     made = tuple(label for i, label in enumerate(axes) if i != axis) if gone else axes
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule(SHAPE, *[made] * len(case.results))
 
@@ -201,7 +201,7 @@ def joined(case: Case) -> Rule:
     if any(len(shape) != rank - stack for shape in case.shapes):
         return whole(case, "tensors of several ranks")
     read = tuple(label for i, label in enumerate(made) if i != axis) if stack else made
-    draft = Draft(case)
+    draft = RuleDraft(case)
     for slot in range(len(case.shapes)):
         draft.read(slot, read)
     return draft.rule(SHAPE, made)
@@ -213,7 +213,7 @@ def padded(case: Case) -> Rule:
     amounts = case.call.argument(1, "pad")
     grown = [len(before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
     axes = numbered(len(before), *grown)
-    draft = Draft(case)
+    draft = RuleDraft(case)
     draft.read(0, axes)
     return draft.rule(SHAPE, axes) if math.prod(after) else whole(case)
 

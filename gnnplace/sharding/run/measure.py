@@ -18,7 +18,7 @@ from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
 from gnnplace.sharding.captured.recording import PREFIX
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.run.move import redistributed
-from gnnplace.sharding.run.runner import Stage
+from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.tracing.step import StepModule
 
 SMALL, LARGE = 256, 1 << 20
@@ -133,7 +133,7 @@ def _forward_seconds(step: StepModule, graph: CallGraph, rules: Sequence[Rule]) 
     values = _given(step, graph)
     found = []
     for call, rule in zip(graph.calls, rules, strict=True):
-        stage = Stage(call, rule, _Alone(), (), (), ())  # type: ignore[arg-type]
+        stage = PlacedCall(call, rule, _Alone(), (), (), ())  # type: ignore[arg-type]
         tensors = [values[v] for v in call.reads]
         start = time.thread_time()
         made = stage.run(tensors)

@@ -47,7 +47,7 @@ from gnnplace.sharding.captured.problem import (
     captured_tables,
     ddp_parts,
 )
-from gnnplace.sharding.costs import Parts
+from gnnplace.sharding.costs import CostParts
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -88,7 +88,7 @@ class PartsEntry(Schema):
     memory: float
 
 
-class PlanFile(Schema):
+class ShardPlanFile(Schema):
     """The keys of a plan's file."""
 
     format: Literal["gnnplace-shard-plan"]
@@ -151,8 +151,8 @@ class ShardPlan:
     mesh: Mesh
     layers: tuple[PlannedLayer, ...]
     parameters: dict[str, PlannedParameter]
-    predicted: Parts
-    data_parallel: Parts
+    predicted: CostParts
+    data_parallel: CostParts
     with_loss: bool
     loss: Loss | None = None
     device_mesh: DeviceMesh | None = field(default=None, repr=False)
@@ -273,7 +273,7 @@ def plan_from_data(data: Any, source: str) -> ShardPlan:
     Raises:
         FormatError: naming ``source``, the key path and the fault.
     """
-    file = parse(PlanFile, data, source)
+    file = parse(ShardPlanFile, data, source)
     for i, layer in enumerate(file.layers):
         _check_length(f"{source}: layers[{i}].split", layer.split, file.mesh)
     for i, parameter in enumerate(file.parameters):
@@ -291,8 +291,8 @@ def plan_from_data(data: Any, source: str) -> ShardPlan:
         tuple(file.mesh),
         tuple(layers),
         parameters,
-        Parts(**file.predicted.model_dump()),
-        Parts(**file.data_parallel.model_dump()),
+        CostParts(**file.predicted.model_dump()),
+        CostParts(**file.data_parallel.model_dump()),
         file.loss,
     )
 

@@ -17,8 +17,8 @@ from gnnplace.sharding.captured.calls import (
     INPUT,
     PARAMETER,
     CallGraph,
+    CallRef,
     LayerCall,
-    Ref,
     fill,
 )
 from gnnplace.sharding.captured.layout import (
@@ -65,7 +65,7 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class PlacedCall:
     """A call with its layouts.
 
     Attributes:
@@ -107,18 +107,18 @@ def run_part(
 
 def stages(
     graph: CallGraph, rules: Sequence[Rule], split: Sequence[Configuration], mesh: DeviceMesh
-) -> tuple[Stage, ...]:
+) -> tuple[PlacedCall, ...]:
     """Every call with its layouts."""
     last: dict[int, int] = {}
     for i, call in enumerate(graph.calls):
         last.update(dict.fromkeys((*call.reads, *call.results), i))
-    kept = {x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref)}
+    kept = {x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)}
     made = []
     for i, (call, rule, chosen) in enumerate(zip(graph.calls, rules, split, strict=True)):
         reads = zip(call.reads, rule.reads, strict=True)
         results = zip(call.results, rule.results, strict=True)
         made.append(
-            Stage(
+            PlacedCall(
                 call,
                 rule,
                 DeviceShare(mesh, tuple(chosen)),
@@ -143,7 +143,7 @@ class ShardRunner:
     """
 
     graph: CallGraph
-    stages: tuple[Stage, ...]
+    stages: tuple[PlacedCall, ...]
     mesh: DeviceMesh
     homes: dict[str, Layout]
     model: nn.Module
@@ -161,7 +161,7 @@ class ShardRunner:
         Args:
             inputs: The same whole tensors on every device.
         """
-        state = _Run(self, Gradients(self.mesh))
+        state = _ForwardValues(self, Gradients(self.mesh))
         whole = (REPLICATED,) * self.mesh.ndim
         for index, info in enumerate(self.graph.values):
             if info.source == INPUT:
@@ -178,7 +178,7 @@ class ShardRunner:
             state.drop(stage.done)
 
         def output(leaf: Any) -> Any:
-            return state.get(leaf.value, whole, whole) if isinstance(leaf, Ref) else leaf
+            return state.get(leaf.value, whole, whole) if isinstance(leaf, CallRef) else leaf
 
         return pytree.tree_map(output, self.graph.output)
 
@@ -189,7 +189,7 @@ def _getter(model: nn.Module, path: str, name: str) -> Callable[[], Any]:
 
 
 @dataclass(eq=False)
-class _Run:
+class _ForwardValues:
     """Values of one forward pass."""
 
     runner: ShardRunner

@@ -59,7 +59,7 @@ def cheapest(
         TooLargeError: a table would be larger than that; says how large.
     """
     sizes = [len(cost) for cost in problem.cost]
-    search = _Search(buckets_of(problem), sizes, memory_limit)
+    search = _Elimination(buckets_of(problem), sizes, memory_limit)
     eliminated = []
     for node in order:
         eliminated.append((node, search.eliminate(node)))
@@ -67,7 +67,7 @@ def cheapest(
 
 
 @dataclass
-class _Search:
+class _Elimination:
     """One elimination.
 
     Attributes:

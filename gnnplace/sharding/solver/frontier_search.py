@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
-from gnnplace.sharding.solver.kernels import POSITION_BITS, Children, Limits, Reach, Sums, eliminate
+from gnnplace.sharding.solver.kernels import (
+    POSITION_BITS,
+    Children,
+    Limits,
+    Reach,
+    Sums,
+    eliminate,
+)
 from gnnplace.sharding.solver.passes import two_passes, weights_at_once
 from gnnplace.sharding.solver.supported import Point, Supported, Weight, undominated
 from gnnplace.sharding.solver.tree import (
@@ -79,7 +86,7 @@ def search(
             if left is None:
                 return known, 0.0
             factors = left
-            run = _Run(steps, factors, weights, regions, known[0], np.log1p(error), work)
+            run = _PointsRun(steps, factors, weights, regions, known[0], np.log1p(error), work)
         except TableTooLargeError:
             break
         except _TooMuchWork:
@@ -191,7 +198,7 @@ def _bounds(
     return inside, [of_cells([p.outside[k] for p in passes]) for k in _range(steps)]
 
 
-class _Run:
+class _PointsRun:
     """One elimination with lists of points."""
 
     def __init__(

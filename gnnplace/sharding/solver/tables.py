@@ -175,7 +175,7 @@ class Flat(NamedTuple):
     first: LongArray
 
 
-class _Store:
+class _ArrayRow:
     """Arrays one behind the other; one that is there already is not added again."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ def flat_of(problem: ShardingProblem) -> Flat:
         found |= {key: table for key, table in tables.items() if len(table.scope) == 2}
     pairs = list(found.values())
     count = len(problem.cost)
-    cells, classes = _Store(), _Store()
+    cells, classes = _ArrayRow(), _ArrayRow()
     ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
     shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
     table = np.array([cells.add(p.cost) for p in pairs], np.int64)

@@ -9,7 +9,7 @@ import gnnplace
 from gnnplace.placers.contract import training_chain
 from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.plans.hybrid.gradients import (
-    PlacedStep,
+    ReplicaStep,
     buckets,
     placed_step,
     with_all_reduce,
@@ -20,14 +20,14 @@ from gnnplace.problem.microbatching import with_microbatches
 
 def step(
     gradients: list[tuple[float, float]], *, end: float = 10.0, update: float = 1.0
-) -> PlacedStep:
+) -> ReplicaStep:
     """One device: backward ends at ``end``, the step at ``end + update``."""
     rows = np.array(gradients, dtype=np.float64).reshape(-1, 2)
     ends, updates = np.array([end]), np.array([update])
-    return PlacedStep(end + update, (rows,), ends, updates, 1, False, "single")
+    return ReplicaStep(end + update, (rows,), ends, updates, 1, False, "single")
 
 
-def gradient_bytes(found: PlacedStep) -> float:
+def gradient_bytes(found: ReplicaStep) -> float:
     return float(sum(rows[:, 1].sum() for rows in found.gradients))
 
 
@@ -96,7 +96,7 @@ def test_buckets_wait_for_their_last_gradient() -> None:
 def test_the_slowest_ring_decides() -> None:
     """Two devices, one of which has nothing to reduce."""
     rows = (np.array([[5.0, 100.0]]), np.empty((0, 2)))
-    found = PlacedStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1, False, "x")
+    found = ReplicaStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1, False, "x")
     rings = [Ring(0.1, 0.0, True), Ring(0.1, 0.0, True)]
     parts = with_all_reduce(found, rings)
     assert parts.total == pytest.approx(16.0)  # 5 + 10 s of reducing, 1 s of update

@@ -12,7 +12,7 @@ import gnnplace
 from gnnplace import execution
 from gnnplace.errors import InputError
 from gnnplace.execution.verification import reference_step
-from gnnplace.plans.hybrid.fabric import Fabric
+from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.replicas import replicated, replicated_placement, replicated_problem
 from gnnplace.simulation import simulate
 from gnnplace.tracing import load
@@ -42,7 +42,7 @@ def test_two_groups_of_two_devices_train_like_one_device(model: str, cut: int) -
     """Four processes; gradients and both groups' parameters are bitwise those of accumulation."""
     cluster = gnnplace.resolve_cluster("cpu:4")
     base = program_of(model, 2 * cut)
-    group = Fabric(cluster).group(0, 2)
+    group = ClusterCopies(cluster).group(0, 2)
     problem = gnnplace.profile(base, group, options=OPTIONS(microbatches=cut, groups=40))
     placed = gnnplace.place(problem, placer="round-robin")
     assert len(set(placed.placement.device.tolist())) == 2
@@ -90,7 +90,7 @@ def test_problems_carry_gradients_both_ways() -> None:
     """A gradient's readers are the updates of both groups; orders stay inside."""
     base = program_of(MLP, 2)
     cluster = gnnplace.resolve_cluster("cpu:4")
-    problem = gnnplace.profile(base, Fabric(cluster).group(0, 2), options=OPTIONS())
+    problem = gnnplace.profile(base, ClusterCopies(cluster).group(0, 2), options=OPTIONS())
     whole = replicated_problem(problem, 2, cluster)
     assert whole.num_ops == 2 * problem.num_ops
     assert whole.state.sum() == 2 * problem.state.sum()

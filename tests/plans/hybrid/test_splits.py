@@ -7,25 +7,27 @@ import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable
-from gnnplace.plans.hybrid.fabric import Fabric
-from gnnplace.plans.hybrid.gradients import PlacedStep
+from gnnplace.plans.hybrid.fabric import ClusterCopies
+from gnnplace.plans.hybrid.gradients import ReplicaStep
 from gnnplace.plans.hybrid.splits import Splitter, Training, device_counts, group_sizes
 from gnnplace.problem.cluster import Cluster, preset
 
 TRAINING = Training(batch=10, examples=1000, convergence=CriticalBatch(5.0, 80.0))
 
 
-def placed(seconds: float, devices: int, size: float = 0.0, microbatches: int = 1) -> PlacedStep:
+def placed(seconds: float, devices: int, size: float = 0.0, microbatches: int = 1) -> ReplicaStep:
     """A step of ``seconds`` whose gradients are all there at the end, ``size`` bytes a device."""
     rows = tuple(np.array([[seconds, size]]) for _ in range(devices))
     ends, updates = np.full(devices, seconds), np.zeros(devices)
-    return PlacedStep(seconds, rows, ends, updates, microbatches, False, "x")
+    return ReplicaStep(seconds, rows, ends, updates, microbatches, False, "x")
 
 
 def test_a_row_by_hand() -> None:
     """Four groups of one device: 40 examples a step, 25 steps, 7.5 epochs."""
     splitter = Splitter(
-        Fabric(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(2.0, c.num_devices, 100e9)]
+        ClusterCopies(preset("nvlink-v100-4")),
+        TRAINING,
+        lambda c: [placed(2.0, c.num_devices, 100e9)],
     )
     row = splitter.row(4, 1)
     assert (row.global_batch, row.steps, row.epochs) == (40, 25, 7.5)
@@ -38,14 +40,16 @@ def test_a_row_by_hand() -> None:
 
 def test_steps_are_rounded_up() -> None:
     """1,000 examples in batches of 30."""
-    splitter = Splitter(Fabric(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)])
+    splitter = Splitter(
+        ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: [placed(1.0, 1)]
+    )
     assert splitter.row(3, 1).steps == 34
 
 
 def test_the_best_number_of_micro_batches_is_taken() -> None:
     """With the all-reduce counted."""
     both = [placed(3.0, 2, microbatches=1), placed(2.0, 2, microbatches=4)]
-    row = Splitter(Fabric(preset("nvlink-v100-4")), TRAINING, lambda c: both).row(2, 2)
+    row = Splitter(ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: both).row(2, 2)
     assert row.microbatches == 4
     assert row.name == "hybrid 2"
 
@@ -54,11 +58,11 @@ def test_alike_groups_are_placed_once_and_the_slowest_decides() -> None:
     """A100s and T4s."""
     asked: list[str] = []
 
-    def place(cluster: Cluster) -> list[PlacedStep]:
+    def place(cluster: Cluster) -> list[ReplicaStep]:
         asked.append(cluster.devices[0].kind)
         return [placed({"a100": 1.0, "t4": 3.0}[cluster.devices[0].kind], cluster.num_devices)]
 
-    splitter = Splitter(Fabric(preset("mixed-a100-t4-4")), TRAINING, place)
+    splitter = Splitter(ClusterCopies(preset("mixed-a100-t4-4")), TRAINING, place)
     row = splitter.row(4, 1)
     assert row.parts is not None
     assert row.parts.alone == 3.0
@@ -70,10 +74,10 @@ def test_alike_groups_are_placed_once_and_the_slowest_decides() -> None:
 def test_what_does_not_fit_is_a_row_with_its_reason() -> None:
     """And has no time."""
 
-    def place(cluster: Cluster) -> list[PlacedStep]:
+    def place(cluster: Cluster) -> list[ReplicaStep]:
         raise InfeasibleError("too large")
 
-    row = Splitter(Fabric(preset("nvlink-v100-4")), TRAINING, place).row(2, 1)
+    row = Splitter(ClusterCopies(preset("nvlink-v100-4")), TRAINING, place).row(2, 1)
     assert row.parts is None
     assert row.note == "too large"
     assert row.seconds == np.inf
@@ -82,7 +86,9 @@ def test_what_does_not_fit_is_a_row_with_its_reason() -> None:
 def test_beyond_the_table_nothing_is_known() -> None:
     """The row says so."""
     training = Training(10, 1000, EpochTable(((20.0, 5.0),)))
-    splitter = Splitter(Fabric(preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)])
+    splitter = Splitter(
+        ClusterCopies(preset("nvlink-v100-4")), training, lambda c: [placed(1.0, 1)]
+    )
     row = splitter.row(4, 1)
     assert row.epochs is None
     assert row.seconds == np.inf
@@ -91,7 +97,7 @@ def test_beyond_the_table_nothing_is_known() -> None:
 
 def test_every_split_of_every_number() -> None:
     """Groups do not straddle copies of the cluster."""
-    fabric = Fabric(preset("nvlink-v100-4"))
+    fabric = ClusterCopies(preset("nvlink-v100-4"))
     splitter = Splitter(fabric, TRAINING, lambda c: [placed(1.0, c.num_devices)])
     rows = splitter.rows(device_counts(6), group_sizes(6, 4))
     found = {(row.groups, row.devices) for row in rows}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.collectives import COLLECTIVES
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.search.draft import fitted, realized
 from gnnplace.plans.search.search import Shortlist, improved, search, under
 from gnnplace.plans.search.stage import Pricer
@@ -30,7 +30,7 @@ def machines(seed):
 
 def plans(model, machine):
     """Of every draft, schedule and ZeRO what fits with the least recomputation, in usual orders."""
-    fabric = Fabric(machine)
+    fabric = MeshFabric(machine)
     for draft in all_drafts(model, machine):
         pricer = Pricer(model, fabric, draft.size)
         for schedule, zero in itertools.product(SCHEDULES, range(4)):
@@ -61,7 +61,7 @@ def test_no_order_is_below_the_bound(memory):
     """Fewer micro-batches in flight take less memory and more time."""
     model, machine = chain(np.random.default_rng(5), count=6, batch=8), cluster(4, memory)
     found = search(model, machine, budget=0.0)
-    made = Shortlist(model, Fabric(machine))
+    made = Shortlist(model, MeshFabric(machine))
     piped = [x for x in found.best if len(x.chunks) > 1][:6]
     starts = [p for x in piped if (p := made.keep(x.draft)) is not None]
     for _ in improved(starts, made.pricer, made.keep):
@@ -90,7 +90,7 @@ def test_slow_devices_raise_the_bound():
 def test_the_rate_of_a_collective_is_its_least():
     rng = np.random.default_rng(0)
     for name in ("nvlink-a100-8", "superpod-a100-80-2x8", "pcie-a100-4", "nvlink-v100-8"):
-        fabric = Fabric(preset(name))
+        fabric = MeshFabric(preset(name))
         for op, members in itertools.product(COLLECTIVES[:3], (range(2), range(4))):
             most = 1e9
             rate = fabric.rate(op, most, members)

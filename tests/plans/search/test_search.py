@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.plans.answers import find_plans, given_plan, plan_of
 from gnnplace.plans.given import draft_of_words
-from gnnplace.plans.mesh import Fabric
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import Shortlist, improved, search
@@ -21,7 +21,7 @@ from tests.plans.toys import all_drafts, chain, cluster
 def test_bound_and_best_against_all_plans(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(3)
-    fabric = Fabric(machine)
+    fabric = MeshFabric(machine)
     found = search(model, machine, budget=3.0)
     least = np.inf
     for draft in all_drafts(model, machine):
@@ -60,7 +60,7 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B, two devices."""
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(2, memory=120.0)
-    fabric = Fabric(machine)
+    fabric = MeshFabric(machine)
     found = search(model, machine, budget=3.0)
     least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
     assert np.isfinite(least)
@@ -74,7 +74,7 @@ def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
     """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B."""
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
-    fabric = Fabric(machine)
+    fabric = MeshFabric(machine)
     found = search(model, machine, budget=3.0)
     least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
     assert found.bound_of_one <= least * (1 + 1e-9)
@@ -108,7 +108,7 @@ def test_searched_orders_are_better_and_kept_by_files():
     words = "pp=4,microbatch_size=1,schedule="
     plain = [given_plan(model, machine, f"{words}{s}").step_time for s in ("1f1b", "zero-bubble")]
     assert plain[1] < 0.97 * plain[0]
-    made = Shortlist(model, Fabric(machine))
+    made = Shortlist(model, MeshFabric(machine))
     draft = replace(draft_of_words(model, machine, f"{words}zero-bubble"))
     start = made.keep(draft)
     for _ in improved([start], made.pricer, made.keep):

@@ -6,7 +6,7 @@ import pytest
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem.constraints import Constraints, as_constraints, from_words, read_constraints
-from gnnplace.problem.constraints.constraints import Rule
+from gnnplace.problem.constraints.constraints import ConstraintRule
 
 
 def test_words_and_files_say_the_same(tmp_path):
@@ -29,7 +29,7 @@ def test_words_and_files_say_the_same(tmp_path):
     )
     assert words.max_memory == (("0", 10 * 2**30), ("gpu:1", 2e9))
     assert read_constraints(path) == words == as_constraints(words.to_data())
-    assert words.pin[1] == Rule("head", ("gpu:0", "gpu:1"))
+    assert words.pin[1] == ConstraintRule("head", ("gpu:0", "gpu:1"))
     assert not Constraints()
 
 

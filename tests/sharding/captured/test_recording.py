@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured.calls import Ref, function_name
+from gnnplace.sharding.captured.calls import CallRef, function_name
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.step import StepModule
@@ -37,7 +37,7 @@ def test_calls_have_the_names_of_their_modules():
     graph = record(Residual(), torch.ones(2, 4))
     assert [call.name for call in graph.calls] == ["up", "relu", "down", "add"]
     assert graph.output["rows"] == 2
-    assert isinstance(graph.output["out"], Ref)
+    assert isinstance(graph.output["out"], CallRef)
 
 
 def test_a_layer_is_named_after_what_it_is_for():

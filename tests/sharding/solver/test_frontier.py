@@ -19,7 +19,7 @@ from gnnplace.sharding import (
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.layers import Layer, Network
 from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.networks.transforming import Shape, mixture
+from gnnplace.sharding.networks.transforming import TransformerSizes, mixture
 from gnnplace.sharding.solver import frontier_search as search
 from gnnplace.sharding.solver import tree
 from tests.sharding.problems import every_point, random_problem, random_problems
@@ -82,13 +82,13 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
     problem = random_problem(4, nodes=14, edges=16, configurations=8, memory=True)
     exact = pareto_frontier(problem)
     assert len(exact.points) > 50
-    whole = search._Run
+    whole = search._PointsRun
 
     def limited(steps, factors, weights, regions, scale, error, work):
         return whole(steps, factors, weights, regions, scale, error, work if error > 0.05 else 1.0)
 
     monkeypatch.setattr(search, "SHORT", 4)
-    monkeypatch.setattr(search, "_Run", limited)
+    monkeypatch.setattr(search, "_PointsRun", limited)
     answer = pareto_frontier(problem)
     assert 0.05 < answer.epsilon < 0.2
     assert not any(point.exact for point in answer.points)
@@ -185,7 +185,7 @@ def small_network(name, layers):
     """The first layers of a network, or a mixture of experts of its own."""
     if name != "mixture":
         return Network(name, build_network(name).layers[:layers])
-    shape = Shape(batch=4, sequence=8, features=6, heads=2, hidden=12, experts=4)
+    shape = TransformerSizes(batch=4, sequence=8, features=6, heads=2, hidden=12, experts=4)
     first = Layer("x", shape.add(), (None, None))
     return Network(name, (first, *mixture("m", "x", shape)[:layers]))
 
