@@ -8,6 +8,7 @@ Torch is imported when a placer with a policy is made, not before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
@@ -91,7 +92,7 @@ def place(
     """
     check_budget(budget)
     made = placer_for(objective, placer, **options)
-    asked = as_constraints(constraints)
+    asked = _with_captured(as_constraints(constraints), problem)
     if not asked:
         return made.place(problem, budget=budget, seed=seed, space=space)
     if asked.max_devices is not None and objective == THROUGHPUT:
@@ -100,6 +101,12 @@ def place(
     if asked.max_devices is None:
         return made.place(problem, budget=budget, seed=seed)
     return place_on_few(problem, made, asked.max_devices, budget=budget, seed=seed)
+
+
+def _with_captured(asked: Constraints, problem: Problem) -> Constraints:
+    """What is asked, and the most devices where the problem was captured with that in mind."""
+    known = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
+    return asked if known is None or asked.max_devices else replace(asked, max_devices=known)
 
 
 def compare(

@@ -35,7 +35,7 @@ from gnnplace.problem import PHASES, Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints import constrained
-from gnnplace.problem.constraints.applying import Resolved, on_devices, resolve
+from gnnplace.problem.constraints.applying import Resolved, limited, on_devices, resolve
 from gnnplace.problem.constraints.constraints import Constraints
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.microbatching import buffer_turns, microbatched
@@ -316,7 +316,7 @@ def profile_model(
         constraints=options.constraints,
         progress=progress,
     )
-    return replace(problem, captured=asdict(options))
+    return limited(replace(problem, captured=asdict(options)), options.constraints)
 
 
 def _tables(path: str | Path | None) -> CostTables:

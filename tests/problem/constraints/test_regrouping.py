@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gnnplace
-from gnnplace.errors import MismatchError
+from gnnplace.errors import InfeasibleError, MismatchError
 from gnnplace.execution.structure import read_given
 from gnnplace.files import write_json
 from gnnplace.problem.placement import OPTIONS_KEY, placement_to_data
@@ -53,3 +53,21 @@ def test_modules_are_whole_again_when_the_placement_is_run(tmp_path):
     assert again.fingerprint == problem.fingerprint
     assert again.unit_of.tolist() == problem.unit_of.tolist()
     assert same.device.max() == 1
+
+
+def test_limits_of_devices_given_with_capture_options_are_obeyed():
+    """They count as those that are given where a problem is placed."""
+    model = "mlp?batch=4&width=32"
+    plain = gnnplace.CaptureOptions(forward_only=True)
+    whole = gnnplace.profile(model, "nvlink-a100-2", options=plain)
+    one = gnnplace.place(whole, placer="single", budget=0.0)
+    peak = float(gnnplace.simulate(whole, one.placement).peak_memory.max())
+    asked = {"max_devices": 1, "max_memory": {0: peak, 1: peak}, "headroom": "0%"}
+    options = gnnplace.CaptureOptions(forward_only=True, constraints=asked)
+    problem = gnnplace.profile(model, "nvlink-a100-2", options=options)
+    assert problem.cluster.memory.tolist() == [peak, peak]
+    placed = gnnplace.place(problem, placer="contiguous", budget=0.0).placement
+    assert len(set(placed.device.tolist())) == 1
+    tight = gnnplace.CaptureOptions(forward_only=True, constraints=asked | {"headroom": "50%"})
+    with pytest.raises(InfeasibleError):
+        gnnplace.place(gnnplace.profile(model, "nvlink-a100-2", options=tight), budget=0.0)
