@@ -11,8 +11,9 @@ depend on how fast the machine is. A change of any feature is a new version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
+Network = TypeVar("Network", bound=nn.Module)
 AIMS = "aims."  # of parameters that older policies have: a network that ranked aims
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {
@@ -130,38 +132,38 @@ def weights_of(names: tuple[str, ...], given: Mapping[str, float]) -> nn.Paramet
     return nn.Parameter(torch.tensor([given.get(name, 0.0) for name in names]))
 
 
+class PolicyConfig(Schema):
+    """The keys of a policy's ``config.json``: the arguments of ``PlacementPolicy``."""
+
+    feature_version: str
+
+
 def read_policy(folder: str | Path) -> PlacementPolicy:
-    """The policy that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
+    """The policy that ``save_pretrained`` wrote into ``folder``; see ``read_saved``."""
+    return read_saved(PlacementPolicy, PolicyConfig, Path(folder))
+
+
+def read_saved(make: Callable[..., Network], keys: type[Schema], folder: Path) -> Network:
+    """The network that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
+
+    Args:
+        make: the network's class.
+        keys: those of its ``config.json``, which are the arguments of ``make``.
+        folder: where both files are.
 
     Raises:
         FormatError: a file is missing or not what it should be.
         MismatchError: the features or the sizes are not those of the parameters.
     """
-    config = parse(PolicyConfig, read_json(Path(folder) / "config.json"), f"{folder}/config.json")
-    policy = PlacementPolicy(**config.model_dump())
-    read_parameters(policy, Path(folder) / "model.safetensors")
-    return policy.eval()
-
-
-def read_parameters(policy: nn.Module, path: Path) -> None:
-    """Gives a network the parameters of a file.
-
-    Raises:
-        FormatError: the file is missing or malformed.
-        MismatchError: its sizes are others.
-    """
+    config = parse(keys, read_json(folder / "config.json"), f"{folder}/config.json")
+    network, path = make(**config.model_dump()), folder / "model.safetensors"
     try:
         found = load_file(path)
-        policy.load_state_dict({k: v for k, v in found.items() if not k.startswith(AIMS)})
+        network.load_state_dict({k: v for k, v in found.items() if not k.startswith(AIMS)})
     except (OSError, SafetensorError) as error:
         raise FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
     except RuntimeError:
         raise MismatchError(
             f"{path}: its parameters do not fit the sizes in config.json; save both together"
         ) from None
-
-
-class PolicyConfig(Schema):
-    """The keys of a policy's ``config.json``: the arguments of ``PlacementPolicy``."""
-
-    feature_version: str
+    return network.eval()

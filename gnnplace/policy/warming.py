@@ -173,9 +173,9 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     search.cycle(NO_BUDGET)
 
 
-def is_warm(names: Iterable[str], objective: str = TIME, num_ops: int | None = None) -> bool:
+def is_warm(names: Iterable[str], num_ops: int | None = None) -> bool:
     """Whether ``warm`` once went through for all these placers, and a problem of this size."""
-    return all(_is_noted(name, objective, _is_large(num_ops)) for name in names)
+    return all(_is_noted(name, TIME, _is_large(num_ops)) for name in names)
 
 
 def _is_noted(name: str, objective: str, large: bool) -> bool:

@@ -26,7 +26,7 @@ def test_a_warm_placer_is_remembered(notes):
     warming.warm(["single"])
     assert warming.is_warm(["single"])
     assert not warming.is_warm(["single", "heft"])
-    assert not warming.is_warm(["single"], warming.THROUGHPUT)
+    assert not warming._is_noted("single", warming.THROUGHPUT, True)
 
 
 def test_what_only_large_problems_need_is_left_to_them(notes):

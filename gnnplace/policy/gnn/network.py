@@ -27,7 +27,7 @@ from torch.nn.functional import linear
 
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
-from gnnplace.files import Schema, parse, read_json
+from gnnplace.files import Schema
 from gnnplace.graph.orders import ORDERS
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
@@ -41,7 +41,7 @@ from gnnplace.policy.gnn.features import (
 )
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED
-from gnnplace.policy.network import GLOBAL, global_features, read_parameters
+from gnnplace.policy.network import GLOBAL, global_features, read_saved
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"
@@ -188,16 +188,8 @@ class GnnConfig(Schema):
 
 
 def read_gnn(folder: str | Path) -> GnnPolicy:
-    """The network that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
-
-    Raises:
-        FormatError: a file is missing or not what it should be.
-        MismatchError: the features or the sizes are not those of the parameters.
-    """
-    config = parse(GnnConfig, read_json(Path(folder) / "config.json"), f"{folder}/config.json")
-    policy = GnnPolicy(**config.model_dump())
-    read_parameters(policy, Path(folder) / "model.safetensors")
-    return policy.eval()
+    """The network that ``save_pretrained`` wrote into ``folder``; see ``read_saved``."""
+    return read_saved(GnnPolicy, GnnConfig, Path(folder))
 
 
 @lru_cache(maxsize=2)

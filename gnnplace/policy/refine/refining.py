@@ -273,17 +273,20 @@ def walk_again(
     allowed = zero_flags(num_devices)
     count = 0
     for op in previous.order:
+        # 1. A unit is decided when the first of its ops comes; where there is no choice it stays.
         u = compiled.unit_of[op]
         if s.device[u] < 0:
             choice = old = previous.device[u]
             if forced[u] >= 0:
                 choice = forced[u]
             elif observe(compiled, units, previous, s, op, allowed, scratch, now) > 1:
+                # 2. What training learns from: the decision as it is seen now.
                 if len(features) > 0:
                     copy_rows(features[count], now)
                     copy_to(masks[count], allowed)
                     decided[count] = u
                 count += 1
+                # 3. The device of most score, ``stay`` percent better than the one it leaves.
                 best = score(weights, now, old) + stay if allowed[old] else -np.inf
                 for d in range(num_devices):
                     if allowed[d] and d != old:
@@ -293,6 +296,7 @@ def walk_again(
                         if value > best:
                             best, choice = value, d
             settle(units, previous, s, u, choice)
+        # 4. The op is booked where its unit is, so that the next ones see when it ends.
         book(compiled, producer, s, op)
     return s, count
 

@@ -77,35 +77,26 @@ def _lead(shape: tuple[int, ...], result: tuple[int, ...], lead: Axes) -> Axes:
 
 def convolution(case: Case) -> Rule:
     """`conv1d`, `conv2d`, `conv3d`: along the batch, and channels where there is one group."""
-    spatial = len(case.results[0]) - 2
-    if len(case.shapes[0]) != spatial + 2:
-        return whole(case, "a convolution without a batch")
-    ungrouped = case.call.argument(6, "groups", 1) == 1
-    into, out = (IN, OUT) if ungrouped else (None, None)
-    rest = (None,) * spatial
-    draft = RuleDraft(case)
-    draft.read(0, ("0", into, *rest))
-    draft.read(1, (out, into, *rest))
-    draft.read(case.slot(2, "bias"), (out,))
-    flops = 2.0 * math.prod(case.results[0]) * math.prod(case.shapes[1][1:])
-    made = ("0", out, *rest)
-    return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
+    return _convolution(case, (OUT, IN), case.results[0])
 
 
 def transposed_convolution(case: Case) -> Rule:
     """`conv_transpose1d`, `2d`, `3d`: along the batch, and channels where there is one group."""
+    return _convolution(case, (IN, OUT), case.shapes[0])
+
+
+def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) -> Rule:
+    """A convolution by its weight's first axes; 2 FLOP for each weight of a filter and window."""
     spatial = len(case.results[0]) - 2
     if len(case.shapes[0]) != spatial + 2:
         return whole(case, "a convolution without a batch")
-    ungrouped = case.call.argument(6, "groups", 1) == 1
-    into, out = (IN, OUT) if ungrouped else (None, None)
-    rest = (None,) * spatial
+    grouped, rest = case.call.argument(6, "groups", 1) != 1, (None,) * spatial
     draft = RuleDraft(case)
-    draft.read(0, ("0", into, *rest))
-    draft.read(1, (into, out, *rest))
-    draft.read(case.slot(2, "bias"), (out,))
-    flops = 2.0 * math.prod(case.shapes[0]) * math.prod(case.shapes[1][1:])
-    made = ("0", out, *rest)
+    draft.read(0, ("0", None if grouped else IN, *rest))
+    draft.read(1, (*((None, None) if grouped else weight), *rest))
+    draft.read(case.slot(2, "bias"), (None if grouped else OUT,))
+    flops = 2.0 * math.prod(windows) * math.prod(case.shapes[1][1:])
+    made = ("0", None if grouped else OUT, *rest)
     return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
 
 
