@@ -7,17 +7,21 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json
+from gnnplace.cli.console import check_output, console, print_json, print_lines
 from gnnplace.cli.options import add_html, add_json, add_trace
 from gnnplace.cli.placed import add_placed, read_placed
+from gnnplace.errors import InputError
+from gnnplace.plans.reading import is_plan, read_plan
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.report.explanations import difference_data, difference_parts
+from gnnplace.report.module_tables import moved_between
 from gnnplace.report.placements import write_placements
+from gnnplace.report.plans import difference_lines
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
-SUMMARY = "Compares two placements of one model: what moved, and what that changes."
+SUMMARY = "Compares two placements or joint plans of one model: what moved, and what that changes."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,6 +36,8 @@ def run(args: Namespace) -> int:
     """Compares two placements."""
     check_output(args.html)
     check_output(args.trace)
+    if is_plan(args.before) and is_plan(args.after):
+        return _plans(args)
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
     first, second = gnnplace.constrained(first, asked), gnnplace.constrained(second, other)
@@ -44,6 +50,25 @@ def run(args: Namespace) -> int:
     out = console()
     for part in difference_parts(found):
         out.print(part, soft_wrap=isinstance(part, str))
+    return 0
+
+
+def _plans(args: Namespace) -> int:
+    """Compares two joint plans."""
+    from gnnplace.plans.run.apply import check_model  # late: torch is for plans alone
+    from gnnplace.tracing.models import workload_of
+
+    if args.html is not None or args.trace is not None:
+        raise InputError("--html, --trace: show placements; report shows a joint plan")
+    plans = [read_plan(path) for path in (args.before, args.after)]
+    for plan in plans:
+        check_model(plan.file, workload_of(args.what, fake=True))
+    before, after = plans
+    if args.json:
+        moved = moved_between(before, after)
+        print_json({"step_times": [p.file.step_time for p in plans], "moved": moved})
+    else:
+        print_lines(*difference_lines(before, after))
     return 0
 
 

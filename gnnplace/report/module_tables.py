@@ -64,6 +64,21 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
     return ["module", "stage", "devices", "replicas x shards", "ZeRO", "recomputed"], rows
 
 
+def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
+    """Where each module is in two plans of one model, of those that are not alike in both."""
+
+    def places(plan: Plan) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for module, _, devices, mesh, zero, again in plan_rows(plan)[1]:
+            more = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (again == "yes")
+            here = f"{devices} ({mesh}{more})"
+            found[module] = f"{found[module]}, {here}" if module in found else here
+        return found
+
+    one, other = places(before), places(after)
+    return {m: (one[m], other[m]) for m in one if one[m] != other.get(m, one[m])}
+
+
 def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
     """Writes a table, whole or not at all.
 

@@ -20,6 +20,7 @@ from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.module_tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
@@ -88,6 +89,17 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
     if best.file.lower_bound:
         lines.append(f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}")
     return lines
+
+
+def difference_lines(before: Plan, after: Plan) -> list[str]:
+    """What `gnnplace diff` prints of two plans of one model."""
+    lines = [
+        f"{name}: {_time(plan.step_time)} a step, predicted, {plan.shape}"
+        for name, plan in (("before", before), ("after", after))
+    ]
+    moved = moved_between(before, after)
+    lines.append(f"{len(moved)} modules moved")
+    return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moved.items())]
 
 
 def _stage(number: int, stage: StageEntry) -> str:

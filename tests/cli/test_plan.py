@@ -1,6 +1,7 @@
 """`gnnplace plan`: words, JSON, files, exit codes."""
 
 import json
+from pathlib import Path
 
 from gnnplace.cli.main import run
 from gnnplace.plans.reading import read_plan
@@ -40,3 +41,25 @@ def test_nothing_that_fits_is_exit_3(capsys):
 def test_bad_words_are_one_line_and_exit_2(capsys):
     assert run([*GIVEN, "--given", "dp=3"]) == 2
     assert "no multiple of 3 replicas" in capsys.readouterr().err
+
+
+def test_every_road_refuses_an_edited_plan_and_diff_says_what_moved(tmp_path, capsys):
+    """It takes some seconds: five commands, four of which capture the model."""
+    one, two, odd = (str(tmp_path / f"{name}.json") for name in ("one", "two", "odd"))
+    given = ["plan", MODEL, "--cluster", "cpu:2", "--given"]
+    assert run([*given, "pp=2,microbatch_size=4", "-o", one]) == 0
+    data = json.loads(Path(one).read_text())
+    moved = data["stages"][1]["members"].pop(0)  # a call goes to the stage before
+    data["stages"][0]["members"].append(moved)
+    Path(odd).write_text(json.dumps(data))
+    assert run([*given, "dp=2,microbatch_size=4", "-o", two]) == 0
+    capsys.readouterr()
+    assert run(["diff", MODEL, one, two]) == 0
+    assert "modules moved" in capsys.readouterr().out
+    for words in (["diff", MODEL, one, odd], ["execute", MODEL, odd], [*given, odd]):
+        assert run(words) == 2
+        assert "plan: stages[0].modules: " in capsys.readouterr().err.splitlines()[-1]
+    Path(odd).write_text(json.dumps({**data, "ranks": [0, 2]}))
+    for words in (["report", odd, "-o", str(tmp_path / "p.html")], ["diff", MODEL, odd, two]):
+        assert run(words) == 2
+        assert f"{odd}: ranks: [0, 2]: must be numbered" in capsys.readouterr().err
