@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnplace.errors import InputError
-from gnnplace.plans.order.listing import listed
 from gnnplace.plans.order.orders import (
     FORWARD,
     FULL,
@@ -17,6 +16,7 @@ from gnnplace.plans.order.orders import (
     chunk_ranks,
     in_flight,
     limits,
+    listed,
     order_of,
     orders_of,
     seconds_of,
