@@ -18,6 +18,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
+from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.run.cutting import StageCalls, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Parameters, held_of
@@ -117,6 +118,8 @@ def apply_plan(
         graph.values[output_of(graph)[0]].dtype,
         scale_for(file.precision),
         Fingerprint(model, None, read),
+        counts_of(graph),
+        _shapes(known.workload),
     )
 
 
@@ -164,6 +167,12 @@ def _batched(workload: Workload) -> tuple[bool, ...]:
     leaves = pytree.tree_leaves(workload.inputs)
     size = batch_of(workload)
     return tuple(x.shape[:1] == (size,) for x in leaves if isinstance(x, torch.Tensor))
+
+
+def _shapes(workload: Workload) -> tuple[torch.Size, ...]:
+    """Shapes of a workload's tensors, but for the examples."""
+    leaves = [x for x in pytree.tree_leaves(workload.inputs) if isinstance(x, torch.Tensor)]
+    return tuple(x.shape[cut:] for x, cut in zip(leaves, _batched(workload), strict=True))
 
 
 def _nothing(action: Action | None) -> None:

@@ -56,6 +56,7 @@ class Executor:
         scale: what each loss is multiplied by.
         told: is called before every action.
         factor: that the loss is scaled by for the backward passes, beside `scale`.
+        weights: what the loss of every micro-batch weighs; empty: all alike.
     """
 
     seat: Seat
@@ -68,6 +69,7 @@ class Executor:
     losses: list[torch.Tensor] = field(default_factory=list)
     causes: tuple[int, int, int] = (0, 0, 0)
     factor: float = 1.0
+    weights: Sequence[float] = ()
     _forward: dict[Key, _Arriving] = field(default_factory=dict)
     _backward: dict[Key, _Arriving] = field(default_factory=dict)
     _out: dict[tuple[str, Key], Tensors] = field(default_factory=dict)
@@ -125,9 +127,12 @@ class Executor:
         code.parameters.leave(code.piece.parameters)
         self._kept[key] = _Kept(leaves, made)
         if action.chunk + 1 == len(self.ranks):
-            self.losses.append(made[0].detach())
+            self.losses.append(made[0].detach() * self._weight(action))
         else:
             self._hand_over(SEND_F, key, 1, tuple(x.detach() for x in made))
+
+    def _weight(self, action: Action) -> float:
+        return self.weights[action.microbatch] if self.weights else 1.0
 
     def _hand_over(self, kind: str, key: Key, step: int, tensors: Tensors) -> None:
         """To a stage on this rank, or to the send that follows."""
@@ -158,7 +163,8 @@ class Executor:
         key = (action.chunk, action.microbatch)
         code, kept = self.code[action.chunk], self._kept.pop((action.chunk, action.microbatch))
         if action.chunk + 1 == len(self.ranks):
-            given: Tensors = (torch.full_like(kept.made[0], self.scale * self.factor),)
+            scale = self.scale * self.factor * self._weight(action)
+            given: Tensors = (torch.full_like(kept.made[0], scale),)
             made = kept.made
         else:
             flags = [code.graph.values[v].gradient for v in code.piece.leaving]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.run.counts import Counts
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.weights import LossScale
@@ -47,6 +48,8 @@ class PlanRunner:
         scale: of the loss, where the precision needs one; a step whose gradients are not finite
             leaves none, so that the optimizer does nothing.
         recorded: what the calls take for granted of the model.
+        counts: what the loss is a mean over, where that is no number of examples.
+        shapes: of the tensors of a micro-batch, but for the examples; empty: any.
     """
 
     file: PlanFile
@@ -62,6 +65,8 @@ class PlanRunner:
     loss_type: torch.dtype
     scale: LossScale | None = None
     recorded: Fingerprint | None = None
+    counts: Counts | None = None
+    shapes: tuple[torch.Size, ...] = ()
     steps: int = 0
 
     @property
@@ -126,8 +131,7 @@ class PlanRunner:
             InputError: another number of examples than the plan has.
             MismatchError: the model changed since the plan was applied; names what.
         """
-        self._check_model()
-        shares = self._cut(batch)
+        shares, self.executor.weights = self._agreed(batch)
         seat, count = self.parameters_here.seat, self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
         gpus = [seat.device] if seat.device.type == "cuda" else []
@@ -166,13 +170,14 @@ class PlanRunner:
         """
         seat, shares = self.parameters_here.seat, self._cut(batch)
         autocast = next(iter(self.executor.code.values())).autocast
+        weights = self._weights(shares, None)
         modes = [(module, module.training) for module in self.model.modules()]
         total = torch.zeros((), dtype=torch.float64, device=seat.device)
         self.model.eval()
         try:
             with self.whole_weights(), torch.no_grad(), autocast():
-                for share in shares:
-                    total += self.whole(*share)
+                for share, weight in zip(shares, weights, strict=True):
+                    total += self.whole(*share) * weight
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -187,6 +192,58 @@ class PlanRunner:
         of these parameters are lost.
         """
         return whole_weights(self.model, self.parameters_here, self.holders, self.keepers)
+
+    def _agreed(self, batch: Any) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
+        """Tensors of every micro-batch and what each weighs, if no process refuses its batch."""
+        shares, refused = [], None
+        try:
+            self._check_model()
+            shares = self._cut(batch)
+            self._check_shapes(shares[0])
+        except (InputError, MismatchError) as error:
+            refused = error
+        return shares, self._weights(shares, refused)
+
+    def _weights(
+        self, shares: list[tuple[torch.Tensor, ...]], refused: Exception | None
+    ) -> list[float]:
+        """What every micro-batch weighs; all processes call this, those too that refuse.
+
+        Raises:
+            InputError, MismatchError: what is refused here, or that another process refuses.
+            ExecutionError: another process has ended.
+        """
+        seat, several = self.parameters_here.seat, self.microbatches * self.replicas > 1
+        counts = self.counts if several and self.executor.scale != 1.0 else None
+        width = len(counts.counted) if counts else 0
+        table = torch.zeros(self.replicas, self.microbatches, width, dtype=torch.float64)
+        if counts is not None and refused is None and seat.rank == seat.shard == 0:
+            buffers = dict(self.model.named_buffers())
+            table[self.replica] = torch.stack([counts.of(x, buffers) for x in shares]).cpu()
+        refusals = 0.0
+        if seat.seats.count > 1:
+            word = torch.cat([torch.tensor([float(refused is not None)]).double(), table.flatten()])
+            word = word.to(seat.device)
+            dist.all_reduce(word)
+            refusals, table = float(word[0]), word[1:].cpu().view_as(table)
+        if refused is not None:
+            raise refused
+        if refusals:
+            raise InputError("step: another process refuses its batch, and says why")
+        weights = counts.weights(table.flatten(0, 1)) if counts else [1.0] * len(shares)
+        return weights[self.replica * self.microbatches :][: len(shares)] if counts else weights
+
+    def _check_shapes(self, share: tuple[torch.Tensor, ...]) -> None:
+        """Refuses inputs of other lengths than those that the calls were recorded on."""
+        for i, (tensor, cut, shape) in enumerate(
+            zip(share, self.batched, self.shapes, strict=True)
+        ):
+            if tensor.shape[cut:] != shape:
+                raise InputError(
+                    f"step: input {i} has shape {[*tensor.shape]} in a micro-batch, and the plan "
+                    f"was applied to {['examples'] * cut + [*shape]}; apply it with inputs of this "
+                    "shape"
+                )
 
     def _ordered(self, batch: Any) -> Any:
         if isinstance(batch, torch.Tensor):

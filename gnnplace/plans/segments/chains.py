@@ -55,8 +55,8 @@ DROPPED = 4  # position of attention's dropout among its arguments
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
 COUNTS = "counts of the whole batch"
 EVEN = (
-    "the loss is a mean over counts, such as of words: it is that of the batch where every "
-    "micro-batch and replica counts as many"
+    "the loss is a mean over counts, such as of words: micro-batches and replicas weigh as many as "
+    "they count, or must count as many where it is no single mean"
 )
 
 

@@ -1,0 +1,119 @@
+"""Means over counts under micro-batches: loss and gradients of the whole batch in plain PyTorch.
+
+Every test makes a plan of its own model, which takes a second or two.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.errors import InputError
+from gnnplace.zoo import Workload
+from tests.plans.run.toys import plan_for
+
+WORDS = 11
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS)
+        self.register_buffer("weights", torch.rand(WORDS) + 0.5)
+
+    def forward(self, words):
+        return self.head(torch.tanh(self.table(words)))
+
+
+class Scored(nn.Module):
+    """The model and its loss in one, with class weights that are a buffer."""
+
+    def __init__(self, smoothing=0.0):
+        super().__init__()
+        self.model, self.smoothing = Words(), smoothing
+
+    def forward(self, words, targets):
+        return functional.cross_entropy(
+            self.model(words).flatten(0, 1), targets.flatten(), self.model.weights,
+            label_smoothing=self.smoothing,
+        )  # fmt: skip
+
+
+def batch(pads=(0, 4, 1, 2), ignored=-100):
+    torch.manual_seed(1)
+    words, targets = torch.randint(0, WORDS, (4, 5)), torch.randint(0, WORDS, (4, 5))
+    for row, count in zip(targets, pads, strict=True):
+        row[:count] = ignored
+    return words, targets
+
+
+def token_mean(scores, targets):
+    return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def shifted(scores, targets):
+    targets = functional.pad(targets, (0, 1), value=-100)[:, 1:].contiguous()
+    return 0.5 * functional.cross_entropy(scores.view(-1, WORDS), targets.view(-1))
+
+
+def masked(scores, targets):
+    mask = (targets >= 0).float()
+    each = functional.cross_entropy(scores.transpose(1, 2), targets.clamp(min=0), reduction="none")
+    return (each * mask).sum() / mask.sum().clamp(min=1)
+
+
+def other_ignored(scores, targets):
+    chances = functional.log_softmax(scores, -1).flatten(0, 1)
+    return functional.nll_loss(chances, targets.clamp(min=0).flatten(), ignore_index=0)
+
+
+def two_means(scores, targets):
+    return token_mean(scores, targets) + 0.1 * scores.square().mean()
+
+
+def steps(model, inputs, loss, given="pp=1,microbatch_size=1"):
+    """Loss and gradients of plain PyTorch on the whole batch, and of a plan."""
+    alone = copy.deepcopy(model)
+    expected = loss(alone(*inputs[:1]), *inputs[1:]) if loss else alone(*inputs)
+    expected.backward()
+    workload = Workload("words", model, inputs, loss)
+    plan = plan_for(workload, given, 1)
+    runner = plan.apply(model, inputs, loss=loss)
+    found = runner.step(inputs)
+    pairs = [(runner.gradients()[n], p.grad) for n, p in alone.named_parameters()]
+    return [(found, expected.detach()), *pairs]
+
+
+@pytest.mark.parametrize("loss", [token_mean, shifted, masked, other_ignored])
+def test_a_mean_over_counts_is_that_of_the_whole_batch(loss):
+    for found, expected in steps(Words(), batch(), loss):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_class_weights_count_too(smoothing):
+    for found, expected in steps(Scored(smoothing), batch(), None):
+        torch.testing.assert_close(found, expected)
+
+
+def test_other_losses_need_equal_counts():
+    for found, expected in steps(Words(), batch((1, 1, 1, 1)), two_means):
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(InputError, match="means over counts that differ"):
+        steps(Words(), batch(), two_means)
+
+
+def test_a_micro_batch_that_counts_nothing_is_refused():
+    with pytest.raises(InputError, match="counts nothing"):
+        steps(Words(), batch((0, 5, 0, 0)), token_mean)
+
+
+def test_inputs_of_another_length_are_refused():
+    inputs = batch()
+    workload = Workload("words", Words(), inputs, token_mean)
+    runner = plan_for(workload, "pp=1,microbatch_size=2", 1).apply(Words(), inputs, loss=token_mean)
+    with pytest.raises(InputError, match=r"input 0 has shape \[4, 4\]"):
+        runner.step(tuple(x[:, 1:] for x in inputs))
