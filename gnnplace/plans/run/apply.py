@@ -88,6 +88,7 @@ def apply_plan(
     fakes = [t for t in known.layers.calls.constants.values() if isinstance(t, FakeTensor)]
     if fakes:
         raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
+    batched = _batched(Workload(file.model, model, _positional(inputs), loss))
     where = _device(device, model)
     known = replace(known, layers=replace(known.layers, calls=moved_to(known.layers.calls, where)))
     beat(None)
@@ -109,7 +110,7 @@ def apply_plan(
         model,
         store,
         Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat),
-        _batched(known.workload),
+        batched,
         tuple(inputs) if isinstance(inputs, dict) else (),
         seed,
         keepers,
@@ -119,7 +120,7 @@ def apply_plan(
         scale_for(file.precision),
         Fingerprint(model, None, read),
         counts_of(graph),
-        _shapes(known.workload),
+        _shapes(known.workload, batched),
     )
 
 
@@ -169,10 +170,10 @@ def _batched(workload: Workload) -> tuple[bool, ...]:
     return tuple(x.shape[:1] == (size,) for x in leaves if isinstance(x, torch.Tensor))
 
 
-def _shapes(workload: Workload) -> tuple[torch.Size, ...]:
+def _shapes(workload: Workload, batched: Sequence[bool]) -> tuple[torch.Size, ...]:
     """Shapes of a workload's tensors, but for the examples."""
     leaves = [x for x in pytree.tree_leaves(workload.inputs) if isinstance(x, torch.Tensor)]
-    return tuple(x.shape[cut:] for x, cut in zip(leaves, _batched(workload), strict=True))
+    return tuple(x.shape[cut:] for x, cut in zip(leaves, batched, strict=True))
 
 
 def _nothing(action: Action | None) -> None:

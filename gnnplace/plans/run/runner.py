@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import InputError, MismatchError
+from gnnplace.errors import ExecutionError, InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.counts import Counts
 from gnnplace.plans.run.executor import Executor
@@ -130,6 +130,7 @@ class PlanRunner:
         Raises:
             InputError: another number of examples than the plan has.
             MismatchError: the model changed since the plan was applied; names what.
+            ExecutionError: another process has ended.
         """
         shares, self.executor.weights = self._agreed(batch)
         seat, count = self.parameters_here.seat, self.microbatches
@@ -224,7 +225,13 @@ class PlanRunner:
         if seat.seats.count > 1:
             word = torch.cat([torch.tensor([float(refused is not None)]).double(), table.flatten()])
             word = word.to(seat.device)
-            dist.all_reduce(word)
+            try:
+                dist.all_reduce(word)
+            except RuntimeError as error:
+                raise ExecutionError(
+                    "step: another process has ended or is out of reach; give all replicas equally "
+                    "many batches, and start all processes anew"
+                ) from error
             refusals, table = float(word[0]), word[1:].cpu().view_as(table)
         if refused is not None:
             raise refused

@@ -11,6 +11,7 @@ says; a sum is refused.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -163,10 +164,18 @@ def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str
     """Why the batch must stay whole, and what to know; before the model changes its type."""
     if examples == 1:
         return "", ()
-    reason, notices = why_not(with_batch(whole, EXAMPLES))
+    reason, notices = why_not(with_batch(whole, _unlike(whole)))
     if reason and accept:
         return "", (f"accepted although {reason}",)
     return reason, notices
+
+
+def _unlike(whole: Workload) -> int:
+    """Examples, `EXAMPLES` or more, that no input which all examples share has as its first size."""
+    batch, leaves = batch_of(whole), pytree.tree_leaves(whole.inputs)
+    sizes = [int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
+    shared = {size for size in sizes if size != batch}
+    return next(e for e in itertools.count(EXAMPLES, SHARES) if shared.isdisjoint({e, e // SHARES}))
 
 
 def _notices(cluster: Cluster) -> tuple[str, ...]:

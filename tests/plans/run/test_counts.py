@@ -117,3 +117,22 @@ def test_inputs_of_another_length_are_refused():
     runner = plan_for(workload, "pp=1,microbatch_size=2", 1).apply(Words(), inputs, loss=token_mean)
     with pytest.raises(InputError, match=r"input 0 has shape \[4, 4\]"):
         runner.step(tuple(x[:, 1:] for x in inputs))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_an_input_that_all_examples_share_stays_whole(size):
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, size)
+
+        def forward(self, x, mixing):
+            return self.layer(x) @ mixing
+
+    torch.manual_seed(0)
+    model, inputs = Mixing(), (torch.randn(8, 3), torch.randn(size, size), torch.randn(8, size))
+    expected = functional.mse_loss(copy.deepcopy(model)(*inputs[:2]), inputs[2])
+    workload = Workload("mixing", model, inputs, functional.mse_loss)
+    plan = plan_for(workload, "pp=1,microbatch_size=2", 1)
+    runner = plan.apply(model, inputs, loss=functional.mse_loss)
+    torch.testing.assert_close(runner.step(inputs), expected.detach())
