@@ -24,8 +24,8 @@ from gnnplace.sharding.captured.calls import (
     CONSTANT,
     INPUT,
     CallGraph,
+    CallRef,
     LayerCall,
-    Ref,
     fill,
 )
 
@@ -150,7 +150,7 @@ def _of_call(
         return None
     if call.kind in DIVIDED:
         divisor = call.argument(1, "other")
-        if not isinstance(divisor, Ref) or divisor.value not in varying:
+        if not isinstance(divisor, CallRef) or divisor.value not in varying:
             return None
         return None if graph.values[divisor.value].shape else (divisor.value, None, None)
     if call.kind not in COUNTED or call.argument(6, "reduction", "mean") != "mean":
@@ -165,7 +165,7 @@ def _of_call(
 def _last(graph: CallGraph) -> LayerCall | None:
     """The call that makes the loss, but for numbers that it is multiplied with, and sums of one."""
     made = {v: call for call in graph.calls for v in call.results}
-    refs = [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, Ref)]
+    refs = [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
     call = made.get(refs[0]) if len(refs) == 1 else None
     while call is not None and len(call.reads) == 1:
         alone = call.kind in ("sum", "mean") and not graph.values[call.reads[0]].shape

@@ -196,7 +196,8 @@ class PlanRunner:
 
     def _agreed(self, batch: Any) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
         """Tensors of every micro-batch and what each weighs, if no process refuses its batch."""
-        shares, refused = [], None
+        shares: list[tuple[torch.Tensor, ...]] = []
+        refused: Exception | None = None
         try:
             self._check_model()
             shares = self._cut(batch)

@@ -171,7 +171,7 @@ def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str
 
 
 def _unlike(whole: Workload) -> int:
-    """Examples, `EXAMPLES` or more, that no input which all examples share has as its first size."""
+    """Examples, `EXAMPLES` or more: not the first size of an input that all examples share."""
     batch, leaves = batch_of(whole), pytree.tree_leaves(whole.inputs)
     sizes = [int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
     shared = {size for size in sizes if size != batch}
