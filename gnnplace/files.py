@@ -75,10 +75,13 @@ def read_rate(given: Any) -> Any:
     return float(found[1]) * UNITS[(found[2] or "").lower()] / bits
 
 
-Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0)]
+MOST = 1e30  # of bytes, seconds and bytes per second in files: sums and quotients stay finite
+Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0, le=MOST)]
 """Bytes in files: a number, or a text such as "16GB"."""
-Rate = Annotated[float, BeforeValidator(read_rate), Field(gt=0)]
+Rate = Annotated[float, BeforeValidator(read_rate), Field(ge=1 / MOST, le=MOST)]
 """Bytes per second in files: a number, or a text such as "12GB/s"."""
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
+"""Seconds in files."""
 
 
 class Schema(BaseModel):

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import FormatError, InputError, of_faults
-from gnnplace.files import Bytes, Schema, parse, read_json, uncollected, write_json
+from gnnplace.files import Bytes, Schema, Seconds, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults
@@ -219,14 +219,13 @@ def build_problem(
 
 OPTIONS_KEY = "x-capture"  # of problem and placement files: how the model was captured
 Name = Annotated[str, Field(min_length=1)]
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 class OpEntry(Schema):
     """An op of a problem file."""
 
     name: Name
-    time: dict[str, NonNegative]
+    time: dict[str, Seconds]
     state: Bytes = 0.0
     phase: Literal["forward", "backward", "update"] = "forward"
     colocate: Name | None = None
@@ -235,7 +234,7 @@ class OpEntry(Schema):
     module: str | None = None
     members: list[str] = Field(default_factory=list)
     estimated: bool = False
-    error: dict[str, NonNegative] = Field(default_factory=dict)
+    error: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     source: dict[str, str] = Field(default_factory=dict)
 
 
@@ -274,6 +273,9 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     """Builds a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
     faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
+    if file.microbatches > len(file.ops):  # each op that is no update has a copy for every one
+        told = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
+        faults.append(f"microbatches: {told}")
     if faults:
         raise of_faults(FormatError, faults, source)
     try:

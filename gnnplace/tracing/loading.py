@@ -29,7 +29,7 @@ ZOO, HUGGING_FACE = "zoo", "hf"
 SHORT = 4096  # elements of a fake tensor whose numbers are kept
 
 
-def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
+def load(spec: str, *, share: int = 1, fake: bool | FakeTensorMode = False) -> Workload:
     """Make the workload that a spec names.
 
     Args:
@@ -42,7 +42,7 @@ def load(spec: str, *, share: int = 1, fake: bool = False) -> Workload:
             with the smaller batch, and so is that of a callable with a parameter `batch`;
             otherwise the example tensors are cut along their first dimension.
         fake: Make the model under `FakeTensorMode`: it takes no memory and can be captured, but
-            not run.
+            not run. A mode that is given is the one: fake tensors of two modes do not meet.
 
     Returns:
         The workload.
@@ -218,7 +218,7 @@ def _options(query: str, spec: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _fake_mode(fake: bool) -> Iterator[None]:
+def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
     if not fake:
         yield
         return
@@ -227,7 +227,8 @@ def _fake_mode(fake: bool) -> Iterator[None]:
     # Rates that grow from layer to layer are read as numbers while the layers are made.
     known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
     short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
-    with FakeTensorMode(allow_non_fake_inputs=True), drawn, known, short:
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake is True else fake
+    with mode, drawn, known, short:
         yield
 
 

@@ -177,7 +177,9 @@ def capture_model(
     whole = workload_of(model, inputs, loss, fake=fake)
     share = None
     if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
-        share = load(model, share=options.microbatches, fake=fake)
+        tensors = chain(whole.model.parameters(), pytree.tree_leaves(whole.inputs))
+        mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), fake)
+        share = load(model, share=options.microbatches, fake=mode)
     return capture_workload(
         whole,
         options.microbatches,

@@ -14,6 +14,8 @@ from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing import capture
 from gnnplace.tracing.microbatching import microbatched, with_inputs
+from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.structure import program_graph
 from tests.tracing import models
 from tests.tracing.oracle import eager
@@ -94,3 +96,29 @@ def test_mistakes_are_refused() -> None:
         with_inputs(cut, ((models.batch(),),))
     with pytest.raises(InputError, match=r"input 'input.0#1' has shape \(2, 8\)"):
         with_inputs(cut, ((models.batch(),), (models.batch(2),)))
+
+
+SIZED = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+def build(batch=8):
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    return model, (torch.randn(batch, 16), torch.randn(batch, 4)), F.mse_loss
+
+def unsized():
+    return build(8)
+"""
+
+
+def test_a_callable_that_is_called_for_a_share_is_captured_without_memory(tmp_path):
+    """As on a preset's cluster: the share's fake tensors are of the whole model's mode."""
+    (tmp_path / "sized.py").write_text(SIZED)
+    options = CaptureOptions(microbatches=4)
+    own, other = (
+        capture_model(f"{tmp_path}/sized.py:{name}", options=options, fake=True)
+        for name in ("build", "unsized")
+    )
+    assert [op.name for op in own.ops] == [op.name for op in other.ops]
+    assert own.batch.count == other.batch.count == 4

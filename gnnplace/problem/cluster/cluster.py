@@ -29,10 +29,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError, of_faults, suggestion
-from gnnplace.files import Bytes, Rate, Schema
+from gnnplace.files import Bytes, Rate, Schema, Seconds
 
 Name = Annotated[str, Field(min_length=1)]
-NonNegative = Annotated[float, Field(ge=0)]
 
 
 def _channels(value: Any) -> Any:
@@ -88,12 +87,12 @@ class LinkCosts(Schema):
     (``gnnplace.problem.cluster.cluster``): what collectives over it take is known then.
     """
 
-    latency: NonNegative
+    latency: Seconds
     bandwidth: Rate
     channel: Channel = None
     sender_busy: bool = False
-    send_overhead: NonNegative = 0.0
-    receive_overhead: NonNegative = 0.0
+    send_overhead: Seconds = 0.0
+    receive_overhead: Seconds = 0.0
     fabric: Annotated[str | None, BeforeValidator(_known)] = None
 
 
