@@ -28,10 +28,9 @@ from gnnplace.bench.rows import provenance
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn import decoder
-from gnnplace.policy.gnn.clusters import Clusters
+from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters
 from gnnplace.policy.gnn.decoder import DeviceCount
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
-from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import make_placer

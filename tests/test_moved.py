@@ -20,7 +20,7 @@ ROWS = json.loads(Path(gnnplace.__file__).with_name("moved.json").read_text())
     ("old", "new"),
     [
         ("gnnplace.splitting.rules.attention", "gnnplace.sharding.rules.attention"),
-        ("gnnplace.devicemap.units", "gnnplace.costs.profiling.units"),
+        ("gnnplace.devicemap.units", "gnnplace.costs.profiling.grouping"),
         ("gnnplace.pipelines.plans", "gnnplace.plans.plans"),
         ("gnnplace.data.recipes", "gnnplace.train.data.recipes"),
         ("gnnplace.studies.orders.study", "python -m benchmarks.studies"),

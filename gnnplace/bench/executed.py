@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from gnnplace.bench.best_known import RUN_SUFFIX
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.rows import ruled
+from gnnplace.bench.standings import RUN_SUFFIX
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError

@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from gnnplace.bench.best_known import (
+from gnnplace.bench.rows import FIRST, read_rows, results_file
+from gnnplace.bench.standings import (
+    RIVAL,
     BestKnown,
     ProblemId,
+    Standing,
     merged,
     problem_id,
     read_best_known,
+    standings,
     was_run,
     write_best_known,
 )
-from gnnplace.bench.rows import FIRST, read_rows, results_file
-from gnnplace.bench.standings import RIVAL, Standing, standings
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import Grid, Profile, performance_profiles, tables
 from gnnplace.errors import InputError

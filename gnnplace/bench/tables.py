@@ -29,8 +29,16 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from gnnplace.bench.best_known import BestKnown, ProblemId, problem_id
-from gnnplace.bench.standings import RIVAL, Entrant, Standing, standings, step_times
+from gnnplace.bench.standings import (
+    RIVAL,
+    BestKnown,
+    Entrant,
+    ProblemId,
+    Standing,
+    problem_id,
+    standings,
+    step_times,
+)
 from gnnplace.bench.statistics import Interval, geometric_interval, nested_geometric_interval
 from gnnplace.measurements.samples import FEWEST, agreement
 from gnnplace.report.html import Html, heading, table

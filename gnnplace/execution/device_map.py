@@ -1,8 +1,9 @@
 """Device maps: what ``accelerate.dispatch_model`` and ``from_pretrained`` take, made and checked.
 
 ``device_map`` makes one of a placement. It is exact or there is none: every op of a unit
-(``costs.profiling.units``) must be on the unit's device, in the backward pass too, and what stands
-between units must be where accelerate would run it. A placement that was searched by module is so.
+(``costs.profiling.grouping``) must be on the unit's device, in the backward pass too, and what
+stands between units must be where accelerate would run it. A placement that was searched by module
+is so.
 
 A GPU's number is that in its name where all GPUs have one (``gpu:1``, ``cuda:1``), else its place
 among the cluster's GPUs. A device map is one process's, which has one CPU.
@@ -30,7 +31,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import IntArray
-from gnnplace.costs.profiling.units import Units, find_units
+from gnnplace.costs.profiling.grouping import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Device

@@ -18,12 +18,13 @@ from gnnplace.errors import InputError
 from gnnplace.train.sweep import (
     SQLITE,
     SweepCLI,
+    first_values,
     open_study,
+    read_space,
     run_trial,
     sweep,
     write_results,
 )
-from gnnplace.train.sweep_space import first_values, read_space
 from gnnplace.train.training_cli import TrainingCLI
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.best_known import merged, was_run
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.runner import run_suite
+from gnnplace.bench.standings import merged, was_run
 from gnnplace.bench.suite import ProblemEntry
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError

@@ -7,10 +7,10 @@ import time
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.best_known import read_best_known
 from gnnplace.bench.cells import CellTimeoutError, time_limit
 from gnnplace.bench.rows import IDENTITY, read_rows
 from gnnplace.bench.runner import Override, run_suite
+from gnnplace.bench.standings import read_best_known
 from gnnplace.cli.main import run
 from gnnplace.errors import FormatError
 from gnnplace.placers import contract

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.best_known import merged
-from gnnplace.bench.standings import standings
+from gnnplace.bench.standings import merged, standings
 from gnnplace.bench.summary import (
     Section,
     page,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnnplace.bench.best_known import merged
+from gnnplace.bench.standings import merged
 from gnnplace.bench.statistics import Interval
 from gnnplace.bench.tables import (
     BETTER,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from gnnplace.bench.best_known import read_best_known
 from gnnplace.bench.rows import read_rows
+from gnnplace.bench.standings import read_best_known
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling import cache
@@ -38,7 +38,7 @@ from gnnplace.sharding.run.plan import plan_from_data, plan_to_data, read_shard_
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured_graph import read_captured
 from gnnplace.train.data.datasets import verify
-from gnnplace.train.sweep_space import read_space
+from gnnplace.train.sweep import read_space
 from tests.campaign import mutations as m
 from tests.problem.formats.test_dnn_partitioning import SMALL as PARTITIONING
 from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import gnnplace
-from gnnplace.bench.best_known import merged
 from gnnplace.bench.rows import read_rows
-from gnnplace.bench.standings import standings
+from gnnplace.bench.standings import merged, standings
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
 from gnnplace.placers import contract, plugins

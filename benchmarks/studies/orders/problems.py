@@ -28,8 +28,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.train.data import random_families
-from gnnplace.train.data.captured import CapturedStore, captured_problem
-from gnnplace.train.data.captured_models import SPLIT, TRAIN
+from gnnplace.train.data.captured import SPLIT, TRAIN, CapturedStore, captured_problem
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 from gnnplace.train.data.recipes import STORE, recipe

@@ -1,16 +1,45 @@
-"""A program's graph with groups of ops as its ops."""
+"""A program's graph with groups of ops as its ops.
+
+Units: the parts of a model that can be on devices of their own when modules are dispatched.
+
+Hugging Face accelerate puts modules on devices by hooks: the hook of a module that is in a device
+map moves its arguments to its device, and what the module makes of them is there. Code of a module
+around it has no hook that would move anything: an op there runs where its inputs are, and fails if
+they are on several devices. (A hook is called when the module is, so that code which uses a child's
+parameters without calling it counts as the parent's.)
+
+Here the captured forward pass is walked with that in mind. It begins with the smallest modules as
+units: those without submodules, those that hold parameters of their own, and those that the user
+names whole. An op of a module around several units that reads what several of them made
+
+* makes the whole module a unit, if one of its operands came into the module as an argument (a
+  residual block, ``x + self.attention(x)``: cut inside, it would tie the whole chain of blocks to
+  one device);
+* else ties these units to one device (the sum of two embeddings).
+
+What else is between units runs where its first operand is. Of the model's inputs, those with
+fractions count as arguments too; whole numbers (indices, masks), and tensors made from nothing,
+are taken to be wherever they are needed, and counted where the first unit is. ``walking`` runs the
+model's own code to check the answer.
+
+Complexity: O(ops x depth of the modules).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import DisjointSet
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.errors import InputError, suggestion
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.computation_graph import quotient, united
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.program import FORWARD, Program, ProgramOp
 from gnnplace.tracing.structure import ProgramGraph
 
 
@@ -113,3 +142,196 @@ def _classes(
     index = {name: i for i, name in enumerate(names)}
     label = np.array([-1 if name is None else index[name] for name in colocate], dtype=np.int32)
     return tuple(None if k < 0 else names[k] for k in united(label, group, count).tolist())
+
+
+HELD = ("parameter", "buffer")
+INPUTS = "(inputs)"  # home of the model's inputs
+
+
+@dataclass(frozen=True)
+class Units:
+    """What may be on devices of its own.
+
+    Attributes:
+        names: qualified names of the units, in the order of capture; "" is the whole model.
+        of_op: unit on whose device each op of the program runs; None where that is any. [num_ops]
+        inside: whether the op is the unit's own code, not that of a module around. [num_ops]
+        free: whether the op is the model's own and may be anywhere. [num_ops]
+        ties: pairs of units that must share a device, and why.
+    """
+
+    names: tuple[str, ...]
+    of_op: tuple[str | None, ...]
+    inside: tuple[bool, ...]
+    free: tuple[bool, ...]
+    ties: tuple[tuple[str, str, str], ...]
+
+    @cached_property
+    def classes(self) -> dict[str, str]:
+        """For each unit the first of those that share its device."""
+        same = DisjointSet(self.names)
+        for first, second, _ in self.ties:
+            same.merge(first, second)
+        heads: dict[str, str] = {}
+        for name in self.names:
+            heads.setdefault(same[name], name)
+        return {name: heads[same[name]] for name in self.names}
+
+    @cached_property
+    def labels(self) -> tuple[str | None, ...]:
+        """The class of each op, the first one's if it is free; None of the loss's. [num_ops]"""
+        first = next((unit for unit in self.of_op if unit is not None), None)
+        units = (first if free else unit for unit, free in zip(self.of_op, self.free, strict=True))
+        return tuple(None if unit is None else self.classes[unit] for unit in units)
+
+
+def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
+    """The units of a captured model.
+
+    Args:
+        program: a training step or inference, as captured (not cut into micro-batches).
+        no_split: names of classes whose modules are never split.
+
+    Raises:
+        InputError: no module is of such a class; shows those that are like it.
+    """
+    whole = _leaves(program) | _holders(program) | _of_classes(program, no_split)
+    while True:
+        walk = _Walk(program, whole).walk()
+        if not walk.closed:
+            return walk.units()
+        whole = whole | walk.closed
+
+
+def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None, ...]:
+    """The outermost module of some classes that each op is in; None where it is in none. [num_ops]
+
+    Raises:
+        InputError: no module is of such a class; shows those that are like it.
+    """
+    walk = _Walk(program, _of_classes(program, no_split))
+    return tuple(walk.unit_of(op.module or "") for op in program.ops)
+
+
+def _modules(program: Program) -> list[str]:
+    known = program.modules or {op.module or "": "" for op in program.ops}
+    return list({"": None, **dict.fromkeys(known)})
+
+
+def _leaves(program: Program) -> set[str]:
+    modules = _modules(program)
+    around = {name.rpartition(".")[0] for name in modules if name}
+    return {name for name in modules if name not in around}
+
+
+def _holders(program: Program) -> set[str]:
+    """Modules with parameters or buffers of their own."""
+    read = (entry.source for entry in program.inputs.values() if entry.kind in HELD)
+    return {name.rpartition(".")[0] for name in (*program.state, *read)}
+
+
+def _of_classes(program: Program, classes: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for name in classes:
+        own = {path for path, kind in program.modules.items() if kind == name}
+        if not own:
+            known = set(program.modules.values())
+            raise InputError(f"no-split {name!r}: no module is of that class{_like(name, known)}")
+        found |= own
+    return found
+
+
+def _like(name: str, known: set[str]) -> str:
+    return suggestion(name, sorted(known)) or f"; classes are {', '.join(sorted(known)[:8])}"
+
+
+class _Walk:
+    """One walk over the forward pass with some modules as units.
+
+    Args:
+        program: the captured model.
+        whole: modules that are not split; the outermost are the units.
+
+    Attributes:
+        closed: modules whose own code mixes its arguments with what their units make.
+    """
+
+    def __init__(self, program: Program, whole: set[str]) -> None:
+        self.program, self._whole = program, whole
+        self._known: dict[str, str | None] = {}
+        self._home: dict[str, str | None] = {}  # of each value
+        self.closed: set[str] = set()
+        self._ties: dict[tuple[str, str, str], None] = {}
+        for name, entry in program.inputs.items():
+            if entry.kind in HELD:
+                self._home[name] = self.unit_of(entry.source.rpartition(".")[0])
+            elif entry.kind == "input" and entry.info.dtype.is_floating_point:
+                self._home[name] = INPUTS
+        self._of_op: list[str | None] = []
+
+    def walk(self) -> _Walk:
+        """Goes through the program once."""
+        self._tie_shared()
+        self._of_op = [self._placed(op) for op in self.program.ops]
+        return self
+
+    def _tie_shared(self) -> None:
+        """Units that hold one tensor under several names share a device."""
+        for name, first in self.program.state.items():
+            mine, other = (self.unit_of(each.rpartition(".")[0]) for each in (first, name))
+            if mine != other and mine is not None and other is not None:
+                self._ties[mine, other, f"both hold {first!r}"] = None
+
+    def unit_of(self, module: str) -> str | None:
+        """The outermost unit that a module is in, or None."""
+        if module not in self._known:
+            parts = module.split(".") if module else []
+            around = [".".join(parts[:k]) for k in range(len(parts) + 1)]
+            self._known[module] = next((name for name in around if name in self._whole), None)
+        return self._known[module]
+
+    def _placed(self, op: ProgramOp) -> str | None:
+        mine = self._mine(op)
+        unit = self.unit_of(op.module or "") if mine else None
+        if unit is None:
+            homes = list(dict.fromkeys(filter(_is_known, map(self._home.get, op.reads))))
+            unit = homes[0] if homes else None
+            if mine and op.phase == FORWARD and len(homes) > 1:
+                unit = self._mixed(op.module or "", [home for home in homes if home is not None])
+            elif not mine and op.phase == FORWARD:
+                unit = None  # of the loss
+        self._home.update(dict.fromkeys(filter(None, op.results), unit))
+        return unit
+
+    def _mine(self, op: ProgramOp) -> bool:
+        """Whether an op is the model's code, not that of its loss."""
+        known = not self.program.modules or (op.module or "") in self.program.modules
+        return known and not op.beside
+
+    def _mixed(self, module: str, homes: Sequence[str]) -> str:
+        if module and any(not home.startswith(f"{module}.") for home in homes):
+            self.closed.add(module)
+            return module
+        first, *others = [home for home in homes if home != INPUTS]
+        around = f"module {module!r}" if module else "the model"
+        for other in others:
+            self._ties[first, other, f"{around} itself brings together what both make"] = None
+        return first
+
+    def units(self) -> Units:
+        """The units, once no module is left to be closed."""
+        names = filter(_is_known, map(self.unit_of, _modules(self.program)))
+        inside = [
+            self._mine(op) and self.unit_of(op.module or "") is not None for op in self.program.ops
+        ]
+        found = tuple(dict.fromkeys(name for name in names if name is not None))
+        of_op = [None if home == INPUTS else home for home in self._of_op]
+        free = [
+            unit is None and op.phase == FORWARD and self._mine(op)
+            for unit, op in zip(of_op, self.program.ops, strict=True)
+        ]
+        return Units(found, tuple(of_op), tuple(inside), tuple(free), tuple(self._ties))
+
+
+def _is_known(home: str | None) -> bool:
+    return home is not None

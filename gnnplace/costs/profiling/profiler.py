@@ -18,7 +18,7 @@ from gnnplace.costs.profiling.estimation import (
     estimated_times,
     measured_times,
 )
-from gnnplace.costs.profiling.grouping import group_graph
+from gnnplace.costs.profiling.grouping import find_units, group_graph, whole_modules
 from gnnplace.costs.profiling.measurement import measure_ops
 from gnnplace.costs.profiling.targets import (
     gpu_kind,
@@ -27,7 +27,6 @@ from gnnplace.costs.profiling.targets import (
     read_on_cluster,
     resolve_cluster,
 )
-from gnnplace.costs.profiling.units import find_units, whole_modules
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.graph import coarsening

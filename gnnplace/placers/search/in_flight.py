@@ -26,10 +26,9 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.search.chunk_search import Start
-from gnnplace.placers.search.lean import lean
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD, FORWARD, Problem
-from gnnplace.simulation.compiled import Compiled, compile_problem, longest_path
+from gnnplace.simulation.compiled import Compiled, compile_problem, lean, longest_path
 from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import reversed_problem
 

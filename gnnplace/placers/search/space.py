@@ -38,9 +38,9 @@ from gnnplace.graph.kernels import (
     mean_of_finite,
     sum_of_finite,
 )
-from gnnplace.placers.search.lean import lean
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation import Compiled, Simulator
+from gnnplace.simulation.compiled import lean
 from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import (
     list_schedule,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.held import NUM_CANDIDATE
+from gnnplace.policy.gnn.clusters import NUM_CANDIDATE
 
 GAIN = 0.1  # spread of the last layer's weights: first scores are close to even
 LIMIT = ("one over the number", "the number, of all devices", "log of the number")

@@ -11,9 +11,8 @@ import numpy as np
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.graph.orders import levels, levels_from_sinks
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn.clusters import NUM_LEVELS, Clusters
+from gnnplace.policy.gnn.clusters import CANDIDATE, NUM_LEVELS, Clusters
 from gnnplace.policy.gnn.decoder import LIMIT
-from gnnplace.policy.gnn.held import CANDIDATE
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.network import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE

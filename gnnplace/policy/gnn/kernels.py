@@ -36,8 +36,7 @@ from gnnplace.policy.decode.decoder_state import (
 from gnnplace.policy.decode.kernels import SCRATCH, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.gnn.clusters import Clusters
-from gnnplace.policy.gnn.held import NUM_CANDIDATE, hold, nothing_held, observe_held
+from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, hold, nothing_held, observe_held
 
 EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 

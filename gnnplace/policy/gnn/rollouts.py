@@ -29,9 +29,8 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
-from gnnplace.policy.gnn.clusters import Clusters, clusters_of
+from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
 from gnnplace.policy.gnn.features import device_features
-from gnnplace.policy.gnn.held import NUM_CANDIDATE
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of

@@ -27,13 +27,13 @@ from gnnplace.tracing import Program
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.structure import program_graph
+from gnnplace.train.data.captured import PARTS, CapturedModel
 from gnnplace.train.data.captured_graph import (
     CapturedGraph,
     op_names,
     read_captured,
     write_captured,
 )
-from gnnplace.train.data.captured_models import PARTS, CapturedModel
 from gnnplace.train.data.datasets import write_sums
 from gnnplace.train.data.recipes import STORE, Recipe, recipe
 

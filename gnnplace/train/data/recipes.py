@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured_models import MODELS, CapturedModel, listed_models
+from gnnplace.train.data.captured import MODELS, CapturedModel, listed_models
 
 Sizes = dict[str, object]
 COUNTS: Mapping[str, int] = {  # models of each family; equal ones count once

@@ -10,9 +10,8 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling.estimation import estimate_ops
 from gnnplace.train.data.build import build_store, capture_graph, select
-from gnnplace.train.data.captured import captured_problem, shipped_store
+from gnnplace.train.data.captured import CapturedModel, captured_problem, shipped_store
 from gnnplace.train.data.captured_graph import read_captured
-from gnnplace.train.data.captured_models import CapturedModel
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.recipes import recipe
 

@@ -7,12 +7,14 @@ from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import UPDATE, problem_to_data
 from gnnplace.train.data.captured import (
+    MODELS,
+    PARTS,
+    SPLIT,
     CapturedStore,
     captured_problem,
     shipped_store,
     tight_memory,
 )
-from gnnplace.train.data.captured_models import MODELS, PARTS, SPLIT
 
 STORE = shipped_store()
 

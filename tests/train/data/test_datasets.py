@@ -9,8 +9,7 @@ import pytest
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem import UPDATE
 from gnnplace.problem.cluster import load_cluster
-from gnnplace.train.data.captured import shipped_store
-from gnnplace.train.data.captured_models import PARTS
+from gnnplace.train.data.captured import PARTS, shipped_store
 from gnnplace.train.data.datasets import (
     SUMS,
     checksums,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured_models import MORE_SPLIT, SPLIT
+from gnnplace.train.data.captured import MORE_SPLIT, SPLIT
 from gnnplace.train.data.recipes import COUNTS, EACH, FAMILIES, RECIPES, recipe, varied_sizes
 from gnnplace.zoo.workload import WORKLOADS
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.lean import lean, needed
+from gnnplace.simulation.compiled import lean, needed
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 from tests.random_problems import random_problem, seeds
 
