@@ -182,24 +182,36 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     return Draft(size, chain.batch // size, file.schedule, tuple(stages))
 
 
+def check_words(file: PlanFile, **asked: str | int | None) -> None:
+    """Whether a plan says what is asked of it; None asks nothing.
+
+    Raises:
+        MismatchError: naming the key path and what differs.
+    """
+    for key, value in asked.items():
+        told = getattr(file, key)
+        if value not in (None, told):
+            raise MismatchError(
+                f"plan: {key}: it is for {told!r}, not {value!r}; give --{key} {told}, or make a "
+                "plan for the other"
+            )
+
+
 def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
     """Whether a plan is of this model and cluster, in its words.
 
     Raises:
         MismatchError: naming the key path and what differs.
     """
-    here = {
-        "fingerprint": chain.fingerprint,
-        "batch": chain.batch,
-        "precision": chain.precision,
-        "optimizer": chain.optimizer,
-        "cluster": cluster.name,
-    }
-    for key, value in here.items():
-        told = getattr(file, key)
-        if told != value:
-            what = "of another model" if key == "fingerprint" else f"for {told!r}, not {value!r}"
-            raise MismatchError(f"plan: {key}: it is {what}; make a plan for this")
+    if file.fingerprint != chain.fingerprint:
+        raise MismatchError("plan: fingerprint: it is of another model; make a plan for this one")
+    check_words(
+        file,
+        batch=chain.batch,
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        cluster=cluster.name,
+    )
     check_inputs(file, chain.inputs)
     check_stages(chain.segments, file.stages)
     if isinstance(chain.source, ModelCosts):

@@ -18,6 +18,7 @@ from torch import nn
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
+from gnnplace.plans.given import check_words
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.obeying import find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
@@ -168,6 +169,9 @@ def plan_model(
     given = None if given is None else _read(given)
     own = given.file if isinstance(given, Plan) else None
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
+    if own is not None:
+        asks = {"batch": batch, "precision": precision, "optimizer": optimizer}
+        check_words(own, cluster=devices.name, **asks)
     if progress is not None:
         progress(CAPTURING)
     chain = chain_of(
