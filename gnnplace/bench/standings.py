@@ -161,9 +161,7 @@ class Standing:
 
 
 def standings(
-    rows: Iterable[Mapping[str, Any]],
-    best: Mapping[ProblemId, BestKnown],
-    rival: str = RIVAL,
+    rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown], rival: str = RIVAL
 ) -> list[Standing]:
     """Standings of all placers and budgets among ``rows``, by budget, the best ratio first.
 

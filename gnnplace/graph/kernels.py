@@ -168,11 +168,7 @@ def depth_first(
 
 @kernel
 def longest_after(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    cost: FloatArray,
-    edge_cost: FloatArray,
+    order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
     """Longest path from each op's finish to the end; ``order`` is topological. [n]"""
     after = zero_floats(len(order))
@@ -186,11 +182,7 @@ def longest_after(
 
 @kernel
 def longest_before(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    cost: FloatArray,
-    edge_cost: FloatArray,
+    order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
     """Longest path from the beginning to each op's start; ``order`` is topological. [n]"""
     before = zero_floats(len(order))
@@ -230,11 +222,7 @@ def sum_of_finite(rows: FloatArray) -> FloatArray:
 
 @kernel
 def follow_forward(
-    order: IntArray,
-    offset: IntArray,
-    predecessor: IntArray,
-    forward: BoolArray,
-    place: FloatArray,
+    order: IntArray, offset: IntArray, predecessor: IntArray, forward: BoolArray, place: FloatArray
 ) -> FloatArray:
     """Coordinates of all ops, from those of forward ops in ``place``. [n]
 

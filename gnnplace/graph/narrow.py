@@ -129,11 +129,7 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
 
 @kernel
 def beside_consumers(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    movable: BoolArray,
-    place: FloatArray,
+    order: IntArray, offset: IntArray, successor: IntArray, movable: BoolArray, place: FloatArray
 ) -> FloatArray:
     """Places with those ops moved to their first consumer that descend from movable ops alone. [n]
 
@@ -156,11 +152,7 @@ def beside_consumers(
 
 @kernel
 def not_before_followers(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    backward: BoolArray,
-    place: FloatArray,
+    order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, place: FloatArray
 ) -> FloatArray:
     """Places where no backward op is before one that takes its gradient. [n]
 

@@ -29,13 +29,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.measurements import MeasurementStore, Selection
-from gnnplace.measurements.samples import (
-    CLOCKS,
-    Sample,
-    least_disturbed,
-    stored_samples,
-    thinned,
-)
+from gnnplace.measurements.samples import CLOCKS, Sample, least_disturbed, stored_samples, thinned
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.machine import machine

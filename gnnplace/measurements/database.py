@@ -139,10 +139,7 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """A connection that only reads: one consistent view."""
         options = {"gnnplace_reads": True}
-        with (
-            self.told("read"),
-            self._engine.connect().execution_options(**options) as connection,
-        ):
+        with self.told("read"), self._engine.connect().execution_options(**options) as connection:
             yield connection
 
     @contextmanager

@@ -106,10 +106,7 @@ def annealed_construction(
 
 
 def _best_in_time(
-    space: SearchSpace,
-    rng: np.random.Generator,
-    deadline: float,
-    names: Collection[str] | None,
+    space: SearchSpace, rng: np.random.Generator, deadline: float, names: Collection[str] | None
 ) -> Found:
     found: list[Found] = []
     missed: list[str] = []

@@ -74,11 +74,7 @@ def evaluate_cuts(
 
 
 def improve_cuts(
-    space: SearchSpace,
-    devices: IntArray,
-    cuts: IntArray,
-    start: Start,
-    deadline: float = NO_BUDGET,
+    space: SearchSpace, devices: IntArray, cuts: IntArray, start: Start, deadline: float = NO_BUDGET
 ) -> tuple[float, int, IntArray, IntArray]:
     """Moves one cut at a time while the score falls: score, chunks, device of ops, order.
 

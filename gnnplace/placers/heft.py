@@ -75,11 +75,7 @@ def approach(
 
 @kernel
 def heft_kernel(
-    compiled: Compiled,
-    by_rank: IntArray,
-    producer: IntArray,
-    allowed: BoolArray,
-    contention: bool,
+    compiled: Compiled, by_rank: IntArray, producer: IntArray, allowed: BoolArray, contention: bool
 ) -> tuple[IntArray, FloatArray]:
     """Device and scheduled start of each op. [n], [n]
 

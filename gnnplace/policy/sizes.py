@@ -134,10 +134,7 @@ def _placed(size: Size, place: Place) -> Size:
 
 
 def _sizes(
-    what: str,
-    cluster: str | Cluster | None,
-    options: CaptureOptions,
-    progress: Progress | None,
+    what: str, cluster: str | Cluster | None, options: CaptureOptions, progress: Progress | None
 ) -> Iterator[Size]:
     """Sizes from the whole batch on, as long as it can be cut."""
     for count in SIZES:
@@ -154,10 +151,7 @@ def _sizes(
 
 
 def _size(
-    what: str,
-    cluster: str | Cluster | None,
-    options: CaptureOptions,
-    progress: Progress | None,
+    what: str, cluster: str | Cluster | None, options: CaptureOptions, progress: Progress | None
 ) -> Size:
     program = None
     if is_problem_file(what):

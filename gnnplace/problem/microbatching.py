@@ -24,11 +24,7 @@ T = TypeVar("T")
 
 
 def with_microbatches(
-    problem: Problem,
-    count: int,
-    *,
-    profiled: bool = False,
-    turns: Iterable[tuple[int, int]] = (),
+    problem: Problem, count: int, *, profiled: bool = False, turns: Iterable[tuple[int, int]] = ()
 ) -> Problem:
     """Cuts the batch of ``problem`` into ``count`` micro-batches.
 

@@ -92,11 +92,7 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 
 @kernel
 def timed_list_schedule(
-    compiled: Compiled,
-    device: IntArray,
-    priority: FloatArray,
-    finish: FloatArray,
-    limit: float,
+    compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray, limit: float
 ) -> IntArray:
     """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]
 

@@ -69,11 +69,7 @@ class GroupedGraph:
 
 
 def group_graph(
-    program: Program,
-    fine: ProgramGraph,
-    group: IntArray,
-    cost: FloatArray,
-    apart: bool = False,
+    program: Program, fine: ProgramGraph, group: IntArray, cost: FloatArray, apart: bool = False
 ) -> GroupedGraph:
     """Group a program's graph.
 

@@ -143,10 +143,7 @@ def group_ops(
 
 
 def _resolved(
-    program: Program,
-    fine: ProgramGraph,
-    constraints: Constraints,
-    progress: Progress | None = None,
+    program: Program, fine: ProgramGraph, constraints: Constraints, progress: Progress | None = None
 ) -> Resolved:
     """What constraints match of a program; modules stay whole where they ask for that."""
     units = None
@@ -233,10 +230,7 @@ def _first_copies(whole: Program, program: Program) -> list[str]:
 
 
 def _mean_error(
-    group: IntArray,
-    seconds: FloatArray,
-    error: FloatArray,
-    total: FloatArray,
+    group: IntArray, seconds: FloatArray, error: FloatArray, total: FloatArray
 ) -> FloatArray:
     """Errors of one source go together, so that a group's is the mean of its ops', by time."""
     weighed = np.bincount(group, seconds * error, len(total))
@@ -328,10 +322,7 @@ def _tables(path: str | Path | None) -> CostTables:
 
 
 def capture_for(
-    model: str,
-    cluster: str | Cluster,
-    options: CaptureOptions,
-    progress: Progress | None = None,
+    model: str, cluster: str | Cluster, options: CaptureOptions, progress: Progress | None = None
 ) -> Program:
     """A model's step, captured to be profiled on a cluster.
 

@@ -30,13 +30,7 @@ from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.exact.input import (
-    bundles,
-    labels_by_use,
-    make_scale,
-    serial_time,
-    swaps,
-)
+from gnnplace.placers.exact.input import bundles, labels_by_use, make_scale, serial_time, swaps
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.solver import Incumbent, make_solver, solve, watcher
 from gnnplace.placers.exact.tree import Tree

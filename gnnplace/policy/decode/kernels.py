@@ -47,13 +47,7 @@ from gnnplace.policy.decode.ready_queue import (
 )
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
-from gnnplace.simulation.transfer import (
-    DELAY,
-    PACE,
-    free_at,
-    linked,
-    seconds_between,
-)
+from gnnplace.simulation.transfer import DELAY, PACE, free_at, linked, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
 SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up

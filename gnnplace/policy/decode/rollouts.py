@@ -135,11 +135,7 @@ class Rollouts:
         return self.orders_made[name]
 
     def walk(
-        self,
-        aim: Aim,
-        *,
-        noise: SingleArray | None = None,
-        margin: float | None = None,
+        self, aim: Aim, *, noise: SingleArray | None = None, margin: float | None = None
     ) -> Walked:
         """One decode.
 
@@ -171,12 +167,7 @@ class Rollouts:
         return Decisions(seen[:count], masks[:count], step[:count], unit, state.device[unit])
 
     def _decode(
-        self,
-        aim: Aim,
-        noise: SingleArray | None,
-        forced: IntArray | None,
-        margin: float,
-        rows: int,
+        self, aim: Aim, noise: SingleArray | None, forced: IntArray | None, margin: float, rows: int
     ) -> tuple[PartialSchedule, SingleArray, BoolArray, IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices, num_units = walk.time.shape[1], len(walk.unit_work)

@@ -228,11 +228,7 @@ class WalkGraph:
 
 @kernel
 def latest_starts(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    forward: BoolArray,
-    cost: FloatArray,
+    order: IntArray, offset: IntArray, successor: IntArray, forward: BoolArray, cost: FloatArray
 ) -> FloatArray:
     """Latest start of each forward op in seconds; -1 if it leads to no late end, or is not one. [m]
 

@@ -53,12 +53,7 @@ class Decoder(nn.Module):
         self.last = nn.Parameter(GAIN * torch.randn(hidden) / hidden**0.5)
 
     def forward(
-        self,
-        states: Tensor,
-        devices: Tensor,
-        features: Tensor,
-        allowed: Tensor,
-        chosen: Tensor,
+        self, states: Tensor, devices: Tensor, features: Tensor, allowed: Tensor, chosen: Tensor
     ) -> Tensor:
         """Scores of all decisions of some decodes of one problem, -inf where not allowed. [B, S, D]
 

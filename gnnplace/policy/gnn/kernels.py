@@ -26,13 +26,7 @@ from gnnplace.graph.kernel_arrays import (
     zero_singles,
     zero_table,
 )
-from gnnplace.policy.decode.decoder_state import (
-    Goal,
-    PartialSchedule,
-    book,
-    decide,
-    start_state,
-)
+from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule, book, decide, start_state
 from gnnplace.policy.decode.kernels import SCRATCH, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk

@@ -51,12 +51,7 @@ from gnnplace.policy.refine.refining_state import (
 )
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import justify, list_schedule
-from gnnplace.simulation.transfer import (
-    DELAY,
-    PACE,
-    linked,
-    seconds_between,
-)
+from gnnplace.simulation.transfer import DELAY, PACE, linked, seconds_between
 
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,
@@ -335,10 +330,7 @@ def one_pass(
     """
     none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    c, given = (
-        ground.r if previous.back else ground.c,
-        (ground.units, ground.weights, previous),
-    )
+    c, given = (ground.r if previous.back else ground.c, (ground.units, ground.weights, previous))
     s = walk_again(c, *given, stay, noise, forced, none, no, nothing)[0]
     if s.counts[2] > 0:
         improve_order(ground, s, previous, trial)

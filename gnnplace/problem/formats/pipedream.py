@@ -126,10 +126,7 @@ class _AddedOps:
 
 
 def _problem(
-    name: str,
-    layers: dict[str, PipedreamLayer],
-    edges: list[tuple[str, str]],
-    cluster: Cluster,
+    name: str, layers: dict[str, PipedreamLayer], edges: list[tuple[str, str]], cluster: Cluster
 ) -> Problem:
     ops = _AddedOps()
     trained = _trained(layers, edges)

@@ -32,12 +32,7 @@ def check_cluster(cluster_type: str) -> None:
 
 
 def make_cluster(
-    cluster_type: str,
-    count: int,
-    bandwidth: float,
-    latency: float,
-    memory: float,
-    rng: Generator,
+    cluster_type: str, count: int, bandwidth: float, latency: float, memory: float, rng: Generator
 ) -> Cluster:
     """A cluster of kinds ``fast`` and, where it is mixed, ``slow``.
 
