@@ -12,6 +12,7 @@ depend on how fast the machine is. A change of any feature is a new version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,24 @@ from gnnplace.policy.refine.refining import REFINING
 
 Network = TypeVar("Network", bound=nn.Module)
 AIMS = "aims."  # of parameters that older policies have: a network that ranked aims
+CARD = """---
+{{{{ card_data }}}}
+---
+
+# A placement policy of gnnplace
+
+Written by gnnplace {version}; recipe, log and curves stand in the folder of the training.
+
+- `gnnplace place PROBLEM --placer {placer} --checkpoint FOLDER` places with it; FOLDER is this one.
+- How it works, what it was measured on, where it fails: docs/learned.md, docs/gnn.md.
+"""
+
+
+def card_of(placer: str) -> str:
+    """The card that a policy is saved with, for the placer that uses it."""
+    return CARD.format(version=version("gnnplace"), placer=placer)
+
+
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {
     "earliest finish above the best, out of chunks": -4.0,
@@ -102,6 +121,7 @@ class PlacementPolicy(  # type: ignore[call-arg]
     library_name="gnnplace",
     license="apache-2.0",
     tags=["device-placement"],
+    model_card_template=card_of("learned"),
 ):
     """The policy. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as on the hub.
 

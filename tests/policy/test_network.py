@@ -20,6 +20,7 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
+from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.network import (
     CHECKPOINT,
     GLOBAL,
@@ -88,6 +89,15 @@ def test_missing_or_broken_parameters_are_refused(tmp_path):
 def test_shipped_checkpoint_is_small_and_loads():
     assert (CHECKPOINT / "model.safetensors").stat().st_size < 2e4
     assert isinstance(read_policy(CHECKPOINT), PlacementPolicy)
+
+
+@pytest.mark.parametrize(("kind", "placer"), [(PlacementPolicy, "learned"), (GnnPolicy, "gnn")])
+def test_a_saved_policy_has_a_card_that_says_how_to_use_it(tmp_path, kind, placer):
+    kind().save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert f"--placer {placer} --checkpoint" in card
+    assert "license: apache-2.0" in card
+    assert "pushed" not in card
 
 
 def test_the_policy_does_not_import_lightning():

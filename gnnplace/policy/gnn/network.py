@@ -41,7 +41,7 @@ from gnnplace.policy.gnn.features import (
 )
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED
-from gnnplace.policy.network import GLOBAL, global_features, read_saved
+from gnnplace.policy.network import GLOBAL, card_of, global_features, read_saved
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"
@@ -72,6 +72,7 @@ class GnnPolicy(  # type: ignore[call-arg]
     library_name="gnnplace",
     license="apache-2.0",
     tags=["device-placement", "graph-neural-network"],
+    model_card_template=card_of("gnn"),
 ):
     """Encoder and decoder. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as usual.
 
