@@ -27,7 +27,8 @@ from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
 from gnnplace.plans.order.rows import parsed, with_messages
 from gnnplace.plans.plan import Plan, PlanFile, StageEntry
-from gnnplace.problem.cluster import load_cluster
+from gnnplace.problem.cluster import Cluster, load_cluster
+from gnnplace.problem.cluster.presets import is_preset
 
 PLAN, SHARD_PLAN = "gnnplace-plan", "gnnplace-shard-plan"
 SINCE_2 = ("cluster_file", "gradients", "framework", "environment", "fits")
@@ -35,7 +36,8 @@ CLOSE = 1e-6  # relative, of times that are compared
 MOST_PASSES = 10**7  # of a step: stages times micro-batches
 MOST_ELEMENTS = 2**33  # of an input
 WORD = re.compile(r"(R|P|S[0-9]{1,2}(/[1-9][0-9]{0,5})?)(:\w+)?")
-LOCAL = re.compile("(cpu|cuda):([1-9][0-9]{0,3})")
+LOCAL = re.compile("auto|(cpu|cuda)(?::([1-9][0-9]{0,3}))?")
+MOST_LOCAL = 1024  # devices of one machine
 
 
 def is_plan(path: str | Path) -> bool:
@@ -107,20 +109,31 @@ def check_cluster(file: PlanFile, source: str) -> None:
         FormatError: naming `source`, the key path and the fault.
     """
     local = LOCAL.fullmatch(file.cluster)
-    try:
-        if local is not None:
-            known = {f"{local[1]}:{k}" for k in range(int(local[2]))}
-        else:
-            key = "cluster" if file.cluster_file is None else "cluster_file"
-            known = set(load_cluster(file.cluster_file or file.cluster).device_index)
-    except InputError as error:
-        raise FormatError(f"{source}: {key}: {error}") from None
+    if local is not None:  # of this machine, by number; all that there are without one
+        kinds = (local[1],) if local[1] else ("cpu", "cuda")
+        known = {f"{kind}:{k}" for kind in kinds for k in range(int(local[2] or MOST_LOCAL))}
+    else:
+        known = set(_cluster_of(file, source).device_index)
     for k, stage in enumerate(file.stages):
         for name in (name for row in stage.rows for name in row):
             if name not in known:
                 raise FormatError(
                     f"{source}: stages[{k}].devices: cluster {file.cluster!r} has no {name!r}"
                 )
+
+
+def _cluster_of(file: PlanFile, source: str) -> Cluster:
+    """The cluster of a plan's name, or of the file that it names."""
+    key = "cluster" if file.cluster_file is None else "cluster_file"
+    try:
+        if key == "cluster" and not is_preset(file.cluster):
+            raise InputError(
+                f"{file.cluster!r} is no preset, cpu:N or cuda:N; name its YAML file as "
+                "cluster_file"
+            )
+        return load_cluster(file.cluster_file or file.cluster)
+    except InputError as error:
+        raise FormatError(f"{source}: {key}: {error}") from None
 
 
 def _faults(file: PlanFile) -> Iterator[str]:

@@ -257,7 +257,13 @@ def test_a_cluster_must_be_there_with_the_plan_s_devices(whole):
         return plan_from_data({**whole, **keys}, "p").file
 
     check_cluster(of(cluster="nvlink-a100-8"), "p")
-    with pytest.raises(FormatError, match="p: cluster: cluster 'toy': neither a file"):
+    names = {f"gpu:{k}": f"cpu:{k}" for k in range(8)}
+    here = re.sub("gpu:[0-7]", lambda name: names[name[0]], json.dumps(whole))
+    for name in ("auto", "cpu", "cpu:8"):
+        check_cluster(plan_from_data({**json.loads(here), "cluster": name}, "p").file, "p")
+    with pytest.raises(FormatError, match="cluster 'cpu:7' has no 'cpu:7'"):
+        check_cluster(plan_from_data({**json.loads(here), "cluster": "cpu:7"}, "p").file, "p")
+    with pytest.raises(FormatError, match="p: cluster: 'toy' is no preset"):
         check_cluster(of(), "p")
     with pytest.raises(FormatError, match=r"p: cluster_file: none\.yaml: cannot be read"):
         check_cluster(of(cluster_file="none.yaml"), "p")
