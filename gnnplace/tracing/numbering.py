@@ -31,6 +31,8 @@ CHANCES = ("dropout_p", "dropout", "p")
 MODES = ("train", "training")
 """Arguments with which an op that may draw does not: where they are 0 or False."""
 TORCH = ("aten", "prim", "prims", "mkldnn", "quantized", "torchvision", "_c10d_functional", "c10d")
+PLAIN = (bool, int, float, type(None), str)
+DEVICE = torch.ops.prim.device.default
 Cell = list[Any]
 """Number and geometry of a storage, as the tensor has it that wrote the whole of it."""
 
@@ -53,6 +55,10 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """Tensors among arguments or results, in order."""
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if type(tree) in (tuple, list):
+        return [t for x in tree if not isinstance(x, PLAIN) for t in tensors_in(x)]
     return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
@@ -153,6 +159,8 @@ class Numbering(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":
+            if func is DEVICE and isinstance(args[0], FakeTensor):
+                return args[0].fake_device  # what is asked for two times an op
             return func(*args, **kwargs)
         if func not in self._known:
             self._known[func] = _Signature(func)
@@ -170,7 +178,7 @@ class Numbering(TorchDispatchMode):
         else:
             result = func(*args, **kwargs)
         made = tensors_in(result)
-        first = next(iter(tensors_in((args, kwargs))), None)
+        first = next(iter(tensors_in(args) or tensors_in(kwargs)), None)
         if first is not None and _copies(said.plain, args, made, first):
             number = self.number(args[1] if said.plain == "copy_" else first)
         self._write(said, number, targets, (*place, read))

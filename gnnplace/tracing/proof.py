@@ -1,15 +1,16 @@
 """Whether what was recorded of a user's step is all that the step does.
 
-Three runs on tensors without numbers give every value a number (`numbering`): the user's own step,
+Runs on tensors without numbers give every value a number (`numbering`): the user's own step,
 forward and backward, on the real parameters, so that hooks of all kinds, autocast and checkpoints
-act; the recording, on leaves of its own; and the user's next forward pass from the state that the
-first one left, once more with its counters far ahead. Equal numbers of outputs, gradients,
-parameters, buffers and inputs are a proof that nothing is lost, now and in later steps: there is no
-list of kinds. Only what is refused runs once more, to find module, line and words.
+act; and the recording, on leaves of its own. Where the step sets attributes, its next forward pass
+follows from the state that the first one left, once more with its counters far ahead. Equal numbers
+of outputs, gradients, parameters, buffers and inputs are a proof that nothing is lost, now and in
+later steps: there is no list of kinds. Only what is refused runs once more, to find module, line
+and words.
 
 Where a hook asks for numbers the runs are on real tensors. A step is followed on one device: what
-cutting, shards and recomputation do to its calls is for their own rules to say. O(ops), four
-passes.
+cutting, shards and recomputation do to its calls is for their own rules to say. O(ops),
+two steps.
 """
 
 from __future__ import annotations
@@ -262,14 +263,12 @@ class _Judge:
         """What is known of the recording; refuses what it has lost."""
         runs = self.runs
         with runs.kept() as attributes:
-            counted = _counters(runs.step)
             mine, outcome = runs.own()
-            other = self._later(mine, outcome, counted)
         if fault := next(iter(mine.faults.values()), ""):
             raise self._refusal(f"{fault}: no two steps would be alike; leave it out")
-        if other:
+        if attributes.changed and self._later():
             names = ", ".join(repr(n.removeprefix("model.")) for n in attributes.changed[:3])
-            raise self._refusal(lasting(names or "something outside of the model"))
+            raise self._refusal(lasting(names))
         copy, odd = self._compared(outcome)
         if odd:
             raise self._refusal(self._cause(odd, copy))
@@ -282,21 +281,28 @@ class _Judge:
     def _refusal(self, words: str) -> CaptureError:
         return CaptureError(f"{self.name}: {words}")
 
-    def _later(self, run: _Run, outcome: Numbers, counted: dict[tuple[int, str], int]) -> bool:
-        """Whether the next step, or one after many, has other outputs."""
-        forward = replace(self.runs, backward=False)
-        now = _counters(self.runs.step)
-        turned = [key for key, value in now.items() if counted.get(key, value) != value]
-        modules = {id(m): m for m in self.runs.step.modules()}
-        for far in (0, LATER) if turned else (0,):
-            for owner, key in turned:
-                modules[owner].__dict__[key] += far
-            try:
-                _, then = forward.own(since=run)
-            except Exception:
-                return True
-            if any(outcome[k] != v for k, v in then.items() if k.startswith("output")):
-                return True
+    def _later(self) -> bool:
+        """Whether the next step, or one after many, has other outputs than the first one.
+
+        Only what the model's attributes keep is asked for: what is kept elsewhere has changed
+        between recording and comparison, which `_compared` sees.
+        """
+        forward, step = replace(self.runs, backward=False), self.runs.step
+        with self.runs.kept():
+            modules = {id(m): m for m in step.modules()}
+            counted = _counters(step)
+            run, outcome = forward.own()
+            now = _counters(step)
+            turned = [key for key, value in now.items() if counted.get(key, value) != value]
+            for far in (0, LATER) if turned else (0,):
+                for owner, key in turned:
+                    modules[owner].__dict__[key] += far
+                try:
+                    _, then = forward.own(since=run)
+                except Exception:
+                    return True
+                if any(outcome[k] != v for k, v in then.items() if k.startswith("output")):
+                    return True
         return False
 
     def _compared(self, outcome: Numbers) -> tuple[_Run, list[str]]:

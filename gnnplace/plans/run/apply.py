@@ -216,7 +216,7 @@ def _recorded(file: PlanFile, workload: Workload, attention: bool = True) -> _Mo
     Raises:
         MismatchError: it is another one.
     """
-    whole = layers_of(with_batch(workload, file.batch), file.precision)
+    whole = layers_of(with_batch(workload, file.batch), file.precision, proven=False)
     if fingerprint(whole.calls, cuts_of(whole.calls, whole.rules)) != file.fingerprint:
         raise MismatchError(
             "plan: fingerprint: it was made for another model (its calls or their shapes differ, "

@@ -184,13 +184,16 @@ def _notices(cluster: Cluster) -> tuple[str, ...]:
     return ()
 
 
-def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> LayerGraph:
+def layers_of(
+    workload: Workload, precision: str, *, as_run: bool = False, proven: bool = True
+) -> LayerGraph:
     """A workload's calls in a precision, with its loss.
 
     Args:
         workload: model, inputs and loss.
         precision: of parameters and passes, in Lightning's words.
         as_run: keep the dropout of attention, with the rules that it would have without.
+        proven: refuse a step that is more than its calls.
     """
     model = workload.model
     if precision in TYPES:
@@ -198,7 +201,7 @@ def layers_of(workload: Workload, precision: str, *, as_run: bool = False) -> La
     inputs = pytree.tree_map(lambda x: as_type(x, precision), workload.inputs)
     step = StepModule(model, workload.loss or default_loss, inputs)
     with precision_of(precision):
-        recorded = record_calls(step, workload.name)
+        recorded = record_calls(step, workload.name, proven=proven)
     calls = without_dropped_attention(recorded)
     rules = rules_of(calls)
     kept = recorded if as_run else calls
@@ -240,7 +243,9 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 continue
             if id(parameter) not in made:
                 learns = parameter.requires_grad
-                made[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), learns)
+                own = made[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), learns)
+                own._backward_hooks = parameter._backward_hooks
+                own._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
             module._parameters[name] = made[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():

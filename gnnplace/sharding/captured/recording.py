@@ -67,13 +67,16 @@ class OutputModule(StepModule):
         return self.model(*args, **kwargs)
 
 
-def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGraph:
+def record_calls(
+    step: StepModule, name: str, *, zeros: bool = False, proven: bool = True
+) -> CallGraph:
     """Runs a forward pass and notes its calls.
 
     Args:
         step: Model, loss (or an `OutputModule`) and example inputs; the model is left as it was.
         name: The name of the model.
         zeros: Where the model must run on real tensors, stand zeros in for its parameters.
+        proven: Refuse a step that is more than its calls; else nothing is known of draws.
 
     Raises:
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
@@ -96,6 +99,8 @@ def record_calls(step: StepModule, name: str, *, zeros: bool = False) -> CallGra
                 raise
             except Exception as error:
                 raise CaptureError(blame(error, step)) from error
+        if not proven:
+            return graph
         trains = not isinstance(step, OutputModule)
         known = prove(step, _replay(graph), name, stand.mode, trains=trains)
     return replace(graph, random=known.random, statistics=known.statistics)
