@@ -34,6 +34,7 @@ import yaml
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
+from gnnplace.files import MOST
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import UPDATE, Problem, build_problem
@@ -275,7 +276,7 @@ def _between(ends: tuple[float, float], rng: Generator) -> float:
 
 def _cluster(draw: Draw, link: Link, rng: Generator) -> Cluster:
     bandwidth, latency = _between(link[2:], rng), _between(LATENCY, rng)
-    return make_cluster(draw.cluster, draw.devices, bandwidth, latency, np.finfo(float).max, rng)
+    return make_cluster(draw.cluster, draw.devices, bandwidth, latency, MOST, rng)
 
 
 def share_of(
