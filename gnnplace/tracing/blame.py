@@ -117,6 +117,8 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
             "a tensor is made inside the forward pass by what export cannot follow, such as "
             "torch.autograd.grad; a batch with that cannot be cut: --microbatches 1"
         )
+    if "requires_grad flags" in str(error):
+        return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
     instead = on_error(str(error), place)

@@ -221,3 +221,14 @@ class Chosen(Layer):
 
 def test_what_is_told_to_be_written_works() -> None:
     assert capture(Chosen(), torch.ones(4, 4)).ops
+
+
+def test_a_change_of_requires_grad_is_said_in_our_own_words() -> None:
+    class Freezing(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.requires_grad_(False)
+            return super().forward(x)
+
+    with pytest.raises(CaptureError, match="requires_grad is changed within the step") as caught:
+        capture(Freezing(8, 8), (models.batch(),))
+    assert "RuntimeError" not in str(caught.value)

@@ -314,3 +314,33 @@ def test_a_loss_may_have_buffers_but_no_parameters():
     words, targets = batches(1)[0]
     assert float(loss) == pytest.approx(2 * float(LOSS(net()(words), targets)), rel=1e-6)
     assert set(state) == set(model.state_dict())
+
+
+def test_what_changes_after_compile_is_followed_or_refused():
+    """New memory and cleared momentum train on as in PyTorch; other changes are named."""
+
+    def changed(k, model, optimizer):
+        if k == 2:
+            first = next(model.parameters())
+            first.data = torch.full_like(first, 0.01)
+            optimizer.state.clear()
+
+    mine, theirs, given = net(), net(), batches(4)
+    optimizer = OPTIMIZERS["momentum"](theirs.parameters())
+    schedule = lambda k: changed(k, theirs, optimizer)  # noqa: E731
+    expected = torch_losses(theirs, optimizer, given, schedule)
+    own = OPTIMIZERS["momentum"](mine.parameters())
+    with compiled(mine, own) as step:
+        losses = []
+        for k, batch in enumerate(given):
+            changed(k, mine, own)
+            losses.append(float(step(batch)))
+        assert losses == pytest.approx(expected, rel=1e-5)
+        name, first = next(mine.named_parameters())
+        first.requires_grad_(False)
+        with pytest.raises(MismatchError, match=f"parameter '{name}': its requires_grad was True"):
+            step(given[0])
+        first.requires_grad_(True)
+        first.register_hook(lambda g: 2 * g)
+        with pytest.raises(MismatchError, match=f"parameter '{name}' has other hooks"):
+            step.loss(given[0])
