@@ -28,10 +28,9 @@ from gnnplace.cli.options import (
 from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
-from gnnplace.report.intervals import interval_row, interval_table
 from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
-from gnnplace.report.tables import comparison_table
+from gnnplace.report.tables import comparison_table, interval_row, interval_table
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 

@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
 
 
 def _print(road: Road) -> None:
-    from gnnplace.report.sizes import sizes_table
+    from gnnplace.report.tables import sizes_table
 
     out, problem = console(), road.problem
     if road.chosen is not None:

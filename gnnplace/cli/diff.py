@@ -15,9 +15,9 @@ from gnnplace.plans.reading import is_plan, read_plan
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.report.explanations import difference_data, difference_parts
-from gnnplace.report.module_tables import moved_between
 from gnnplace.report.placements import write_placements
 from gnnplace.report.plans import difference_lines
+from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 

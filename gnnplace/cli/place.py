@@ -54,9 +54,13 @@ from gnnplace.problem.placement import (
 )
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.explanations import advice_lines
-from gnnplace.report.intervals import interval_keys
-from gnnplace.report.module_tables import check_table, placement_rows, write_table
-from gnnplace.report.tables import memory_lines
+from gnnplace.report.tables import (
+    check_table,
+    interval_keys,
+    memory_lines,
+    placement_rows,
+    write_table,
+)
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text
@@ -345,7 +349,7 @@ def _chosen_size(
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"
         )
-    from gnnplace.report.sizes import sizes_table
+    from gnnplace.report.tables import sizes_table
 
     gnnplace.warm([args.placer], progress=say)
     sizes, chosen = gnnplace.choose_microbatches(

@@ -22,8 +22,8 @@ from gnnplace.cli.options import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.report.module_tables import check_table, plan_rows, write_table
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
+from gnnplace.report.tables import check_table, plan_rows, write_table
 
 AUTO = "auto"
 TRIES = 3

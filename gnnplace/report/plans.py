@@ -20,7 +20,7 @@ from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
-from gnnplace.report.module_tables import moved_between
+from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
