@@ -14,9 +14,9 @@ SUITE = """
 name: tiny
 kind: joint
 problems:
-  - {model: "mlp?batch=4096&width=512", cluster: pcie-a100-2, microbatches: 2}
+  - {model: "mlp?batch=4096&width=512&depth=2", cluster: pcie-a100-2, microbatches: 2}
 constructions: [single, one-device, ddp, zero-3, chain, min-cut, heft]
-placers: [plan, portfolio]
+placers: [plan]
 budgets: [0.5]
 """
 
@@ -32,7 +32,7 @@ def rows(tmp_path_factory):
 
 
 def test_every_method_has_a_row_of_the_same_problem(rows):
-    assert len(rows) == 9
+    assert len(rows) == 8
     assert {row["error"] for row in rows.values()} == {""}
     assert len({row["digest"] for row in rows.values()}) == 1
     assert all(len(row["peak_memory"]) == 2 for row in rows.values())
@@ -47,8 +47,6 @@ def test_one_device_takes_as_long_by_both_clocks(rows):
 def test_searches_are_no_worse_than_what_they_search_among(rows):
     for name in ("one-device", "ddp", "zero-3", "chain"):
         assert rows["plan"]["step_time"] <= rows[name]["step_time"] * (1 + 1e-9)
-    for name in ("single", "min-cut", "heft"):
-        assert rows["portfolio"]["step_time"] <= rows[name]["step_time"] * (1 + 1e-9)
 
 
 def test_data_parallelism_sums_gradients(rows):
@@ -67,7 +65,7 @@ def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:
-    text = SUITE.replace("mlp?batch=4096&width=512", "nothing:here").replace("zero-3, ", "")
+    text = SUITE.replace("mlp?batch=4096&width=512&depth=2", "nothing:here").replace("zero-3, ", "")
     (tmp_path / "suite.yaml").write_text(text)
     assert run(["bench", str(tmp_path / "suite.yaml"), "-o", str(tmp_path / "r")]) == 0
     rows = map(json.loads, (tmp_path / "r" / "tiny.jsonl").read_text().splitlines())

@@ -20,6 +20,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _as_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console._State, "shown", True)  # a quiet command may have run here before
+    monkeypatch.setattr(console._State, "counted", ("", 0.0))
+
+
 @pytest.fixture
 def written() -> Terminal:
     return Terminal()
