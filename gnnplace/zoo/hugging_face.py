@@ -81,7 +81,7 @@ def _config(name: str, options: dict[str, Any]) -> Any:
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
-    config = AutoConfig.for_model(kind, **{"use_cache": False, **fields, **options})
+    config = AutoConfig.for_model(kind, **{**fields, **options, "use_cache": False})
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # otherwise set by what generates text
     return config

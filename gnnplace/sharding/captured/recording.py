@@ -81,7 +81,8 @@ def record_calls(
     Raises:
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
-    with torch.random.fork_rng(), other_generators(), warnings.catch_warnings():
+    quiet = warnings.catch_warnings()
+    with torch.random.fork_rng(), other_generators(), without_cache(step), quiet:
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)
@@ -104,6 +105,23 @@ def record_calls(
         trains = not isinstance(step, OutputModule)
         known = prove(step, _replay(graph), name, stand.mode, trains=trains)
     return replace(graph, random=known.random, statistics=known.statistics)
+
+
+@contextmanager
+def without_cache(model: nn.Module) -> Iterator[None]:
+    """Within it, models of transformers keep no keys and values of attention for a next word.
+
+    A pass that trains reads none of what ``config.use_cache`` has them keep.
+    """
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    keeping = [c for c in configs.values() if getattr(c, "use_cache", None) is True]
+    for config in keeping:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in keeping:
+            config.use_cache = True
 
 
 def _replay(graph: CallGraph) -> Replay:

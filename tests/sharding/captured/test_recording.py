@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.calls import CallRef, function_name
@@ -175,3 +176,35 @@ def test_a_module_that_stands_at_several_places_keeps_its_parameters():
     graph = record_calls(StepModule(model, None, (torch.ones(2, 4),)), "twice")
     assert [call.kind for call in graph.calls] == ["linear", "relu", "linear", "sum"]
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
+
+
+def language_model(kind):
+    """As transformers makes it: `use_cache` is true unless somebody says otherwise."""
+    sizes = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    sizes["decoder_start_token_id"] = 0
+    if kind == "llama":
+        sizes |= {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    elif kind == "t5":
+        sizes |= {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    else:
+        sizes |= {"n_embd": 16, "n_layer": 1, "n_head": 2}
+    config = AutoConfig.for_model(kind, **sizes)
+    auto = AutoModelForSeq2SeqLM if kind == "t5" else AutoModelForCausalLM
+    return auto.from_config(config)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "t5"])
+def test_keys_and_values_are_not_kept_for_a_next_word(kind):
+    """Training reads none of the cache; the model's own setting is as it was."""
+    model, words = language_model(kind), torch.ones(2, 6, dtype=torch.long)
+    assert model.config.use_cache
+    inputs = {"input_ids": words, "labels": words}
+    graph = record_calls(StepModule(model, None, inputs), kind)
+    assert model.config.use_cache
+    model.config.use_cache = False
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config.use_cache = False
+    other = record_calls(StepModule(model, None, inputs), kind)
+    assert kinds(graph) == kinds(other)
