@@ -315,7 +315,7 @@ def test_a_slice_of_the_zoo(model: str, microbatches: int, optimizer: str, dtype
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("model", zoo.names())
 def test_the_whole_zoo(model: str, microbatches: int, optimizer: str, dtype: str) -> None:
-    batch = max(zoo.registry.default_batch(model), microbatches)
+    batch = max(zoo.default_batch(model), microbatches)
     check(f"{model}?batch={batch}", options_of(microbatches, optimizer, dtype))
 
 
