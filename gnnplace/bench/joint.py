@@ -33,7 +33,6 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.tracing.options import CaptureOptions
 
 ALONE = "one-device"
 SPENT = ("seconds", "processor_seconds")
@@ -77,9 +76,8 @@ class Joint:
             GnnplaceError: they cannot be captured, or not be cut.
         """
         if microbatches not in self.placed:
-            asked: CaptureOptions = replace(
-                self.entry.capture_options(), microbatches=microbatches, optimizer="adamw"
-            )
+            options = self.entry.capture_options()
+            asked = replace(options, microbatches=microbatches, optimizer="adamw")
             made = profile_model(str(self.entry.model), self.cluster, options=asked)
             self.placed[microbatches] = PlacedProblem(made)
         return self.placed[microbatches]
@@ -128,10 +126,8 @@ class Joint:
         """
         told: Data = {}
         if cell.placer == ALONE:
-            size = self.chain.batch
-            plan: Plan | None = given_plan(
-                self.chain, self.cluster, f"dp=1,tp=1,pp=1,microbatch_size={size}"
-            )
+            words = f"dp=1,tp=1,pp=1,microbatch_size={self.chain.batch}"
+            plan: Plan | None = given_plan(self.chain, self.cluster, words)
         else:
             if cell.budget not in self.plans:
                 begin = time.perf_counter(), time.process_time()
@@ -143,12 +139,11 @@ class Joint:
         if plan is None or not plan.feasible:
             raise InfeasibleError(plan.reason if plan and plan.reason else "no plan of it fits")
         held = {name: sum(own.model_dump().values()) for name, own in plan.file.memory.items()}
-        memory = [held.get(device.name, 0.0) for device in self.cluster.devices]
         return {
             "step_time": plan.step_time,
             "lower_bound": plan.file.lower_bound,
             "feasible": True,
-            "peak_memory": memory,
+            "peak_memory": [held.get(device.name, 0.0) for device in self.cluster.devices],
             "note": plan.shape,
             **told,
         }

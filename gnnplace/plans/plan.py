@@ -64,6 +64,11 @@ class StageEntry(Schema):
         """Names of devices, a row a replica."""
         return [[name for outer in replica for name in outer] for replica in self.devices]
 
+    @property
+    def device_names(self) -> list[str]:
+        """The same in one list."""
+        return [name for row in self.rows for name in row]
+
 
 class InputEntry(Schema):
     """An input that the model was recorded with; `name` where inputs are a mapping."""

@@ -91,7 +91,7 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     saved = saved if len(saved) == len(file.stages) else []
     checked = check_actions(rows, ranks, file.microbatches, source, saved=saved)
     for k, stage in enumerate(file.stages if saved else ()):
-        for name in (name for row in stage.rows for name in row):
+        for name in stage.device_names:
             held, room = checked.live[ranks[k]], file.memory[name].activations
             if held > room * (1 + CLOSE):
                 raise FormatError(
@@ -115,7 +115,7 @@ def check_cluster(file: PlanFile, source: str) -> None:
     else:
         known = set(_cluster_of(file, source).device_index)
     for k, stage in enumerate(file.stages):
-        for name in (name for row in stage.rows for name in row):
+        for name in stage.device_names:
             if name not in known:
                 raise FormatError(
                     f"{source}: stages[{k}].devices: cluster {file.cluster!r} has no {name!r}"
@@ -194,7 +194,7 @@ def _devices(stage: StageEntry, where: str) -> Iterator[str]:
         yield f"{where}: rows of different lengths"
     if any(len(replica) > 1 for replica in stage.devices):
         yield f"{where}: has outer shards; only one axis of shards can be run: [[[inner, …]], …]"
-    yield from _twice([name for row in stage.rows for name in row], where)
+    yield from _twice(stage.device_names, where)
 
 
 def _ranks(file: PlanFile) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _ranks(file: PlanFile) -> Iterator[str]:
     for k, (stage, rank) in enumerate(zip(file.stages, ranks, strict=True)):
         if stage.devices != file.stages[ranks.index(rank)].devices:
             yield f"stages[{k}].devices: rank {rank} has others already"
-        for name in (name for row in stage.rows for name in row):
+        for name in stage.device_names:
             if owner.setdefault(name, rank) != rank:
                 yield f"stages[{k}].devices: {name!r} is of rank {owner[name]} already"
 
@@ -263,7 +263,7 @@ def _times(file: PlanFile) -> Iterator[str]:
 
 
 def _memory(file: PlanFile) -> Iterator[str]:
-    devices = dict.fromkeys(name for stage in file.stages for row in stage.rows for name in row)
+    devices = dict.fromkeys(name for stage in file.stages for name in stage.device_names)
     for name in file.memory:
         if name not in devices:
             yield f"memory.{name}: is among no stage's devices" + suggestion(name, devices)

@@ -293,6 +293,6 @@ def make_placer(name: str | Placer, **options: Any) -> Placer:
     given = written | {key: value for key, value in options.items() if value is not None}
     for key in given:
         having = [row.name for row in ROSTER.values() if key in row.options]
-        if having and base not in having:
+        if having and key not in row.options:
             raise InputError(f"placer {base!r}: {key} is an option of {', '.join(having)} alone")
     return row.made(given)

@@ -205,7 +205,7 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
     """Headings, and a row for every module in each stage that has some of it."""
     rows = []
     for number, stage in enumerate(plan.file.stages):
-        devices = " ".join(name for shards in stage.rows for name in shards)
+        devices = " ".join(stage.device_names)
         mesh = f"{len(stage.rows)} x {len(stage.rows[0])}"
         for module in stage.modules:
             again = "yes" if module in stage.recompute.modules else "no"

@@ -53,6 +53,11 @@ class Twice(Placer):
         nowhere = np.zeros(space.problem.num_ops, dtype=np.int64)
         return Found(nowhere, nowhere)
 
+class Wide(Outside):
+    name = "wide"
+    def __init__(self, workers=1):
+        self.workers = workers
+
 class Other:
     name = "other"
 """
@@ -145,6 +150,14 @@ def test_what_is_wrong_is_one_line(folder, named, said, capsys, monkeypatch):
     told = capsys.readouterr().err.splitlines()[-1]
     assert re.search(said, told), told
     assert not Path("out.json").exists()
+
+
+def test_an_option_may_have_the_name_of_a_built_in_one(folder, monkeypatch):
+    (folder / "wrong.py").write_text(WRONG)
+    monkeypatch.delitem(sys.modules, "wrong", raising=False)
+    assert make_placer("wrong:Wide?workers=3").workers == 3
+    with pytest.raises(InputError, match="workers is an option of exact alone"):
+        make_placer("heft?workers=3")
 
 
 def test_entry_points_are_placers_and_take_no_name_twice(folder, monkeypatch):

@@ -28,6 +28,7 @@ from gnnplace.sharding.captured.calls import (
     LayerCall,
     fill,
 )
+from gnnplace.tracing.numbering import tensors_in
 
 COUNTED = ("cross_entropy", "nll_loss")
 DIVIDED = ("div", "truediv")
@@ -68,8 +69,7 @@ class Counts:
             call = self.graph.calls[index]
             args, kwargs = (fill(x, values.__getitem__) for x in (call.args, call.kwargs))
             made = call.function(*args, **kwargs)
-            tensors = [x for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
-            values.update(zip(call.results, tensors, strict=True))
+            values.update(zip(call.results, tensors_in(made), strict=True))
         return torch.stack([_count(values, c).double().sum() for c in self.counted])
 
     def weights(self, table: torch.Tensor) -> list[float]:

@@ -287,11 +287,11 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        read = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        read = tensors_in((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)
         changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]
-        made = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        made = tensors_in(result)
         if made or changed:
             self._note(func, args, kwargs, read, made, changed)
         return result
