@@ -184,11 +184,10 @@ class Bar:
     Args:
         console: where it is drawn.
         doing: what the command does, until it says more.
-        after: seconds until it is drawn first.
     """
 
-    def __init__(self, console: Console, doing: str, after: float = AFTER) -> None:
-        self.console, self.line, self.after = console, doing, after
+    def __init__(self, console: Console, doing: str) -> None:
+        self.console, self.line = console, doing
         self.begin = self.since = time.monotonic()
         self.said = False  # whether the command has said what it does
         self.lock = threading.RLock()
@@ -224,7 +223,7 @@ class Bar:
     def draw(self) -> None:
         """Draws it as it is now, if it is time."""
         with self.lock:
-            if self.paused or time.monotonic() - self.begin < self.after:
+            if self.paused or time.monotonic() - self.begin < AFTER:
                 return
             if self.drawn is None:
                 self.drawn = _made(self.console)

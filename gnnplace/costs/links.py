@@ -146,18 +146,17 @@ def _series(points: Mapping[str, list[float]]) -> SizeSeries:
     return SizeSeries(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
 
 
-def message(fabric: str, size: float, table: LinkTable | None = None) -> Estimate:
+def message(fabric: str, size: float) -> Estimate:
     """Seconds of one message on an idle fabric.
 
     Args:
         fabric: the name of the fabric.
         size: bytes of the message.
-        table: what was measured; the package's by default.
 
     Raises:
         InputError: no such fabric, or a negative size.
     """
-    table = table or shipped()
+    table = shipped()
     if fabric not in table.latency:
         raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
     if not 0 <= size < np.inf:

@@ -117,15 +117,9 @@ def _line(tag: str, cells: Sequence[str], bar: str, words: bool) -> str:
     return f"<tr>{''.join(shown[:1])}{bar}{''.join(shown[1:])}{last}</tr>"
 
 
-def figure(svg: str, caption: str = "") -> Html:
-    """A picture.
-
-    Args:
-        svg: text of an SVG file, which is markup already.
-        caption: what stands below it.
-    """
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return Html(f"<figure>{svg}{below}</figure>")
+def figure(svg: str) -> Html:
+    """A picture, of the text of an SVG file, which is markup already."""
+    return Html(f"<figure>{svg}</figure>")
 
 
 def footer(text: str) -> Html:

@@ -32,8 +32,9 @@ def written() -> Terminal:
 
 
 @pytest.fixture
-def bar(written: Terminal) -> Iterator[Bar]:
-    made = Bar(Console(file=written, force_terminal=True, width=100), "gnnplace place", after=0.0)
+def bar(written: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bar]:
+    monkeypatch.setattr(console, "AFTER", 0.0)
+    made = Bar(Console(file=written, force_terminal=True, width=100), "gnnplace place")
     yield made
     made.close()
 

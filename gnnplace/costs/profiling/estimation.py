@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.floors import EAGER, NOTHING, Floor, with_floor
+from gnnplace.costs.floors import EAGER, NOTHING, with_floor
 from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.tables import CostTables, shipped
@@ -68,19 +68,17 @@ def measured_times(seconds: FloatArray) -> KindTimes:
     return KindTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
 
 
-def estimated_times(
-    program: Program, kind: str, tables: CostTables | None = None, *, floor: Floor | None = None
-) -> KindTimes:
+def estimated_times(program: Program, kind: str, tables: CostTables | None = None) -> KindTimes:
     """Times of every op on a kind of device, eager, and where they are from.
 
+    Launches and the host add what they take of eager PyTorch on a GPU, nothing on a CPU, whose
+    tables count what ops take as they are called.
     Products of float32 use TF32 where `torch.set_float32_matmul_precision` allows it.
 
     Args:
         program: Its values need no tensors.
         kind: The kind of device, by any of its names.
         tables: The tables to answer from; those that are shipped by default.
-        floor: What launches and the host add; of eager PyTorch on a GPU, nothing on a CPU, whose
-            tables count what ops take as they are called.
 
     Raises:
         InputError: no figures of the kind are known.
@@ -91,8 +89,7 @@ def estimated_times(
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
     view = found.view
-    if floor is None:
-        floor = EAGER
+    floor = EAGER
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
     seconds = with_floor(kernel, view, _late(program), _layers(program), floor)

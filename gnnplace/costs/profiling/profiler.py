@@ -126,19 +126,15 @@ def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> F
     return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
 
 
-def group_ops(
-    program: Program, groups: int | None, constraints: Constraints | None = None
-) -> IntArray:
+def group_ops(program: Program, groups: int | None) -> IntArray:
     """Group of each op; the same for every capture of the model, on every machine.
 
     Args:
         program: The program whose ops are grouped.
         groups: Number to aim at; None: only what must not be parted is grouped.
-        constraints: What is asked of modules; borders of groups.
     """
     fine = program_graph(program)
-    asked = _resolved(program, fine, constraints or Constraints())
-    fine = replace(fine, colocate=asked.classes(fine.colocate))
+    asked = _resolved(program, fine, Constraints())
     return _grouped(fine, estimate_ops(program, ORIENTATION), asked, groups)
 
 

@@ -72,7 +72,7 @@ class PartitioningFile(_Loose):
     edges: list[OperatorEdge]
 
 
-def read_dnn_partitioning(path: str | Path, cluster: Cluster | None = None) -> Problem:
+def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
     """Reads a file as a problem on its own cluster, or on the one given.
 
     Raises:

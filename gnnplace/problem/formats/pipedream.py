@@ -46,7 +46,7 @@ class PipedreamLayer:
     parameters: float
 
 
-def read_pipedream(path: str | Path, cluster: Cluster | None = None) -> Problem:
+def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
     """Reads a profile as a training step on ``cluster`` (four V100 on PCIe by default).
 
     Raises:

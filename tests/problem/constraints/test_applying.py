@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.costs.profiling.profiler import group_ops
+from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
 from gnnplace.placers.contract import training_chain
@@ -88,14 +88,14 @@ def test_headroom_is_kept_free():
 def test_patterns_are_borders_of_groups():
     """No group of a captured model has ops on both sides of a pattern, but groups have several."""
     program = capture_model("mlp?depth=4", options=CaptureOptions(), fake=True)
-    asked = from_words(pin=["blocks.1=cpu:0"], together=["blocks.2,head"])
-    group = group_ops(program, 30, asked)
+    asked = from_words(pin=["blocks.1=gpu:0"], together=["blocks.2,head"])
+    options = CaptureOptions(groups=30, constraints=asked)
+    groups = profile_model(program, "nvlink-a100-2", options=options).members
     modules, names = [op.module for op in program.ops], [op.name for op in program.ops]
     for matched in resolve(asked, modules, names).matched:
-        inside, outside = set(group[matched.ops].tolist()), set(group[~matched.ops].tolist())
-        assert not inside & outside
-    assert group.max() + 1 < len(program.ops) / 3
-    assert group_ops(program, 30).tolist() == group_ops(program, 30, Constraints()).tolist()
+        inside = {name for name, own in zip(names, matched.ops, strict=True) if own}
+        assert all(inside.issuperset(group) or not inside & {*group} for group in groups)
+    assert len(groups) < len(program.ops) / 3
 
 
 def problem():
