@@ -26,9 +26,7 @@ from gnnplace.sharding.captured.calls import (
     CallGraph,
     CallRef,
     LayerCall,
-    fill,
 )
-from gnnplace.tracing.numbering import tensors_in
 
 COUNTED = ("cross_entropy", "nll_loss")
 DIVIDED = ("div", "truediv")
@@ -67,9 +65,7 @@ class Counts:
                 values[i] = buffers[value.name]
         for index in self.calls:
             call = self.graph.calls[index]
-            args, kwargs = (fill(x, values.__getitem__) for x in (call.args, call.kwargs))
-            made = call.function(*args, **kwargs)
-            values.update(zip(call.results, tensors_in(made), strict=True))
+            values.update(zip(call.results, call.made(values.__getitem__), strict=True))
         return torch.stack([_count(values, c).double().sum() for c in self.counted])
 
     def weights(self, table: torch.Tensor) -> list[float]:

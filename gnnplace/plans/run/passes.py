@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ from gnnplace.sharding.captured.calls import (
     CallGraph,
     CallRef,
     LayerCall,
-    fill,
 )
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import moved
@@ -189,7 +187,9 @@ class _Pass:
         tensors = [self.get(value, WHOLE, WHOLE) for value in call.reads]
         if call.inplace and (self.fresh or call.reads[0] in self.given):
             tensors[0] = tensors[0].clone()  # a leaf, or what is needed again
-        for value, tensor in zip(call.results, self._made(call, tensors), strict=True):
+        rest = iter(tensors)
+        made = call.made(lambda value: next(rest), self._run)
+        for value, tensor in zip(call.results, made, strict=True):
             self.values[value] = (tensor, WHOLE)
 
     def _apart(self, index: int) -> int:
@@ -199,18 +199,8 @@ class _Pass:
             return 0
         return seat.shard * SHARD if placed[index].share.configuration != (None,) else 0
 
-    def _made(self, call: LayerCall, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        rest = iter(tensors)
-        args = fill(call.args, lambda value: next(rest))
-        kwargs = fill(call.kwargs, lambda value: next(rest))
-        with torch.set_grad_enabled(call.gradient):
-            result = self._function(call, *args, **kwargs)
-        if call.changes:
-            return [args[0]]
-        return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-
-    def _function(self, call: LayerCall, *args: Any, **kwargs: Any) -> Any:
-        """What a call calls; weight gradients of products may wait."""
+    def _run(self, call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Computes a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
             found = product(call.kind, args, kwargs, self.queue)
             if found is not None:
@@ -224,7 +214,7 @@ class _Pass:
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
-            call = replace(call, function=partial(self._function, call))
+            call = replace(call, function=lambda *args, **named: self._run(stage.call, args, named))
         made = run_part(call, stage.rule, stage.share, tensors)
         for tensor, (value, layout) in zip(made, stage.results, strict=True):
             self.values[value] = (tensor, layout)

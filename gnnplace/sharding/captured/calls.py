@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.numbering import tensors_in
+
+Tensors = list[torch.Tensor]
 CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input", "constant"
 
 
@@ -78,6 +81,22 @@ class LayerCall:
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    def made(self, values: Callable[[int], torch.Tensor], run: Runner | None = None) -> Tensors:
+        """The tensors that it makes, or the one that it changes.
+
+        Args:
+            values: gives the tensors that it reads.
+            run: computes the call from its arguments; by default its function.
+        """
+        args, kwargs = fill(self.args, values), fill(self.kwargs, values)
+        with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
+            result = self.function(*args, **kwargs) if run is None else run(self, args, kwargs)
+        return [args[0]] if self.changes else tensors_in(result)
+
+
+Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any]], Any]
+"""Computes a call from its arguments and those by name."""
 
 
 @dataclass(frozen=True)

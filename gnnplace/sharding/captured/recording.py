@@ -31,7 +31,6 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     LayerCall,
     LayerValue,
-    fill,
     function_name,
 )
 from gnnplace.tracing.attributes import custom_functions, unchanged
@@ -135,11 +134,7 @@ def _replay(graph: CallGraph) -> Replay:
             elif value.source == INPUT:
                 values[i] = inputs[int(value.name)]
         for numbering.label, call in enumerate(graph.calls):
-            args, kwargs = (fill(x, values.__getitem__) for x in (call.args, call.kwargs))
-            with torch.set_grad_enabled(call.gradient):
-                result = call.function(*args, **kwargs)
-            made = [args[0]] if call.changes else tensors_in(result)
-            values.update(zip(call.results, made, strict=True))
+            values.update(zip(call.results, call.made(values.__getitem__), strict=True))
         return pytree.tree_map(
             lambda x: values[x.value] if isinstance(x, CallRef) else x, graph.output
         )

@@ -19,7 +19,6 @@ from gnnplace.sharding.captured.calls import (
     CallGraph,
     CallRef,
     LayerCall,
-    fill,
 )
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
@@ -90,19 +89,11 @@ def run_part(
     call: LayerCall, rule: Rule, share: Share, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Computes a device's part of a call: the tensors that it makes, or changes."""
-    rest = iter(tensors)
-    args = fill(call.args, lambda value: next(rest))
-    kwargs = fill(call.kwargs, lambda value: next(rest))
-    with torch.set_grad_enabled(call.gradient and torch.is_grad_enabled()):
-        if rule.run is not None:
-            result = rule.run(call, args, kwargs, share)
-        else:
-            result = call.function(*args, **kwargs)
-    if call.changes:
-        return [args[0]]
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    rest, run = iter(tensors), rule.run
+    return call.made(
+        lambda value: next(rest),
+        None if run is None else lambda call, args, kwargs: run(call, args, kwargs, share),
+    )
 
 
 def stages(
