@@ -30,8 +30,9 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn import decoder
 from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters
 from gnnplace.policy.gnn.decoder import DeviceCount
+from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import CLUSTER, STATIC
-from gnnplace.policy.gnn.network import EncoderInputs, GnnPolicy, tensors_of
+from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import make_placer
 from gnnplace.train import reinforce
@@ -77,9 +78,9 @@ def always_all_devices() -> Iterator[None]:
 def inputs_without(graph: WalkGraph, found: Clusters) -> EncoderInputs:
     """What the encoder takes, but for what takes the whole graph to compute."""
     inputs = tensors_of(graph, found)
-    inputs.nodes[:, [STATIC.index(name) for name in (*MADE_BY_HAND, *CLUSTER)]] = 0.0
-    alone = torch.arange(len(inputs.nodes)).expand(inputs.clusters.shape)
-    return inputs._replace(clusters=alone)
+    inputs.x[:, [STATIC.index(name) for name in (*MADE_BY_HAND, *CLUSTER)]] = 0.0
+    alone = torch.arange(len(inputs.x)).expand(inputs.clusters.shape)
+    return inputs._replace(clusters=alone, bucket=torch.zeros_like(inputs.bucket))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import Trial
 
 from gnnplace.errors import InputError
+from gnnplace.imports import importable
 from gnnplace.train.sweep import (
     SQLITE,
     SweepCLI,
@@ -96,10 +97,11 @@ def main(args: list[str]) -> None:
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:
-        if args[:1] == ["sweep"]:
-            run_sweep(args[1:])
-        else:
-            TrainingCLI(args)
+        with importable(""):  # classes beside the recipe
+            if args[:1] == ["sweep"]:
+                run_sweep(args[1:])
+            else:
+                TrainingCLI(args)
     except SIGTERMException:
         sys.exit(128 + signal.SIGTERM)
     finally:

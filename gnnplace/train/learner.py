@@ -82,6 +82,8 @@ class Learner(LightningModule):
         with torch.no_grad():
             for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
                 mean.lerp_(now, 1.0 - DECAY)
+            for mean, now in zip(self.average.buffers(), self.policy.buffers(), strict=True):
+                _ = mean.lerp_(now, 1.0 - DECAY) if mean.is_floating_point() else mean.copy_(now)
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
         """Randomness of one problem, the same whenever it is met."""
@@ -201,7 +203,7 @@ def begin_with(
         network.load_state_dict((own if added else {}) | read(path).state_dict())
     except RuntimeError:
         raise MismatchError(
-            f"model.start {folder}: other sizes than {sizes}; give those in its config.json"
+            f"model.start {folder}: other sizes than {sizes}; leave these out"
         ) from None
 
 

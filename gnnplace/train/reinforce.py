@@ -53,23 +53,27 @@ move, ended early where it is worse.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.gnn.custom import described, trusting
+from gnnplace.policy.gnn.encoder import Encoder
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
-from gnnplace.policy.gnn.network import CHECKPOINT, ORDER, GnnPolicy, read_gnn
+from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_config, read_gnn
+from gnnplace.policy.gnn.pyg import over_message_passing
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import ProblemSample
-from gnnplace.train.learner import Learner, begin_with, check_least
+from gnnplace.train.learner import SHIPPED, Learner, begin_with, check_least
 
 MOST = 2.0  # greatest advantage, in standard deviations
 MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long
@@ -94,18 +98,38 @@ class Lesson:
     wanted: FloatArray
 
 
-SIZES = "model.hidden, model.layers, model.memory and model.decoder_hidden"
+SIZES = "model.hidden, model.layers, model.memory, model.decoder_hidden and model.encoder"
+
+
+def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
+    """A network to train: what is ``given`` and not None, the rest as of ``start``.
+
+    Raises:
+        FormatError: ``start`` is missing or malformed.
+        MismatchError: it has other sizes than those given.
+    """
+    config: dict[str, Any] = {}
+    if start is not None:
+        config = read_config(CHECKPOINT if start == SHIPPED else start).model_dump()
+    network = GnnPolicy(**config | {key: one for key, one in given.items() if one is not None})
+    if start is not None:
+        begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
+    if isinstance(network.encoder, Encoder):
+        network.encoder = over_message_passing(network.encoder)
+    return network
 
 
 class Reinforce(Learner):
     """The GNN placer in training.
 
     Args:
-        hidden: size of the encoder's states.
-        layers: rounds of messages; 0 leaves the graph out.
-        decoder_hidden: size of the decoder's layers.
-        memory: entries of a device's memory.
-        order: the traversal order, or ``learned-order``.
+        hidden: size of the encoder's states; None: as of ``start``, else 64.
+        layers: rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
+        decoder_hidden: size of the decoder's layers; None: as of ``start``, else 48.
+        memory: entries of a device's memory; None: as of ``start``, else 16.
+        order: the traversal order, ``learned-order``, or ``module:function``; None: as of
+            ``start``, else upward rank.
+        encoder: makes an encoder from the number of features, in place of the package's.
         samples: placements drawn of each problem, K; at least 2.
         shared: further draws with noise that clusters share, for labels alone.
         moves: moves tried on the label of each problem, whenever it is met.
@@ -114,13 +138,13 @@ class Reinforce(Learner):
         gradient: the weight of the policy gradient.
         greedy: weight of the greedy decode's own advantage.
         temperature: of draws, above 0: what scores are divided by before the softmax.
-        start: folder of a network to start from; its sizes must be those given here.
+        start: folder of a network to start from, or ``shipped``.
         learning_rate: the learning rate of Adam, at its highest.
         steps: training steps over which the learning rate falls to a tenth.
         export: folder that the network is saved to whenever the validation improves.
 
     Raises:
-        InputError: a number is too small.
+        InputError: a number is too small, an unknown order, an encoder that cannot be used.
         FormatError: ``start`` is missing or malformed.
         MismatchError: ``start`` has other features or sizes.
     """
@@ -130,11 +154,12 @@ class Reinforce(Learner):
 
     def __init__(
         self,
-        hidden: int = 64,
-        layers: int = 3,
-        decoder_hidden: int = 48,
-        memory: int = 16,
-        order: str = ORDER,
+        hidden: int | None = None,
+        layers: int | None = None,
+        decoder_hidden: int | None = None,
+        memory: int | None = None,
+        order: str | None = None,
+        encoder: Callable[[int], nn.Module] | None = None,
         samples: int = 32,
         shared: int = 8,
         moves: int = 24,
@@ -148,14 +173,16 @@ class Reinforce(Learner):
         steps: int = 3000,
         export: str | None = None,
     ) -> None:
-        check_least(hidden=(hidden, 1), layers=(layers, 0), decoder_hidden=(decoder_hidden, 1))
-        check_least(memory=(memory, 1), samples=(samples, 2), kept=(kept, 2))
+        given: dict[str, Any] = {"hidden": hidden, "layers": layers, "memory": memory}
+        given |= {"decoder_hidden": decoder_hidden}
+        check_least(**{k: (v, int(k != "layers")) for k, v in given.items() if v is not None})
+        check_least(samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
         check_least(temperature=(temperature, 0.01))
-        network = GnnPolicy(hidden, layers, decoder_hidden, memory, order)
-        if start is not None:
-            begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
+        with trusting(encoder is not None):
+            own = None if encoder is None else described(encoder)
+            network = begun(start, given | {"order": order, "encoder": own})
         super().__init__(network, learning_rate, steps, export)
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
@@ -181,7 +208,7 @@ class Reinforce(Learner):
             return None
         episodes = [self.episode(sample) for sample in batch]
         inputs = [one.inputs for one in episodes]
-        parts = self.policy.states(inputs).split([len(one.nodes) for one in inputs])
+        parts = self.policy.states(inputs).split([len(one.x) for one in inputs])
         losses = [
             self.loss(one, states, self.lesson(sample, one, states.detach()))
             for sample, one, states in zip(batch, episodes, parts, strict=True)
@@ -259,30 +286,26 @@ class Reinforce(Learner):
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
         network = self.policy.network(states.detach(), episodes.devices)
-        seen = episodes.seen(network, lesson.drawn)
-        chosen = torch.from_numpy(seen.chosen).long()
+        seen, there = episodes.seen(network, lesson.drawn), states.device
+        chosen = torch.from_numpy(seen.chosen).long().to(there)
         scores = self.policy.decoder(
-            states[torch.from_numpy(seen.step).long()],
-            episodes.devices,
-            torch.from_numpy(seen.features),
-            torch.from_numpy(seen.allowed),
+            states[torch.from_numpy(seen.step).long().to(there)],
+            episodes.devices.to(there),
+            torch.from_numpy(seen.features).to(there),
+            torch.from_numpy(seen.allowed).to(there),
             chosen,
         )
-        heat = torch.full((len(scores), 1, 1), self.temperature)
+        heat = torch.full((len(scores), 1, 1), self.temperature, device=there)
         heat[0] = 1.0  # the label's
         logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[..., 0]
         taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
-        weight = torch.from_numpy(lesson.weight).float()
+        weight = torch.from_numpy(lesson.weight).float().to(there)
         loss = -(weight * taken).sum()
         counts = torch.log_softmax(self.policy.count(states, len(episodes.devices)), dim=0)
-        loss = loss - COUNT * (torch.from_numpy(lesson.wanted).float() * counts).sum()
+        loss = loss - COUNT * (torch.from_numpy(lesson.wanted).float().to(there) * counts).sum()
         if episodes.name == LEARNED:
-            loss = (
-                loss
-                - (
-                    self._order_gradient(episodes, network, lesson) * self.policy.priorities(states)
-                ).sum()
-            )
+            gradient = self._order_gradient(episodes, network, lesson).to(there)
+            loss = loss - (gradient * self.policy.priorities(states)).sum()
         return loss
 
     def _order_gradient(

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from lightning import LightningModule
+from torch import nn
+from torch_geometric.nn import MessagePassing
 
 from gnnplace.errors import MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.gnn.encoder import Encoder, NullEncoder
 from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.learner import DECAY
 from gnnplace.train.reinforce import (
     EVEN,
     Lesson,
@@ -207,10 +214,62 @@ def test_one_device_is_nothing_to_learn():
 def test_a_start_of_other_sizes_is_refused(tmp_path):
     module().policy.save_pretrained(tmp_path)
     assert torch.equal(
-        module(start=str(tmp_path)).policy.decoder.last, module().policy.decoder.last
+        Reinforce(start=str(tmp_path)).policy.decoder.last, module().policy.decoder.last
     )
     with pytest.raises(MismatchError, match=r"^model\.start .*model\.hidden"):
         module(start=str(tmp_path), hidden=8)
+
+
+def test_a_start_says_sizes_order_and_encoder_itself(tmp_path):
+    torch.manual_seed(0)
+    first = Reinforce(hidden=12, memory=5, order="topological", encoder=NullEncoder)
+    first.average.save_pretrained(tmp_path)
+    again = Reinforce(start=str(tmp_path))
+    assert isinstance(again.policy.encoder, Encoder)
+    assert again.policy.order == "topological"
+    for mine, other in zip(again.policy.parameters(), first.policy.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    with pytest.raises(MismatchError, match=r"model\.encoder; leave these out"):
+        Reinforce(start=str(tmp_path), encoder=partial(NullEncoder, hidden=7))
+
+
+def test_the_package_s_encoder_learns_by_message_passing():
+    assert isinstance(module().policy.encoder.layers[0].producers, MessagePassing)
+
+
+class Normed(nn.Module):
+    """An encoder with statistics of its own."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Linear(inputs, 4), nn.BatchNorm1d(4)
+
+    def forward(self, data):
+        return self.norm(self.enter(data.x))
+
+
+def test_statistics_are_averaged_as_parameters_are(monkeypatch):
+    """After two steps: DECAY of the old, the rest of the new, each time; counts are copied."""
+    monkeypatch.setattr(LightningModule, "optimizer_step", lambda *given: None)
+    made = Reinforce(encoder=Normed)
+    mean, now = made.average.encoder.norm, made.policy.encoder.norm
+    now.running_var.fill_(9.0)
+    now.num_batches_tracked.fill_(3)
+    for _ in range(2):
+        made.optimizer_step(0, 0, None)
+    expected = torch.full((4,), 9.0 - 8.0 * DECAY**2)
+    assert torch.allclose(mean.running_var, expected)
+    assert int(mean.num_batches_tracked) == 3
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_step_on_an_accelerator_loses_what_one_on_the_cpu_does():
+    losses = []
+    for device in ("cpu", "cuda"):
+        made = module().to(device)
+        losses.append(float(made.batch_loss([sample(), sample(2)])))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_a_learned_order_that_took_less_becomes_more_likely():

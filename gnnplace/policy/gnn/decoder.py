@@ -107,8 +107,9 @@ class DeviceCount(nn.Module):
             states: the encoder's states of the problem. [m, state]
             num_devices: devices of the cluster, D.
         """
+        limits = limit_features(num_devices).to(states.device)
         whole = torch.cat([states.mean(dim=0), states.amax(dim=0)])
-        first = torch.relu(self.graph(whole) + self.limit(limit_features(num_devices)))
+        first = torch.relu(self.graph(whole) + self.limit(limits))
         scores: Tensor = self.last(torch.relu(self.mixed(first)))[:, 0]
         return scores
 

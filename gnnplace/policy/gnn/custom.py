@@ -1,0 +1,210 @@
+"""Encoders of one's own: described in a checkpoint, made from that, and tried before they train.
+
+A description is what Lightning's recipes write: ``class_path`` and ``init_args``, whose values are
+plain, or descriptions of classes that the encoder makes its layers of. An encoder is tried on two
+tiny graphs, together and alone: that gives the width of its states, and finds a layer without
+``edge_dim``, shapes that do not fit, and states that depend on other graphs of the batch.
+
+A checkpoint that names a class has it imported, which runs code. Classes of this package, of torch
+and of PyTorch Geometric are made as they are, and so is what lies in the working folder; any other
+only within ``trusting``.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gnnplace.errors import InputError
+from gnnplace.imports import SUFFIX, find_callable, importable, said
+from gnnplace.policy.gnn.encoder import NUM_BUCKETS, NUM_POOLED, EncoderInputs
+
+KNOWN = ("gnnplace.policy.gnn.", "torch.nn.", "torch_geometric.nn.")
+CLOSE = 1e-3  # states of a graph alone and in a batch
+_trusting = ContextVar("trusting", default=False)
+
+
+@contextmanager
+def trusting(everything: bool = True) -> Iterator[None]:
+    """Within it any class that a description names is imported."""
+    token = _trusting.set(everything)
+    try:
+        yield
+    finally:
+        _trusting.reset(token)
+
+
+def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
+    """``class_path`` and ``init_args`` of a class, or of a class with some of its arguments.
+
+    Raises:
+        InputError: it is something else, or an argument cannot be written to a file.
+    """
+    arguments: Mapping[str, Any] = {}
+    made: Any = encoder
+    if isinstance(encoder, functools.partial):
+        named = (encoder.func, *encoder.args)  # a parser has its own function first
+        made = next((one for one in named if inspect.isclass(one)), made)
+        arguments = encoder.keywords
+    if not inspect.isclass(made):
+        raise InputError(
+            f"encoder {made!r}: give a class, or functools.partial of a class, so that the "
+            "checkpoint can name it"
+        )
+    path = f"{made.__module__}.{made.__qualname__}"
+    if "<locals>" in path or path.startswith("__main__."):
+        raise InputError(
+            f"encoder {path}: a checkpoint cannot name it; write the class to a file of its own"
+        )
+    return {"class_path": path, "init_args": {k: _plain(k, v) for k, v in arguments.items()}}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, functools.partial) or inspect.isclass(value):
+        return described(cast("Any", value))
+    raise InputError(f"encoder: {name} is a {type(value).__name__}; give plain values or classes")
+
+
+def made(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
+    """The encoder of a description, and the width of its states.
+
+    Args:
+        description: what ``described`` gives.
+        inputs: number of features of an op.
+
+    Raises:
+        InputError: a class is missing, is not trusted, or cannot be made or used.
+    """
+    from gnnplace.policy.gnn.pyg import no_files_left
+
+    what = f"encoder {description.get('class_path')}"
+    factory = _factory(description, "encoder")
+    try:
+        with no_files_left():
+            encoder = factory(inputs)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: cannot be made: {said(error)}") from None
+    return encoder, _tried(encoder, inputs, what)
+
+
+def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
+    """A class with its arguments, as of a description at a key ``where``."""
+    keys = set(description) if isinstance(description, dict) else set()
+    if not keys <= {"class_path", "init_args"} or not isinstance(
+        description.get("class_path"), str
+    ):
+        raise InputError(f"{where}: must have class_path and init_args, as a recipe writes them")
+    path = description["class_path"]
+    check_trusted(path, f"{where} {path}")
+    module, _, name = path.rpartition(".")
+    found: Any = find_callable(module, name, f"{where} {path}")
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise InputError(f"{where} {path}: it is no subclass of torch.nn.Module")
+    arguments = {
+        key: _argument(value, f"{where}.init_args.{key}")
+        for key, value in (description.get("init_args") or {}).items()
+    }
+    return functools.partial(found, **arguments)
+
+
+def _argument(value: Any, where: str) -> Any:
+    if isinstance(value, dict) and "class_path" in value:
+        return _factory(value, where)
+    return value
+
+
+def check_trusted(path: str, what: str) -> None:
+    """Refuses to import what a stranger's file may name.
+
+    Args:
+        path: a dotted name, or a file's path.
+        what: what errors begin with.
+
+    Raises:
+        InputError: it is of another package, and nobody said that it is trusted.
+    """
+    if _trusting.get() or path.startswith(KNOWN):
+        return
+    with importable(path):
+        places = _places(path)
+    here = Path.cwd().resolve()
+    if not places or any(
+        one.exists() and here in one.parents and "site-packages" not in one.parts for one in places
+    ):
+        return  # what is nowhere is told by who imports it
+    raise InputError(
+        f"{what}: the checkpoint asks for code outside of this folder; start where its file is, "
+        "or say --trust if you know who wrote it"
+    )
+
+
+def _places(path: str) -> list[Path]:
+    """Where the code of a dotted name or a file lies; nothing is imported."""
+    if path.endswith(SUFFIX):
+        return [Path(path).resolve()]
+    found = importlib.util.find_spec(path.partition(".")[0])
+    if found is None:
+        return []
+    return [Path(p).resolve() for p in found.submodule_search_locations or [str(found.origin)]]
+
+
+def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
+    """The width of an encoder's states.
+
+    Raises:
+        InputError: it fails on a tiny graph, gives no state an op, or mixes graphs.
+    """
+    from gnnplace.policy.gnn.pyg import batch_of
+
+    graphs = [_tiny(inputs, 5, 0), _tiny(inputs, 3, 1)]
+    trial = copy.deepcopy(encoder).eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            together = trial(batch_of(graphs))
+            alone = [trial(batch_of([one])) for one in graphs]
+    except Exception as error:
+        hint = (
+            "; layers that take edge_attr need edge_dim: 1"
+            if isinstance(error, AssertionError | TypeError)
+            else ""
+        )
+        raise InputError(f"{what}: fails on a graph of 5 ops: {said(error)}{hint}") from None
+    if not isinstance(together, Tensor) or together.dim() != 2 or len(together) != 8:
+        told = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
+        raise InputError(
+            f"{what}: gives {told} for 8 ops; it must give a state of each, [8, width]"
+        )
+    if not torch.allclose(together, torch.cat(alone), rtol=CLOSE, atol=CLOSE):
+        raise InputError(f"{what}: states of a graph depend on the others of its batch")
+    return int(together.shape[1])
+
+
+def _tiny(inputs: int, ops: int, seed: int) -> EncoderInputs:
+    """A chain with random features."""
+    generator = torch.Generator().manual_seed(seed)
+    chain = torch.arange(ops)
+    return EncoderInputs(
+        torch.randn(ops, inputs, generator=generator),
+        torch.stack([chain[:-1], chain[1:]]),
+        torch.rand(ops - 1, 1, generator=generator),
+        (chain * NUM_BUCKETS) // ops,
+        (chain // 2).repeat(NUM_POOLED, 1),
+    )
