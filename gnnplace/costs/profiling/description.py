@@ -74,10 +74,11 @@ def describe(program: Program) -> Description:
             owner.append(i)
     view = np.array([op.view for op in program.ops], dtype=np.bool_)
     of_kernel = np.array([same, owner], dtype=np.intp)
-    return Description(_rows(numbers), of_kernel[0], of_kernel[1], view)
+    return Description(rows_of(numbers), of_kernel[0], of_kernel[1], view)
 
 
-def _rows(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
+def rows_of(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
+    """Kernels, each with its type, as rows without seconds."""
     flat = [(*kernel, dtype) for kernel, dtype in kernels]
     columns: Sequence[Sequence[Any]] = list(zip(*flat, strict=True)) or [()] * 8
     return Rows(
@@ -120,7 +121,7 @@ _PACKETS: dict[Any, str] = {}
 
 def _name_of_packet(packet: Any) -> str:
     if packet not in _PACKETS:
-        _PACKETS[packet] = packet.__name__
+        _PACKETS[packet] = packet.__name__.rstrip("_")  # an op in place takes what it does
     return _PACKETS[packet]
 
 
@@ -168,16 +169,20 @@ def _type_name(dtype: torch.dtype) -> str:
     return found
 
 
+def vector(name: str, shape: Sequence[int], moved: int, window: int = 0) -> Kernel:
+    """A kernel that bytes bound; rows are along the last dimension."""
+    length = shape[-1] if shape else 1
+    return name, 1, prod(shape) // max(length, 1), length, 1, window, moved
+
+
 def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
-    shape = _shape(op, values)
     moved = _moved(op, values)
     if name in PASSES:
         moved = PASSES[name] * values[op.reads[0]].bytes
     if name in ("embedding", "index", "gather", "index_select"):
         read = values[op.results[0]].bytes if op.results and op.results[0] else 0
         moved = 2 * read  # the rows that are looked up, not the whole table
-    length = shape[-1] if shape else 1
-    return name, 1, prod(shape) // max(length, 1), length, 1, _window(name, op), moved
+    return vector(name, _shape(op, values), moved, _window(name, op))
 
 
 def _window(name: str, op: ProgramOp) -> int:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.prediction import predict
-from gnnplace.costs.profiling.description import Description
+from gnnplace.costs.profiling.description import Description, Kernel, rows_of
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
@@ -138,6 +138,19 @@ class Parts:
             times.append(_times(description, seconds, error, self._floor(kind)))
         for k, (key, recorded) in enumerate(new.items()):
             self._priced[key] = Part(recorded, (times[3 * k], times[3 * k + 1], times[3 * k + 2]))
+
+    def beside(self, kernels: Sequence[Kernel], kind: str) -> Times:
+        """What kernels of float32 take that are of no call."""
+        if not kernels:
+            return Times(0.0, 0.0, 0.0, 0.0)
+        rows = rows_of((kernel, "float32") for kernel in kernels)
+        found, floor, count = predict(rows, kind, self.tables), self._floor(kind), len(kernels)
+        return Times(
+            float(found.seconds.sum()) + count * floor.gap,
+            count * floor.forward,
+            count * floor.backward,
+            float((found.seconds * found.error).sum()),
+        )
 
     def recorded(self, split: Split, shards: int, examples: int) -> Recorded:
         """The kernels of a part, from those of others where that says them."""

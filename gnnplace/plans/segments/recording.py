@@ -44,6 +44,8 @@ APART = ("norm", "loss")
 MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "alias")
 """Ops that launch nothing, beside views."""
+FUSED = ("bernoulli_", "div_")
+"""Ops of a dropout on a CPU that are one kernel with its product on a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +100,9 @@ class Recorded:
 class _Ops(TorchDispatchMode):
     """Notes ATen's calls as ops of a program."""
 
-    def __init__(self) -> None:
+    def __init__(self, free: Sequence[str]) -> None:
         super().__init__()
+        self.free = free
         self.ops: list[ProgramOp] = []
         self.values: dict[str, ValueInfo] = {}
         self.names: dict[int, str] = {}
@@ -109,12 +112,13 @@ class _Ops(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func.namespace == "prim" or func.overloadpacket.__name__ in FREE:
+        if func.namespace == "prim" or func.overloadpacket.__name__ in self.free:
             return result
         given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
         made = tuple(self._name(x) for x in pytree.tree_leaves(result) if torch.is_tensor(x))
         name = f"op{len(self.ops)}"
-        op = ProgramOp(name, func, given, named, made, self.phase, None, (), is_view(func))
+        view = is_view(func) and not func._schema.is_mutable  # what changes it is none
+        op = ProgramOp(name, func, given, named, made, self.phase, None, (), view)
         self.ops.append(op)
         return result
 
@@ -183,7 +187,7 @@ def record(
     """
     call = graph.calls[index]
     share = PaperShare(parts_of(split, tuple(mesh)))
-    ops, saved = _Ops(), _Saved()
+    ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
     with mode, torch.enable_grad():
         operands = [
             _operand(graph, value, axes, share)
