@@ -24,6 +24,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
 
 from gnnplace.costs.profiling.profiler import profile_model
@@ -95,7 +96,7 @@ class RecordedStep(nn.Module):
             self.__dict__[part] = module.__dict__[part]
         self.__dict__["_lightning"] = module
         self._kind = type(batch)
-        self._numbered = "batch_idx" in inspect.signature(module.training_step).parameters
+        self._numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         self._note = lambda notes, loss: logged.note(notes, loss)
         self._returned = lambda found: logged.returned(found)
 

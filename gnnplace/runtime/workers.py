@@ -282,7 +282,8 @@ def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:
 
 def _exit_text(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        named = {int(known): known.name for known in signal.Signals}  # of real-time ones only two
+        return f"was killed by {named.get(-code, f'signal {-code}')}"
     return f"ended early with exit code {code}"
 
 

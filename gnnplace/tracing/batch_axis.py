@@ -32,6 +32,7 @@ from gnnplace.tracing.batch_state import (
     SPLIT,
     SUM,
     UNKNOWN,
+    UNRULED,
     ChangeError,
     MixesError,
     Op,
@@ -239,7 +240,7 @@ class _Follower:
         """Of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
         share, whole = called_graph(self.share, node), called_graph(self.whole, twin)
         if share is None or whole is None or op_name(node.target) not in CALLS:
-            return State(UNKNOWN, culprit=node, why="there is no rule for it")
+            return State(UNKNOWN, culprit=node, why=UNRULED)
         nested = _Follower(share, whole, self.count, self.mode, self)
         given = [n for n in node.args if isinstance(n, fx.Node) and not is_graph(self.share, n)]
         slots = share.graph.find_nodes(op="placeholder")
@@ -286,7 +287,7 @@ class _Follower:
         if rule is None and batch_rules.is_elementwise(op.node.target):
             rule = batch_rules.elementwise
         if rule is None:
-            raise UndecidedError("there is no rule for it")
+            raise UndecidedError(UNRULED)
         return rule(op)
 
     def _note(self, op: Op) -> None:

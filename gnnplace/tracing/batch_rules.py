@@ -29,7 +29,8 @@ Rule = Callable[[Op], Any]
 
 # Ops that are linear in their first operand and keep its shape.
 UNARY = ("neg", "clone", "detach", "alias", "contiguous", "to", "_to_copy", "lift_fresh_copy",
-         "lift_fresh", "positive", "type_as", "view_as_real", "_conj")  # fmt: skip
+         "lift_fresh", "positive", "type_as", "view_as_real", "view_as_complex", "_conj",
+         "conj", "conj_physical", "resolve_conj", "resolve_neg", "real", "imag")  # fmt: skip
 # Ops that work element by element without saying so.
 ELEMENTS = ("__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "log_sigmoid",
             "log_sigmoid_forward", "hardswish", "prelu", "where", "masked_fill", "dropout",
@@ -38,7 +39,8 @@ ELEMENTS = ("__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "log_sig
             "xlogy", "rrelu", "rrelu_with_noise", "normal", "uniform", "exponential", "isclose",
             "threshold", "hardtanh", "clip", "fill", "zero", "copy", "relu6", "celu", "silu",
             "hardsigmoid", "softshrink", "hardshrink", "ldexp", "isfinite", "isinf", "nan_to_num",
-            "elu", "logit", "bitwise_not", "logical_and", "logical_or")  # fmt: skip
+            "elu", "logit", "bitwise_not", "logical_and", "logical_or", "complex",
+            "polar")  # fmt: skip
 REDUCTIONS = ("sum", "mean", "nansum", "amax", "amin", "var", "std", "logsumexp", "prod", "norm",
               "linalg_vector_norm", "any", "all", "argmax", "argmin", "max", "min", "median",
               "nanmedian", "mode", "count_nonzero", "var_mean", "std_mean", "aminmax",
@@ -47,7 +49,9 @@ ADDITIVE = ("sum", "nansum", "count_nonzero")
 ALONG = ("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumprod", "cummax",
          "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "diff", "glu",
          "softmin", "unfold", "flip", "roll",
-         "msort", "trapezoid", "fft_fft", "fft_ifft", "gumbel_softmax")  # fmt: skip
+         "msort", "trapezoid", "gumbel_softmax", "stft",
+         *(f"fft_{kind}fft{axes}" for kind in ("", "i", "r", "ir", "h", "ih")
+           for axes in ("", "2", "n")))  # fmt: skip
 
 ORDERS = ("sort", "argsort", "msort", "roll", "flip")
 """Ops along an axis that only put examples into another order."""
@@ -245,10 +249,7 @@ def along(op: Op) -> Any:
     if state.kind == SAME:
         return each(op, same(op.known))
     rank = len(shape_of(node))
-    if op.name in ("roll", "flip"):
-        dims = axes(op.get("dims"), rank)
-    else:
-        dims = {op.get("dim", "dimension", default=-1) % rank}
+    dims = axes(op.get("dim", "dims", "dimension", default=-1), rank)
     if state.dim in dims:
         kind = UndecidedError if op.name in ORDERS else MixesError
         raise kind("it works along the batch")

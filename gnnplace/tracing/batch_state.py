@@ -26,6 +26,7 @@ from torch import fx
 
 SAME, SPLIT, SUM, POSITION = "same", "split", "sum", "position"
 MIXED, UNKNOWN = "mixed", "unknown"
+UNRULED = "there is no rule for it"
 
 
 @dataclass(frozen=True)

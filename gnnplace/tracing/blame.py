@@ -22,9 +22,10 @@ from torch import fx, nn
 from torch.fx import proxy
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
-_TORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parent)
-_UNKNOWN = (
+_ROOMS = (str(Path(__file__).parents[1] / room) for room in ("tracing", "sharding"))
+_OURS = (str(Path(torch.__file__).parent), *_ROOMS)
+_NOT_USERS = (*_OURS, "<")
+UNKNOWN = (
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "GuardOnDataDependentSymNode",
@@ -68,7 +69,7 @@ def blame(error: BaseException, root: nn.Module) -> str:
             last = owner
             inner = f" at {frame.f_code.co_filename}:{number}"
         path = frame.f_code.co_filename
-        if inside and not path.startswith((_TORCH, _OWN, "<")):
+        if inside and not path.startswith(_NOT_USERS):
             line = f" at {path}:{number}"
     return f"capture failed{module}{line or inner}: {_first_line(error, line or inner, last)}"
 
@@ -78,7 +79,7 @@ def node_place(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [p for p in places if not p[0].startswith((_TORCH, _OWN))] or places
+    own = [p for p in places if not p[0].startswith(_OURS)] or places
     module = f" in module {path!r}" if path else ""
     return module + (f" at {own[-1][0]}:{own[-1][1]}" if own else "")
 
@@ -110,7 +111,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
-    if type(error).__name__ in _UNKNOWN:
+    if type(error).__name__ in UNKNOWN:
         return on_numbers(str(error).partition("(")[0], place, module)
     if "constant's list" in str(error):
         return (
@@ -128,7 +129,7 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
 def is_users(path: str) -> bool:
     """Whether a file's code is neither torch's nor Python's nor this package's."""
     library = path.startswith(_PYTHON) and "site-packages" not in path
-    return not path.startswith((_TORCH, _OWN, "<")) and not library
+    return not path.startswith(_NOT_USERS) and not library
 
 
 def user_place() -> str:

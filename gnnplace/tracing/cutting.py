@@ -108,6 +108,7 @@ class Cutter:
             share = _module(exported)
         self._judge(loss, self._numbers(whole, share, loss))
         if self.batch.differs:
+            self.batch = replace(self.batch, given=(), numbers=None, notes=())
             self.repaired = False
             return _module(exported)
         return share

@@ -29,7 +29,7 @@ from gnnplace.errors import CaptureError, OtherLossError
 from gnnplace.tracing.attributes import Attributes, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
-from gnnplace.tracing.notices import check_memory, check_model
+from gnnplace.tracing.notices import check_layouts, check_memory, check_model
 from gnnplace.tracing.proof import lasting
 from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.step import StepModule
@@ -42,7 +42,13 @@ from gnnplace.tracing.traced import (
     joint_outputs,
     signature,
 )
-from gnnplace.tracing.watch import module_paths, other_autocasts, recurrent_layers, watched
+from gnnplace.tracing.watch import (
+    module_paths,
+    other_autocasts,
+    recurrent_layers,
+    uncompiled,
+    watched,
+)
 from gnnplace.tracing.whole import Whole
 
 
@@ -86,11 +92,13 @@ def trace(
         CaptureError: the model cannot be exported; names the module and the line.
         OtherLossError: the share has another loss than the whole batch.
     """
+    check_layouts(step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             with (
                 quiet(),
+                uncompiled(),
                 unchanged(step),
                 loss_lines(step.loss),
                 recurrent_layers(training=backward),
@@ -118,9 +126,8 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with quiet(), unchanged(step), loss_lines(step.loss), other_autocasts():
-                exported = torch.export.export(step, step.inputs(), strict=False)
-                cutter(exported, _export)
+            with quiet(), uncompiled(), loss_lines(step.loss), other_autocasts():
+                cutter(_export(step), _export)
         except (CaptureError, OtherLossError):
             raise
         except Exception as error:
@@ -155,13 +162,12 @@ def _cut(
     A repair rewrites the exported forward pass. Its trace is taken only if the exported one, left
     as it is, gives the very step that autograd runs: what export drops would be lost otherwise.
     """
-    exported = torch.export.export(step, inputs, strict=False)
+    exported = _export(step)
     module = cutter(exported, _export)
     if not cutter.repaired:
         return traced
-    if signature(_rewritten(exported.module(check_guards=False), inputs, step)) != signature(
-        traced
-    ):
+    again = _rewritten(exported.module(check_guards=False), inputs, step)
+    if signature(again, by_numbers=True) != signature(traced, by_numbers=True):
         cutter(exported, _export, fixed="the model does more than a rewritten forward pass keeps")
         return traced
     return _rewritten(module, inputs, step)
@@ -169,8 +175,31 @@ def _cut(
 
 def _export(step: StepModule) -> torch.export.ExportedProgram:
     """The forward pass of another step."""
-    with unchanged(step):
+    with unchanged(step), _fakes_as_buffers(step):
         return torch.export.export(step, step.inputs(), strict=False)
+
+
+@contextmanager
+def _fakes_as_buffers(step: StepModule) -> Iterator[None]:
+    """Within it plain attributes that are fake tensors are buffers.
+
+    `torch.export` stands other fake tensors in for buffers alone, and one trace has one kind.
+    """
+    moved = [
+        (module, name, value)
+        for module in step.modules()
+        for name, value in module.__dict__.items()
+        if isinstance(value, FakeTensor)
+    ]
+    for module, name, value in moved:
+        del module.__dict__[name]
+        module._buffers[name] = value
+    try:
+        yield
+    finally:
+        for module, name, value in moved:
+            del module._buffers[name]
+            module.__dict__[name] = value
 
 
 def _rewritten(

@@ -21,6 +21,7 @@ from torch import nn
 from gnnplace.errors import CaptureError, ChangedWarning
 from gnnplace.tracing import operations
 from gnnplace.tracing.program import ProgramOp
+from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.traced import Traced
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -86,6 +87,30 @@ def _outside(traced: Traced) -> Iterator[str]:
             yield (
                 f"a tensor of shape {tuple(tensor.shape)} that needs a gradient is no parameter of "
                 "the model: it is read as a constant and not trained"
+            )
+
+
+def check_layouts(step: StepModule) -> None:
+    """Refuse tensors that are not dense, which no recorded step keeps.
+
+    Raises:
+        CaptureError: names the tensor.
+    """
+    held = [
+        *((f"parameter {_shown(name)!r}", tensor) for name, tensor in step.named_parameters()),
+        *((f"buffer {_shown(name)!r}", tensor) for name, tensor in step.named_buffers()),
+        *((f"input {i}", tensor) for i, tensor in enumerate(step.inputs())),
+    ]
+    for path, module in step.named_modules():
+        held += [(f"attribute {_shown(f'{path}.{name}')!r}", x) for name, x in vars(module).items()]
+    for what, tensor in held:
+        if isinstance(tensor, torch.Tensor) and (
+            tensor.layout != torch.strided or tensor.is_quantized
+        ):
+            kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+            raise CaptureError(
+                f"{what} is no dense tensor ({kind}), and a recorded step keeps dense ones alone; "
+                "make it dense (.to_dense(), .dequantize()), or compute with indices and values"
             )
 
 

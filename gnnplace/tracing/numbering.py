@@ -23,6 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnnplace.tracing.blame import user_place
+
 COPIES = ("clone", "lift_fresh", "detach", "alias")
 FILLS = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "exponential_", "random_")
 SMALL = 1 << 16
@@ -32,7 +34,9 @@ MODES = ("train", "training")
 """Arguments with which an op that may draw does not: where they are 0 or False."""
 TORCH = ("aten", "prim", "prims", "mkldnn", "quantized", "torchvision", "_c10d_functional", "c10d")
 PLAIN = (bool, int, float, type(None), str)
-DEVICE = torch.ops.prim.device.default
+DEVICE, INDEX = torch.ops.prim.device.default, torch.ops.aten.index.Tensor
+ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+UNLIKE = "no two steps would be alike; leave it out"
 Cell = list[Any]
 """Number and geometry of a storage, as the tensor has it that wrote the whole of it."""
 
@@ -93,6 +97,7 @@ class Numbering(TorchDispatchMode):
         moments: numbers that batch norms wrote.
         fixed: numbers that no input, parameter, buffer or draw comes into.
         faults: what no recording can repeat, in words.
+        asked: place and op of what asked first for numbers that are others in every step.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Numbering(TorchDispatchMode):
         self.moments: set[int] = set()
         self.fixed: set[int] = set()
         self.faults: dict[str, str] = {}
+        self.asked: tuple[str, str] = ("", "")
         self._cells: dict[int, Cell] = {}
         self._alive: list[torch.Tensor] = []  # so that no address is used twice
         self._known: dict[Any, _Signature] = {}
@@ -171,6 +177,9 @@ class Numbering(TorchDispatchMode):
         rest = tuple((k, self._hashed(v, read)) for k, v in kwargs.items() if k != "out")
         number = hash((said.name, self._hashed(given, read), rest))
         self._judge(said.plain, func, args, kwargs)
+        asks = bool(ASKS.intersection(func.tags)) and not self.fixed.issuperset(read)
+        if asks and not self.asked[1] and (func is not INDEX or _is_masked(args[1])):
+            self.asked = user_place(), said.plain
         place = (self.places() if self.places else "", said.plain)
         targets = self._targets(said, args, kwargs)
         if targets and self.mode is not None:
@@ -204,7 +213,7 @@ class Numbering(TorchDispatchMode):
         if self._drawn:
             self.random.append(self.label)
             if kwargs.get("generator") is not None:
-                self.faults["generator"] = f"{op} draws from a generator of its own"
+                self.faults["generator"] = f"{op} draws from a generator of its own: {UNLIKE}"
 
     def _fake(self, arguments: Any) -> Any:
         """Arguments without numbers."""
@@ -278,6 +287,10 @@ def _geometry(tensor: torch.Tensor) -> Any:
         return tuple(tensor.shape), tensor.dtype
     where = (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
     return tuple(tensor.shape), tensor.dtype, *where
+
+
+def _is_masked(indices: Any) -> bool:
+    return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
 def _copies(op: str, args: Any, made: list[torch.Tensor], first: torch.Tensor) -> bool:

@@ -219,7 +219,13 @@ def _adam_step(
     betas: tuple[float, float],
     eps: float,
 ) -> None:
-    """What Adam and AdamW have in common: both means, and the change that they ask for."""
+    """What Adam and AdamW have in common: both means, and the change that they ask for.
+
+    A complex number is two real ones.
+    """
+    if parameter.is_complex():
+        real = [torch.view_as_real(t.resolve_conj()) for t in (parameter, gradient, first, second)]
+        parameter, gradient, first, second = real
     step += 1
     count = step.item()
     first.lerp_(gradient, 1 - betas[0])

@@ -228,12 +228,12 @@ def clone_initial(program: Program) -> dict[str, torch.Tensor]:
 def on_device(value: Any, device: torch.device) -> Any:
     """What stands on `device` for a constant of a program, or for the function of an op.
 
-    Devices become this one. A view that a CPU's strides allow may need a copy elsewhere, where
-    kernels lay their results out otherwise: `reshape` copies where it must.
+    Devices become this one. A view that strides at capture allow may need a copy where kernels lay
+    their results out otherwise: `reshape` copies where it must.
     """
     if isinstance(value, torch.device):
         return device
-    if device.type != "cpu" and isinstance(value, OpOverload) and value in VIEWS:
+    if isinstance(value, OpOverload) and value in VIEWS:
         return torch.ops.aten.reshape.default
     return value
 

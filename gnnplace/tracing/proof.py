@@ -29,8 +29,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.attributes import Attributes
-from gnnplace.tracing.blame import is_users
-from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
+from gnnplace.tracing.blame import is_users, on_numbers
+from gnnplace.tracing.numbering import UNLIKE, Numbering, storage_of, tensors_in
 from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.watch import other_generators
 
@@ -159,7 +159,10 @@ class _Runs:
                 run.before = {f"{k} {name!r}": run.number(t) for k, name, t in _state(self.step)}
                 with _seeding(run), other_generators() as drawn:
                     output = self.step(*inputs)
-                run.faults |= {"other": f"the code draws from {drawn[0]}"} if drawn else {}
+                if drawn:
+                    run.faults["other"] = f"the code draws from {drawn[0]}: {UNLIKE}"
+                if run.asked[1]:
+                    run.faults["asked"] = _asked(*run.asked)
                 return run, self._end(run, output, inputs, list(_state(self.step)))
 
     def again(self, replay: Replay) -> tuple[_Run, Numbers]:
@@ -265,7 +268,7 @@ class _Judge:
         with runs.kept() as attributes:
             mine, outcome = runs.own()
         if fault := next(iter(mine.faults.values()), ""):
-            raise self._refusal(f"{fault}: no two steps would be alike; leave it out")
+            raise self._refusal(fault)
         if attributes.changed and self._later():
             names = ", ".join(repr(n.removeprefix("model.")) for n in attributes.changed[:3])
             raise self._refusal(lasting(names))
@@ -378,10 +381,14 @@ def _counters(step: nn.Module) -> dict[tuple[int, str], int]:
 @contextmanager
 def _seeding(run: _Run) -> Iterator[None]:
     def noted(seed: int) -> None:
-        run.faults["seed"] = "the code calls torch.manual_seed"
+        run.faults["seed"] = f"the code calls torch.manual_seed: {UNLIKE}"
 
     with patch.object(torch, "manual_seed", noted):
         yield
+
+
+def _asked(place: str, op: str) -> str:
+    return f"its forward pass{place}: {on_numbers(op, place)}"
 
 
 def _noting(

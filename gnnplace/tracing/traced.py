@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import torch
 from torch import fx
 from torch._functorch._aot_autograd import descriptors
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError
@@ -55,14 +57,29 @@ class Traced:
     notes: tuple[str, ...] = ()
 
 
-def signature(traced: Traced) -> list[Any]:
-    """What a traced graph computes: equal for equal steps, whatever the names of its nodes."""
+def signature(traced: Traced, *, by_numbers: bool = False) -> list[Any]:
+    """What a traced graph computes: equal for equal steps, whatever the names of its nodes.
+
+    Args:
+        traced: The graph.
+        by_numbers: Constants are told by what they hold, not by their names.
+    """
+    known: dict[str, int] = {}
+    owner = traced.graph.owning_module
+
+    def constant(kind: str, name: str, tensor: Any) -> Any:
+        if not by_numbers or not isinstance(tensor, torch.Tensor):
+            return (kind, name)
+        first = known.setdefault(name, len(known))
+        return ("constant", first, tuple(tensor.shape), tensor.dtype, _digest(tensor))
+
     order: dict[fx.Node, Any] = {}
     lines: list[Any] = []
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             slot = traced.inputs[node.name]
-            order[node] = (slot.kind, slot.name)
+            held = traced.tensors.get(slot.name) if slot.kind == "constant" else None
+            order[node] = constant(slot.kind, slot.name, held)
         elif node.op == "call_function":
             if node.target is torch.ops.aten._assert_tensor_metadata.default:
                 continue  # the exported forward pass has them, and they compute nothing
@@ -70,8 +87,17 @@ def signature(traced: Traced) -> list[Any]:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
             lines.append((str(node.target), repr(args), repr(kwargs)))
         else:
-            order[node] = (node.op, str(node.target))
+            name = str(node.target)
+            order[node] = constant(node.op, name, getattr(owner, name, None))
     return lines
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """Of a constant's numbers; empty where it has none."""
+    if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
+        return ""
+    numbers = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu().flatten()
+    return sha256(numbers.view(torch.uint8).numpy().data).hexdigest()
 
 
 def joint_outputs(

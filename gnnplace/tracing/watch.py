@@ -81,6 +81,16 @@ def watched() -> Iterator[None]:
 
 
 @contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within it all that `torch.compile` has wrapped runs as it was written, so that it is seen."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is None:  # nothing is wrapped
+        yield
+        return
+    with dynamo.set_stance("force_eager"), dynamo.config.patch(error_on_nested_fx_trace=False):
+        yield
+
+
+@contextmanager
 def other_generators() -> Iterator[list[str]]:
     """Collects the generators of Python and numpy that are drawn from; leaves them as they were."""
     python, arrays, found = random.getstate(), _arrays(), list[str]()

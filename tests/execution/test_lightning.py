@@ -156,6 +156,26 @@ class ByHand(Net):
         self.automatic_optimization = False
 
 
+class OtherName(Net):
+    def training_step(self, batch, i):
+        return super().training_step(batch, i)
+
+
+class Unnumbered(Net):
+    def training_step(self, batch):
+        return super().training_step(batch, 0)
+
+
+@pytest.mark.parametrize("kind", [OtherName, Unnumbered])
+def test_arguments_of_training_step_may_have_any_names(kind, tmp_path):
+    """Two short fits of Lightning's Trainer, with a capture: 1.5 s."""
+    plain, mine = made(kind), made(kind)
+    trainer(tmp_path / "a", max_epochs=1).fit(plain, data(16))
+    trainer(tmp_path / "b", placed(), max_epochs=1).fit(mine, data(16))
+    for name, tensor in plain.state_dict().items():
+        assert torch.allclose(tensor, mine.state_dict()[name], atol=1e-6)
+
+
 class NoOptimizer(Net):
     def configure_optimizers(self):
         return None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,8 +26,8 @@ def sleep_forever() -> None:
     time.sleep(600)
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(number: int = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), number)
 
 
 def raise_error() -> None:
@@ -64,6 +65,7 @@ def test_a_worker_can_compute_after_the_parent_used_threads():
     ("task", "message"),
     [
         (die, "worker 'b' was killed by SIGKILL"),
+        (partial(die, 35), "worker 'b' was killed by signal 35"),
         (raise_error, "worker 'b' failed: ValueError: bad shape"),
         (fail, "worker 'b' failed: member 'mm': it broke"),
         (lambda: os._exit(3), "worker 'b' ended early with exit code 3"),

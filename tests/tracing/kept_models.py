@@ -616,6 +616,19 @@ def traced() -> Any:
 
 
 @case(FOREIGN)
+def compiled_part() -> Any:
+    part = torch.compile(nn.Linear(8, 8), backend="aot_eager")
+    return net(lambda model, x: model.part(x), part=part)
+
+
+@case(FOREIGN)
+def compiled_method() -> Any:
+    model = net()
+    model.b.compile(backend="eager")
+    return torch.compile(model, backend="eager")
+
+
+@case(FOREIGN)
 def data_parallel() -> Any:
     return nn.DataParallel(net())
 
@@ -906,3 +919,24 @@ def through_numpy() -> Any:
 @refused(NUMPY, DECIDED)
 def through_a_list() -> Any:
     return net(lambda model, x: torch.tanh(model.b(x)) + torch.tensor(x[0].tolist()))
+
+
+DENSE = "Sparse and quantized tensors: parameters, buffers, attributes, inputs"
+
+
+@refused(DENSE, "buffer 'graph' is no dense tensor")
+def sparse_buffer() -> Any:
+    model = net(lambda model, x: torch.sparse.mm(model.graph, x))
+    model.register_buffer("graph", torch.eye(4).to_sparse_coo(), persistent=False)
+    return model
+
+
+@refused(DENSE, "attribute 'graph' is no dense tensor .torch.sparse_csr")
+def sparse_attribute() -> Any:
+    return net(lambda model, x: model.graph @ x, graph=torch.eye(4).to_sparse_csr())
+
+
+@refused(DENSE, "input 1 is no dense tensor")
+def sparse_input() -> Any:
+    model = net(forward=lambda model, x, graph: torch.sparse.mm(graph, model.a(x)))
+    return model, (batch(), torch.eye(4).to_sparse_coo()), lambda output: output.mean()

@@ -155,6 +155,21 @@ def case(model: nn.Module, inputs: tuple[torch.Tensor, ...], loss: Any) -> Workl
     return Workload(type(model).__name__, model, inputs, loss)
 
 
+class Rotated(nn.Module):
+    """Positions turned as complex numbers, then a filter of frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.filter = net(), nn.Parameter(torch.randn(3, dtype=torch.cfloat))
+        self.register_buffer("turns", torch.polar(torch.ones(2), torch.arange(2.0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(x.unflatten(-1, (2, 2))) * self.turns
+        waves = torch.fft.rfft(torch.view_as_real(turned).flatten(-2)) * self.filter
+        spectrum = torch.fft.fftn(self.layer(x)[:, None], dim=(-2, -1))
+        return torch.fft.irfft(waves, n=4).sum(-1, keepdim=True) + spectrum.abs().mean(1)
+
+
 WEIGHTS = torch.tensor([1.0, 2.0, 0.5])
 RIGHT: dict[str, Callable[[], Workload]] = {
     "mean": lambda: case(net(), (X, T), functional.mse_loss),
@@ -173,6 +188,7 @@ RIGHT: dict[str, Callable[[], Workload]] = {
     "dict": lambda: case(
         net(), (X, T), lambda o, t: {"loss": functional.mse_loss(o, t), "size": o.square().sum()}
     ),
+    "complex numbers": lambda: case(Rotated(), (X, T), functional.mse_loss),
     "loop over examples": lambda: case(net(), (X, T), looped),
     "sorted and back": lambda: case(Sorted(), (X, T), functional.mse_loss),
 }
@@ -194,6 +210,9 @@ REPAIRED: dict[str, Callable[[], Workload]] = {
     "class weights": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(weight=WEIGHTS)),
     "class weights, smoothed": lambda: case(
         Tagger(), (WORDS, TAGS), Entropy(weight=WEIGHTS, label_smoothing=0.1)
+    ),
+    "class weights of a closure": lambda: case(
+        net(), (X, Y), lambda o, y: functional.cross_entropy(o, y, weight=WEIGHTS)
     ),
     "label smoothing": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(label_smoothing=0.1)),
     "inputs normed over the batch": lambda: case(Normed(), (X, T), functional.mse_loss),

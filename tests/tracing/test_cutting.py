@@ -99,6 +99,23 @@ def test_who_knows_may_have_another_loss(name: str) -> None:
     assert not torch.allclose(found, eager(work)[0], rtol=1e-4)
 
 
+def test_a_loss_that_is_half_repaired_may_be_accepted() -> None:
+    """Class weights could be given to shares, were the other term not one over pairs."""
+    weights = torch.rand(5) + 0.5
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        pairs = (output @ output.t()).mean()
+        return functional.cross_entropy(output, target, weight=weights) + pairs.sqrt()
+
+    work = Workload("", nn.Linear(8, 5), (torch.rand(8, 8), torch.arange(8) % 5), loss)
+    program = capture_workload(work, 2, accept_other_loss=True)
+    assert program.batch is not None
+    assert not program.batch.given
+    parts = [eager(Workload("", work.model, part, loss))[0] for part in halves(work.inputs)]
+    found = run_program(microbatched(program, 2)).loss
+    torch.testing.assert_close(found, torch.stack(parts).mean(), rtol=1e-5, atol=1e-6)
+
+
 def halves(inputs: Any) -> list[tuple[torch.Tensor, ...]]:
     return list(zip(*(x.chunk(2) for x in inputs), strict=True))
 

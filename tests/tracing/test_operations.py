@@ -47,6 +47,18 @@ def test_four_updates_equal_torch(
         assert torch.equal(mine, other)
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(adamw, torch.optim.AdamW), (adam, torch.optim.Adam)])
+def test_complex_numbers_are_two_real_ones_as_in_torch(ours: Any, theirs: Any) -> None:
+    start = torch.complex(torch.ones(5, 3), torch.full((5, 3), 2.0))
+    mine, other, kept = start.clone(), torch.nn.Parameter(start.clone()), ours()
+    state, method = kept.new_state(mine), theirs([other])
+    for gradient in GRADIENTS:
+        other.grad = torch.complex(gradient, gradient.flip(0))
+        kept.update(mine, [other.grad.conj().clone().conj()], *state, *kept.constants)
+        method.step()
+        assert torch.equal(mine, other)
+
+
 def test_mean_gradient_equals_accumulation() -> None:
     total = torch.zeros(5, 3)
     for gradient in GRADIENTS:

@@ -46,6 +46,7 @@ from gnnplace.execution.training.torch_optimizers import (
 )
 from gnnplace.execution.training.updates import (
     GradientStores,
+    Handing,
     LiveConstants,
     updated,
     with_backward,
@@ -212,16 +213,15 @@ class TrainingStep:
         number, turn = self._gradients.fill(trained), self._passes + 1
         loss = self._pass()
 
-        def hand_over(weight: float) -> None:
+        def begin() -> None:
             if self._passes != turn:
                 raise InputError(
                     "loss: its gradients were handed over already, or replaced by those of a "
                     "later batch; call backward() once, before the next loss(batch)"
                 )
             self._passes += 1
-            self._gradients.hand_over(trained, number, weight)
 
-        return with_backward(loss, hand_over)
+        return with_backward(loss, Handing(self._gradients, trained, number, begin))
 
     def update(self) -> None:
         """Updates the parameters by their `.grad`, on the workers; `optimizer.step()` calls it.

@@ -103,6 +103,10 @@ class GradientStores:
                 found.mul_(weight)
             parameter.grad = found
 
+    def gradients(self, names: Iterable[str], number: int, weight: float) -> list[torch.Tensor]:
+        """Copies of the gradients of a set, times a weight."""
+        return [self.stores[name].sets[number] * weight for name in names]
+
     def take(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """The next update takes the parameters' gradients as they are now."""
         for name, parameter in parameters.items():
@@ -119,28 +123,76 @@ class GradientStores:
         return None if gradient is None else places.get(gradient.data_ptr())
 
 
-def with_backward(loss: torch.Tensor, hand_over: Callable[[float], None]) -> torch.Tensor:
-    """A loss whose `backward()` calls a function with the gradient of the loss.
+@dataclass(frozen=True, eq=False)
+class Handing:
+    """What the backward pass of a loss hands over.
+
+    Attributes:
+        stores: Where the gradients are.
+        parameters: What is trained, by name.
+        number: The set that the pass of this loss filled.
+        begin: Called first; raises where the gradients are not there any more.
+    """
+
+    stores: GradientStores
+    parameters: Mapping[str, torch.Tensor]
+    number: int
+    begin: Callable[[], None]
+
+    def hand_over(self, weight: float) -> None:
+        """Adds the gradients, times a weight, to the parameters', as `backward()` does."""
+        self.begin()
+        self.stores.hand_over(self.parameters, self.number, weight)
+
+    def gradients(self, weight: float) -> list[torch.Tensor | None]:
+        """Those of `torch.autograd.grad`; a parameter's own hooks would be called once more."""
+        if hooked := self.parameters.keys() - self.plain.keys():
+            raise InputError(
+                f"loss: parameter {min(hooked)!r} has hooks, which the step has run already; take "
+                "its gradients by backward(), not by torch.autograd.grad"
+            )
+        self.begin()
+        return [*self.stores.gradients(self.parameters, self.number, weight)]
+
+    @property
+    def plain(self) -> dict[str, torch.Tensor]:
+        """Parameters without hooks."""
+        return {n: p for n, p in self.parameters.items() if not p._backward_hooks}
+
+
+def with_backward(loss: torch.Tensor, handing: Handing) -> torch.Tensor:
+    """A loss whose `backward()`, or `torch.autograd.grad` of it, hands gradients over.
 
     Args:
         loss: A scalar without a graph.
-        hand_over: Gives the parameters their gradients, times a number.
+        handing: Gives the parameters their gradients.
     """
-    anchor = torch.zeros((), requires_grad=True)
-    found: torch.Tensor = _Handed.apply(anchor, loss, hand_over)  # type: ignore[no-untyped-call]
-    return found
+    anchor = torch.zeros((), requires_grad=True).clone()
+    parameters = handing.plain.values()
+    return _Handed.apply(anchor, loss, handing, *parameters)  # type: ignore
 
 
 class _Handed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, loss: torch.Tensor, hand_over: Any) -> torch.Tensor:
-        ctx.hand_over = hand_over
+    def forward(
+        ctx: Any, anchor: torch.Tensor, loss: torch.Tensor, handing: Handing, *parameters: Any
+    ) -> torch.Tensor:
+        ctx.anchor, ctx.handing, ctx.count = anchor.grad_fn, handing, len(parameters)
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        ctx.hand_over(float(gradients[0]))
-        return None, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise InputError(
+                "loss: create_graph=True: the gradients of a compiled step have no graph; write "
+                "what depends on them into the model or its loss"
+            )
+        weight, found = float(gradients[0]), [None] * ctx.count
+        if torch._C._will_engine_execute_node(ctx.anchor):
+            ctx.handing.hand_over(weight)
+        else:  # some gradients are asked for, as torch.autograd.grad does
+            found = ctx.handing.gradients(weight)
+        return None, None, None, *found
 
 
 class LiveConstants:

@@ -39,6 +39,7 @@ from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.tracing.batch_state import UNRULED
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
@@ -54,6 +55,8 @@ TYPES = {
 }
 DROPPED = 4  # position of attention's dropout among its arguments
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
+SMALL = 1 << 28
+"""Bytes of parameters of a model that may be made to decide by numbers whether it may be cut."""
 COUNTS = "counts of the whole batch"
 EVEN = (
     "the loss is a mean over counts, such as of words: micro-batches and replicas weigh as many as "
@@ -95,7 +98,7 @@ def chain_of(
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
     whole = workload_of(model, inputs, loss, fake=True)
     workload = with_batch(whole, batch)
-    mixes, notices = _mixes(whole, batch_of(workload), accept_other_loss)
+    mixes, notices = _mixes(model, whole, batch_of(workload), accept_other_loss)
     layers = layers_of(workload, precision)
     if layers.calls.statistics and not mixes and not accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
@@ -160,11 +163,20 @@ def inputs_of(file: PlanFile) -> Any:
     return tuple(made) if None in names else dict(zip(names, made, strict=True))
 
 
-def _mixes(whole: Workload, examples: int, accept: bool) -> tuple[str, tuple[str, ...]]:
-    """Why the batch must stay whole, and what to know; before the model changes its type."""
+def _mixes(
+    model: str | nn.Module, whole: Workload, examples: int, accept: bool
+) -> tuple[str, tuple[str, ...]]:
+    """Why the batch must stay whole, and what to know; before the model changes its type.
+
+    Where rules do not decide and a model is small, its numbers do.
+    """
     if examples == 1:
         return "", ()
     reason, notices = why_not(with_batch(whole, _unlike(whole)))
+    size = sum(p.numel() * p.element_size() for p in whole.model.parameters())
+    if UNRULED in reason and isinstance(model, str) and size < SMALL:
+        real = workload_of(model)
+        reason, notices = why_not(with_batch(real, _unlike(real)))
     if reason and accept:
         return "", (f"accepted although {reason}",)
     return reason, notices

@@ -34,11 +34,12 @@ from gnnplace.sharding.captured.calls import (
     function_name,
 )
 from gnnplace.tracing.attributes import custom_functions, unchanged
-from gnnplace.tracing.blame import blame
+from gnnplace.tracing.blame import UNKNOWN, blame
+from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Replay, prove
 from gnnplace.tracing.step import StepModule
-from gnnplace.tracing.watch import other_generators
+from gnnplace.tracing.watch import other_generators, uncompiled
 
 PREFIX = "model."
 ASIDE = (
@@ -80,15 +81,18 @@ def record_calls(
     Raises:
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
+    check_layouts(step)
     quiet = warnings.catch_warnings()
-    with torch.random.fork_rng(), other_generators(), without_cache(step), quiet:
+    with torch.random.fork_rng(), other_generators(), without_cache(step), quiet, uncompiled():
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)
             graph = _recorded(step, name, stand)
         except CaptureError:
             raise
-        except Exception:  # such as a decision that depends on data
+        except Exception as odd:  # such as an op that has no kernel without numbers
+            if type(odd).__name__ in UNKNOWN:
+                raise CaptureError(blame(odd, step)) from odd
             fake = any(isinstance(p, FakeTensor) for p in step.parameters())
             try:
                 if fake:

@@ -205,6 +205,22 @@ def test_gradients_alone_for_an_optimizer_that_is_not_placed(problem):
     assert found[0] == found[1]
 
 
+def test_autograd_grad_gives_the_gradients_of_eager_pytorch(problem):
+    """Also backward(inputs=...), with a factor; no graph of them, none of hooked parameters."""
+    (given,), mine, theirs = batches(1), net(), net()
+    names = [name for name, _ in mine.named_parameters()]
+    with compiled(mine, problem, adam(mine)) as step:
+        want = torch.autograd.grad(3 * Eager(theirs).loss(given), list(theirs.parameters()))
+        found = torch.autograd.grad(3 * step.loss(given), list(mine.parameters()))
+        torch.testing.assert_close(found, want)
+        (2 * step.loss(given)).backward(inputs=[mine.left.weight])
+        expected = want[names.index("left.weight")] / 3 * 2
+        torch.testing.assert_close(mine.left.weight.grad, expected)
+        assert mine.right.weight.grad is None
+        with pytest.raises(InputError, match="create_graph"):
+            torch.autograd.grad(step.loss(given), [mine.left.weight], create_graph=True)
+
+
 def test_gradients_are_handed_over_once_and_before_the_next(problem):
     given, model = batches(2), net()
     optimizer = adam(model)

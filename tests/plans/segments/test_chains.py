@@ -201,3 +201,31 @@ def test_frozen_parameters_take_their_own_bytes_alone():
     kept += [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
     state = next(iter(plan.file.memory.values())).state
     assert state == 4 * sum(t.numel() for t in kept)
+
+
+def odd_ops(batch: int = 8):
+    """A product of `torch.linalg.householder_product`, which no rule knows."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.linalg.householder_product(self.layer(x), x[:, 0])
+
+    return Model(), (torch.rand(batch, 4, 4), torch.rand(batch, 4, 4)), nn.functional.mse_loss
+
+
+def mixing_ops(batch: int = 8):
+    """The same over pairs of examples."""
+    model, inputs, _ = odd_ops(batch)
+    return model, inputs, lambda out, target: (out.flatten(1) @ out.flatten(1).t()).mean() ** 2
+
+
+def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
+    for build in (odd_ops, mixing_ops):
+        model, inputs, loss = build()
+        named = chain_of(f"{__name__}:{build.__name__}", CLUSTER)
+        given = chain_of(model, CLUSTER, inputs, loss=loss)
+        assert bool(named.mixes) == bool(given.mixes) == (build is mixing_ops)

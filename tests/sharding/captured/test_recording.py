@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -137,13 +138,36 @@ def test_autograd_functions_of_ones_own_are_refused():
         record(Model(), torch.ones(2, requires_grad=True))
 
 
-def test_decisions_that_depend_on_data_run_on_real_tensors():
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda x: x * 2.0 if bool((x > 0).all()) else x - 1.0, "an `if`"),
+        (lambda x: x * x.mean().item(), "number of Python"),
+        (lambda x: x[x > 0].mean(), "boolean mask"),
+    ],
+)
+@pytest.mark.parametrize("real", [False, True])
+def test_decisions_on_numbers_are_refused_as_capture_refuses_them(forward, why, real):
+    """On fake tensors, and on real ones, where a model has something that fake ones cannot do."""
+
     class Model(nn.Module):
         def forward(self, x):
-            return x * 2.0 if bool((x > 0).all()) else x - 1.0
+            if real and isinstance(x, FakeTensor):
+                raise RuntimeError("no kernel without numbers")
+            return forward(x)
 
-    assert kinds(record(Model(), torch.ones(2))) == ["mul"]
-    assert kinds(record(Model(), -torch.ones(2))) == ["sub"]
+    with pytest.raises(CaptureError, match=rf"numbers of a tensor \(.*{why}"):
+        record(Model(), torch.ones(2))
+
+
+def test_numbers_of_constants_may_be_read_on_real_tensors():
+    class Model(nn.Module):
+        def forward(self, x):
+            if isinstance(x, FakeTensor):
+                raise RuntimeError("no kernel without numbers")
+            return x * 2.0 if torch.ones(3).sum().item() > 2 else x - 1.0
+
+    assert kinds(record(Model(), torch.ones(2)))[-1] == "mul"
 
 
 def test_a_model_that_takes_no_memory_can_be_captured():
