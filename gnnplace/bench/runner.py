@@ -80,11 +80,14 @@ class Override:
         """The suite with what is given here."""
         changed: dict[str, Any] = {}
         if self.placers:
-            changed |= {"placers": list(self.placers), "constructions": []}
+            known = {name: own for name, own in suite.methods.items() if name in self.placers}
+            changed |= {"placers": list(self.placers), "constructions": [], "methods": known}
         if self.budgets:
             changed["budgets"] = list(self.budgets)
         if self.seeds:
             changed["seeds"] = list(self.seeds)
+        if self.budgets or self.seeds:
+            changed["methods"] = {}
         if self.part is not None:
             first, step = self.part
             changed["problems"] = suite.problems[first - 1 :: step]

@@ -17,6 +17,7 @@
     placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
     budgets: [0.0, 1.0]       # seconds; equal for all placers
+    methods: {exact: {budgets: [10.0], seeds: [0]}}   # instead, of single placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
     kind: place               # or execute, shard, joint (``kinds``)
     mode: auto                # of executions: measured, emulated, or by the cores there are
@@ -228,6 +229,13 @@ class ProblemEntry(Schema):
         return read_problem(folder / str(self.file))
 
 
+class Method(Schema):
+    """What a placer of a suite has of its own; None: as the suite has it."""
+
+    seeds: Annotated[list[int] | None, Field(min_length=1)] = None
+    budgets: Annotated[list[NonNegative] | None, Field(min_length=1)] = None
+
+
 class SuiteFile(Schema):
     """The keys of a suite file."""
 
@@ -238,6 +246,7 @@ class SuiteFile(Schema):
     constructions: list[str] = []
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
     budgets: Annotated[list[NonNegative], Field(min_length=1)] = [0.0]
+    methods: dict[str, Method] = {}
     timeout: Annotated[float, Field(gt=0)] = 60.0
     kind: Literal["place", "execute", "shard", "joint"] = PLACE
     mode: Literal["auto", "measured", "emulated"] = "auto"
@@ -251,6 +260,8 @@ class SuiteFile(Schema):
     def _some_placer(self) -> SuiteFile:
         if not self.placers and not self.constructions:
             raise ValueError("give placers, constructions or both")
+        if unknown := [name for name in self.methods if name not in self.placers]:
+            raise ValueError(f"methods: {unknown[0]!r} is not among the placers")
         return self
 
     @model_validator(mode="after")
@@ -294,5 +305,8 @@ def read_suite(path: str | Path) -> SuiteFile:
 def cells(suite: SuiteFile) -> list[Cell]:
     """All cells, problem by problem."""
     once = [(name, suite.seeds[0], 0.0) for name in suite.constructions]
-    crossed = list(product(suite.placers, suite.seeds, suite.budgets))
+    crossed = []
+    for name in suite.placers:
+        own = suite.methods.get(name, Method())
+        crossed += list(product([name], own.seeds or suite.seeds, own.budgets or suite.budgets))
     return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]

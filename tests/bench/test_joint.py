@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from gnnplace.bench.joint import hidden_by_backward
 from gnnplace.bench.tables import headline_grids
 from gnnplace.cli.main import run
+from gnnplace.problem.cluster.presets import preset
 
+ONCE = ("single", "one-device", "ddp", "zero-0", "zero-3", "chain", "min-cut", "heft")
 SUITE = """
 name: tiny
 kind: joint
 problems:
   - {model: "mlp?batch=4096&width=512&depth=2", cluster: pcie-a100-2, microbatches: 2}
-constructions: [single, one-device, ddp, zero-3, chain, min-cut, heft]
-placers: [plan]
-budgets: [0.5]
+constructions: [single, one-device, ddp, zero-0, zero-3, chain, min-cut, heft]
+placers: [learned, plan]
+seeds: [0, 1]
+budgets: [0.1]
+methods: {plan: {seeds: [0], budgets: [0.5]}}
 """
 
 
@@ -28,11 +36,14 @@ def rows(tmp_path_factory):
     (folder / "suite.yaml").write_text(SUITE)
     assert run(["bench", str(folder / "suite.yaml"), "-o", str(folder / "r")]) == 0
     lines = (folder / "r" / "tiny.jsonl").read_text().splitlines()
-    return {row["placer"]: row for row in map(json.loads, lines)}
+    return {(row["placer"], row["seed"]): row for row in map(json.loads, lines)}
 
 
 def test_every_method_has_a_row_of_the_same_problem(rows):
-    assert len(rows) == 8
+    """Constructions and plans once, what is drawn for each seed, each with its own budget."""
+    assert sorted(name for name, _ in rows) == sorted([*ONCE, "learned", "learned", "plan"])
+    budgets = {(name, row["budget"]) for (name, _), row in rows.items()}
+    assert budgets == {*((name, 0.0) for name in ONCE), ("learned", 0.1), ("plan", 0.5)}
     assert {row["error"] for row in rows.values()} == {""}
     assert len({row["digest"] for row in rows.values()}) == 1
     assert all(len(row["peak_memory"]) == 2 for row in rows.values())
@@ -40,17 +51,49 @@ def test_every_method_has_a_row_of_the_same_problem(rows):
 
 
 def test_one_device_takes_as_long_by_both_clocks(rows):
-    assert rows["one-device"]["step_time"] == pytest.approx(rows["single"]["step_time"], rel=0.02)
+    alone, single = (rows[name, 0]["step_time"] for name in ("one-device", "single"))
+    assert alone == pytest.approx(single, rel=0.02)
 
 
 def test_searches_are_no_worse_than_what_they_search_among(rows):
-    for name in ("one-device", "ddp", "zero-3", "chain"):
-        assert rows["plan"]["step_time"] <= rows[name]["step_time"] * (1 + 1e-9)
+    for name in ("one-device", "zero-0", "zero-3", "chain"):
+        assert rows["plan", 0]["step_time"] <= rows[name, 0]["step_time"] * (1 + 1e-9)
 
 
 def test_data_parallelism_sums_gradients(rows):
-    """By hand: half the compute at least, and never below it."""
-    assert rows["ddp"]["step_time"] > rows["one-device"]["step_time"] / 2
+    """By hand: half the compute at least, and never below it; hiding them never costs here."""
+    bare, hidden = (rows[name, 0]["step_time"] for name in ("zero-0", "ddp"))
+    assert rows["one-device", 0]["step_time"] / 2 < hidden <= bare
+
+
+def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
+    """Three layers, the last first: the two last fill a bucket; one device has nothing to hide."""
+    mib = 2**20
+    elements = np.array([10.0, 30.0, 5.0]) * mib / 4
+    backward = np.array([3e-3, 2e-3, 1e-3])
+    costs = SimpleNamespace(
+        forward=np.ones(3), backward=backward, weights=np.zeros(3), parameters=elements
+    )
+    chain: Any = SimpleNamespace(
+        costs=lambda kinds, shards, examples: costs,
+        precision="32-true",
+        tied=(),
+        segments=[SimpleNamespace(name=str(k)) for k in range(3)],
+    )
+    stage = SimpleNamespace(rows=[["gpu:0"], ["gpu:1"]], recompute=SimpleNamespace(modules=[]))
+    plan: Any = SimpleNamespace(file=SimpleNamespace(stages=[stage], microbatch_size=1))
+    cluster = preset("nvlink-a100-2")
+    link = cluster.links[0]
+
+    def reduce(size: float) -> float:  # two devices: each sends half there and half back
+        return size / link.bandwidth + 2 * link.latency
+
+    first = 3e-3 + reduce(35 * mib)  # the last two layers are there after three milliseconds
+    end = max(first, 6e-3) + reduce(10 * mib)
+    expected = 6e-3 + reduce(45 * mib) - end
+    assert hidden_by_backward(chain, cluster, plan) == pytest.approx(expected)
+    stage.rows = [["gpu:0"]]
+    assert hidden_by_backward(chain, cluster, plan) == 0.0
 
 
 def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
@@ -58,9 +101,9 @@ def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
     assert grid.title == "Step times on pcie-a100-2, ms, predicted"
     told = {line[0]: line for line in grid.lines}
     assert told["ddp"][-1] == "1.000"
-    ratio = rows["single"]["step_time"] / rows["ddp"]["step_time"]
+    ratio = rows["single", 0]["step_time"] / rows["ddp", 0]["step_time"]
     assert told["single"][-1] == f"{ratio:.3f}"
-    assert told["single"][1] == f"{1e3 * rows['single']['step_time']:.4g}"
+    assert told["single"][1] == f"{1e3 * rows['single', 0]['step_time']:.4g}"
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def chain_of(
     )
 
 
+def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
+    """A captured model for another cluster; the kernels that are known of it stay."""
+    if not isinstance(chain.source, ModelCosts):
+        raise InputError(f"{chain.name}: only a captured model can move to another cluster")
+    old, fabric = chain.source, MeshFabric(cluster)
+    source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
+    source.parts = old.parts
+    return replace(chain, source=source, placed=source.placements, _known={})
+
+
 def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
     """Whether a plan was made with a model's inputs, where both are known.
 
