@@ -25,9 +25,9 @@ from lightning import Trainer, seed_everything
 
 from gnnplace.bench.rows import append, now, provenance
 from gnnplace.bench.statistics import geometric_interval
-from gnnplace.graph.orders import ORDERS as ALL_ORDERS
+from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer, load_policy
@@ -107,7 +107,7 @@ def evolved(policy: PlacementPolicy, seed: int, *, static: bool) -> PlacementPol
     return fitted(module, policy, seed, 60 * GENERATIONS, 60)
 
 
-def first_choice(space: SearchSpace, policy: PlacementPolicy, orders: Any = ORDERS) -> float:
+def first_choice(space: SearchSpace, policy: PlacementPolicy, orders: Any = DECODED) -> float:
     """Predicted seconds of the first choice."""
     rollouts = Rollouts(space, policy, orders)
     return RefiningPasses(rollouts).best(rollouts.greedy()).score
@@ -153,7 +153,7 @@ def variants(seed: int) -> dict[str, Any]:
         ),
         "search of 1 s": lambda s: searched(s, whole, seed),
     }
-    for order in dict.fromkeys((*ORDERS, *ALL_ORDERS)):
+    for order in dict.fromkeys((*DECODED, *FIXED_ORDERS)):
         result[f"order {order} alone"] = lambda s, o=order: first_choice(s, whole, (o,))
     return result
 

@@ -48,7 +48,7 @@ from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import Posterior, fit_parameters
 from gnnplace.measurements.samples import shortest
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.rollouts import ORDERS
+from gnnplace.policy.decode.rollouts import DECODED
 from gnnplace.policy.learned import CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
@@ -186,7 +186,7 @@ def heft(history: History, seed: int, count: int) -> None:
 def policy(history: History, seed: int, count: int) -> None:
     problem, rng = history.bench.problem, np.random.default_rng(seed)
     effort = Effort(samples=2 * count)
-    made = proposals(load_policy(), ORDERS, problem, rng, effort)
+    made = proposals(load_policy(), DECODED, problem, rng, effort)
     simulator = Simulator(problem)
     made.sort(key=lambda p: simulator.step_time(p.device, simulator.order_of(p)))
     for placement in made[:count]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import message_features, static_features
@@ -88,7 +88,7 @@ def parts(whole: Problem) -> dict[str, float]:
         "priorities": lambda: (space.priorities, space.turn_order),
         "walk": lambda: (walk.__init__(space), walk.forward, walk.backward),  # type: ignore[misc]
         "walk units": lambda: (walk.unit_order, walk.place),
-        "orders": lambda: [walk.order(name) for name in ORDERS],
+        "orders": lambda: [walk.order(name) for name in DECODED],
         "clusters": lambda: clusters_of(walk),
         "features": lambda: (static_features(walk, clusters_of(walk)), message_features(walk)),
         "simulate": lambda: space.simulator.run(device, order),

@@ -3,14 +3,10 @@
 All are deterministic (``random`` in its seed) and take O((n + edges) log n) or less. Ties go to the
 op that comes first in the stable topological order, but for ``lexicographic``, which goes by name.
 
-* ``topological``, ``breadth-first`` (Kahn, 1962, with a queue), ``lexicographic`` (of the ready ops
-  the least name), ``upward-rank`` and ``downward-rank`` (Topcuoglu et al., 2002),
-  ``depth-first-rank`` (branches one by one, the longest first) and ``random`` list producers
-  before consumers.
-* ``reverse-topological``, ``depth-first-post`` (an op after all its successors) and
-  ``reverse-upward-rank`` (upward rank in the reversed graph) list consumers before producers.
-* ``depth-first-pre`` lists an op when a depth-first search from the sources first meets it; it does
-  neither.
+``ORDERS`` is the one table of names, with sources and directions: producers before consumers,
+consumers before producers, or neither. Some orders are found while a policy walks, op by op. An
+order of one's own is ``module:function``, of the arguments and the result that these functions
+have; what it gives is checked, and its direction is read off.
 
 Ranks of ops are lengths of paths; costs of ops and edges come in as arrays, in seconds. Upward rank
 (Topcuoglu et al., 2002, eq. 8): cost of the op plus the longest path after it, edges counted.
@@ -20,7 +16,8 @@ Downward rank (eq. 10): the longest path before the op. Both O(n + edges).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,18 +27,9 @@ from gnnplace.errors import InputError
 from gnnplace.graph import kernels
 from gnnplace.graph.computation_graph import ComputationGraph
 from gnnplace.graph.kernels import longest_after, longest_before
+from gnnplace.imports import find_callable, said
 
 Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
-FORWARD_ORDERS = (
-    "topological",
-    "breadth-first",
-    "lexicographic",
-    "upward-rank",
-    "downward-rank",
-    "depth-first-rank",
-    "random",
-)
-BACKWARD_ORDERS = ("reverse-topological", "depth-first-post", "reverse-upward-rank")
 Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
 
 
@@ -162,25 +150,103 @@ def _least_first(graph: ComputationGraph, preferred: NDArray[np.intp]) -> IntArr
     return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, op_of))
 
 
-ORDERS: dict[str, Order] = {
-    "topological": lambda graph, cost, edge_cost, seed: topological(graph),
-    "reverse-topological": lambda graph, cost, edge_cost, seed: reverse_topological(graph),
-    "breadth-first": lambda graph, cost, edge_cost, seed: breadth_first(graph),
-    "depth-first-pre": lambda graph, cost, edge_cost, seed: depth_first_pre(graph),
-    "depth-first-post": lambda graph, cost, edge_cost, seed: depth_first_post(graph),
-    "lexicographic": lambda graph, cost, edge_cost, seed: lexicographic(graph),
-    "upward-rank": lambda graph, cost, edge_cost, seed: upward_rank_order(graph, cost, edge_cost),
-    "downward-rank": lambda graph, cost, edge_cost, seed: downward_rank_order(
-        graph, cost, edge_cost
+class Direction(StrEnum):
+    """Which ends of tensors an order lists first."""
+
+    PRODUCERS = "producers first"
+    CONSUMERS = "consumers first"
+    NEITHER = "neither"
+
+
+class OrderRow(NamedTuple):
+    """A traversal order.
+
+    Attributes:
+        source: where it comes from.
+        direction: which ends of tensors it lists first.
+        make: gives the order of a graph; None where a policy finds it while it walks.
+    """
+
+    source: str
+    direction: Direction
+    make: Order | None = None
+
+
+IN_TIME, EARLY, COORDINATE, LEARNED = "in-time", "earliest-start", "coordinate", "learned-order"
+_FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NEITHER
+_HEFT = "Topcuoglu et al. (2002)"
+ORDERS: dict[str, OrderRow] = {
+    "topological": OrderRow("the stable order", _FORTH, lambda g, cost, edge, seed: topological(g)),
+    "reverse-topological": OrderRow(
+        "the stable order from its end", _BACK, lambda g, cost, edge, seed: reverse_topological(g)
     ),
-    "depth-first-rank": lambda graph, cost, edge_cost, seed: depth_first_rank(
-        graph, cost, edge_cost
+    "breadth-first": OrderRow(
+        "Kahn (1962), with a queue", _FORTH, lambda g, cost, edge, seed: breadth_first(g)
     ),
-    "reverse-upward-rank": lambda graph, cost, edge_cost, seed: reverse_upward_rank_order(
-        graph, cost, edge_cost
+    "depth-first-pre": OrderRow(
+        "as a depth-first search first meets ops",
+        _NEITHER,
+        lambda g, cost, edge, seed: depth_first_pre(g),
     ),
-    "random": lambda graph, cost, edge_cost, seed: random_order(graph, seed),
+    "depth-first-post": OrderRow(
+        "an op after all its successors", _BACK, lambda g, cost, edge, seed: depth_first_post(g)
+    ),
+    "lexicographic": OrderRow(
+        "of the ready ops the least name", _FORTH, lambda g, cost, edge, seed: lexicographic(g)
+    ),
+    "upward-rank": OrderRow(
+        f"{_HEFT}, eq. 8", _FORTH, lambda g, cost, edge, seed: upward_rank_order(g, cost, edge)
+    ),
+    "downward-rank": OrderRow(
+        f"{_HEFT}, eq. 10", _FORTH, lambda g, cost, edge, seed: downward_rank_order(g, cost, edge)
+    ),
+    "depth-first-rank": OrderRow(
+        "branch after branch, the longest first",
+        _FORTH,
+        lambda g, cost, edge, seed: depth_first_rank(g, cost, edge),
+    ),
+    "reverse-upward-rank": OrderRow(
+        "upward rank in the reversed graph",
+        _BACK,
+        lambda g, cost, edge, seed: reverse_upward_rank_order(g, cost, edge),
+    ),
+    "random": OrderRow("a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)),
+    IN_TIME: OrderRow("of the ready ops the one whose time is shortest", _FORTH),
+    EARLY: OrderRow("of the ready ops the one that can start first", _FORTH),
+    COORDINATE: OrderRow("by layer, a layer's ops of all phases together", _NEITHER),
+    LEARNED: OrderRow("Wang et al. (2022): the network's own priorities", _FORTH),
 }
+FIXED_ORDERS = tuple(name for name, row in ORDERS.items() if row.make is not None)
+
+
+def check_order(name: str, *also: str) -> None:
+    """Refuses what is no fixed order, no function ``module:function``, and not of ``also``.
+
+    Raises:
+        InputError: lists the orders, or says what is wrong with the function.
+    """
+    if name in (*FIXED_ORDERS, *also):
+        return
+    if ":" not in name:
+        known = ", ".join((*also, *FIXED_ORDERS))
+        raise InputError(f"order {name!r}: unknown; orders: {known}, or module:function")
+    _own(name)
+
+
+def _own(name: str) -> Order:
+    module, _, function = name.rpartition(":")
+    return find_callable(module, function, f"order {name!r}")
+
+
+def direction(graph: ComputationGraph, order: IntArray) -> Direction:
+    """Which ends of tensors an order lists first, read off. ``order``: [n]"""
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    source, target, _ = graph.edges
+    if (position[source] < position[target]).all():
+        return Direction.PRODUCERS
+    after = (position[source] > position[target]).all()
+    return Direction.CONSUMERS if after else Direction.NEITHER
 
 
 def traversal(
@@ -189,15 +255,28 @@ def traversal(
     """Ops of ``graph`` in the traversal order ``name``. [n]
 
     Args:
-        name: a key of ``ORDERS``.
+        name: of ``FIXED_ORDERS``, or ``module:function``.
         graph: the graph whose ops are ordered.
         cost: seconds of each op. [n]
         edge_cost: seconds of each of ``graph.edges``.
         seed: the seed of the ``random`` order.
 
     Raises:
-        InputError: there is no such order; the names are listed.
+        InputError: there is no such order; the names are listed. A function failed, or gave no
+            permutation of the ops.
     """
-    if name not in ORDERS:
-        raise InputError(f"order {name!r}: unknown; orders: {', '.join(ORDERS)}")
-    return ORDERS[name](graph, cost, edge_cost, seed)
+    check_order(name)
+    make = ORDERS[name].make if name in ORDERS else None
+    if make is not None:
+        return make(graph, cost, edge_cost, seed)
+    try:
+        order = np.asarray(_own(name)(graph, cost, edge_cost, seed))
+    except Exception as error:
+        raise InputError(f"order {name!r}: it failed: {said(error)}") from None
+    ops = np.arange(graph.num_ops)
+    if order.shape != ops.shape or order.dtype.kind not in "iu" or (np.sort(order) != ops).any():
+        raise InputError(
+            f"order {name!r}: it gave no permutation of the graph's {graph.num_ops} ops; return "
+            "each of their numbers once, as integers"
+        )
+    return order.astype(np.int32)

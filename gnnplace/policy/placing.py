@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.graph.orders import ORDERS
+from gnnplace.graph.orders import FIXED_ORDERS, check_order
 from gnnplace.placers.base import Option, Placer, PlacerRow, Result, Speed, parse_name
 from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.plugins import installed, installed_class, named_class
@@ -184,11 +184,10 @@ def _orders(order: str | None) -> tuple[str, ...] | None:
     Raises:
         InputError: there is no such order.
     """
-    if order in (None, AUTO):
+    if order is None or order == AUTO:
         return None
-    if order not in ORDERS:
-        raise InputError(f"order {order!r}: unknown; orders: {AUTO}, {', '.join(ORDERS)}")
-    return (str(order),)
+    check_order(order, AUTO)
+    return (order,)
 
 
 def _learned(order: str | None = None, checkpoint: str | None = None) -> LearnedPlacer:
@@ -205,12 +204,14 @@ def _untrained(order: str | None = None) -> Placer:
     return untrained(orders)
 
 
-def _gnn(order: str | None = None, checkpoint: str | None = None) -> Placer:
+def _gnn(order: str | None = None, checkpoint: str | None = None, trust: int = 0) -> Placer:
     orders = _orders(order)
+    from gnnplace.policy.gnn.custom import trusting
     from gnnplace.policy.gnn.network import load_gnn
     from gnnplace.policy.gnn.placer import GnnPlacer
 
-    policy = None if checkpoint is None else load_gnn(checkpoint)
+    with trusting(bool(trust)):
+        policy = None if checkpoint is None else load_gnn(checkpoint)
     return GnnPlacer(policy, orders[0] if orders else None)
 
 
@@ -220,15 +221,21 @@ def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
     return Best(_learned(order, checkpoint))
 
 
-TOLD = f"Traversal order of the policy: {', '.join(ORDERS)}; by default it chooses among several."
+TOLD = (
+    f"Traversal order of the policy: {', '.join(FIXED_ORDERS)}, or module:function; by default it "
+    "chooses among several."
+)
 ORDER = Option(str, None, TOLD)
 CHECKPOINT = Option(
     str, None, "Folder of a policy, as training exports it; by default the package's own."
 )
+TRUST = Option(
+    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0
+)
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
     PlacerRow("learned", _learned, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
-    PlacerRow("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS),
+    PlacerRow("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS | {"trust": TRUST}),
     PlacerRow(UNTRAINED, _untrained, Speed.SEARCH, options={"order": ORDER}, shown=False),
     PlacerRow("best", _best, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
 )

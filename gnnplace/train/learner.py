@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.policy.decode.aims import ORDERS
+from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
@@ -248,7 +248,7 @@ class PolicyModule(Learner):
         self,
         learning_rate: float = 1e-3,
         steps: int = 3000,
-        orders: tuple[str, ...] = ORDERS,
+        orders: tuple[str, ...] = DECODED,
         start: str | None = None,
         export: str | None = None,
     ) -> None:

@@ -63,12 +63,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.graph.orders import LEARNED
 from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.custom import described, trusting
 from gnnplace.policy.gnn.encoder import Encoder
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
+from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_config, read_gnn
 from gnnplace.policy.gnn.pyg import over_message_passing
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
@@ -180,7 +181,7 @@ class Reinforce(Learner):
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
         check_least(temperature=(temperature, 0.01))
-        with trusting(encoder is not None):
+        with trusting(encoder is not None or order is not None):
             own = None if encoder is None else described(encoder)
             network = begun(start, given | {"order": order, "encoder": own})
         super().__init__(network, learning_rate, steps, export)

@@ -7,7 +7,7 @@ import pytest
 from gnnplace import zoo
 from gnnplace.cli.main import run
 from gnnplace.cli.options import ZOO
-from gnnplace.graph.orders import ORDERS
+from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.policy.placing import placer_names
 from gnnplace.problem.cluster import preset_names
 from gnnplace.problem.formats import READERS
@@ -25,7 +25,7 @@ def helped(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("command", "choices"),
     [
-        ("place", [*placer_names(), *preset_names(), *ZOO, *ORDERS]),
+        ("place", [*placer_names(), *preset_names(), *ZOO, *FIXED_ORDERS]),
         ("compare", [*placer_names(), *preset_names(), *ZOO]),
         ("plan", [*preset_names(), *ZOO]),
         ("shard", [*NETWORKS, *ZOO]),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ from hypothesis import given, settings
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import (
-    BACKWARD_ORDERS,
-    FORWARD_ORDERS,
+    FIXED_ORDERS,
     ORDERS,
+    Direction,
+    check_order,
+    direction,
     downward_rank,
     levels,
     levels_from_sinks,
@@ -82,15 +86,61 @@ DIAMOND = ComputationGraph.from_tensors(
 def test_every_order_is_a_permutation_with_its_direction(seed):
     graph = random_graph(np.random.default_rng(seed), 1 + seed % 30)
     source, target, _ = graph.edges
-    for name in ORDERS:
+    for name in FIXED_ORDERS:
         order = made(name, graph)
         assert order.dtype == np.int32
         assert sorted(order.tolist()) == list(range(graph.num_ops))
         position = position_of(order)
-        if name in FORWARD_ORDERS:
+        if ORDERS[name].direction == Direction.PRODUCERS:
             assert (position[source] < position[target]).all()
-        if name in BACKWARD_ORDERS:
+        if ORDERS[name].direction == Direction.CONSUMERS:
             assert (position[source] > position[target]).all()
+
+
+def test_a_direction_is_read_off():
+    """DIAMOND is numbered from its end."""
+    assert direction(DIAMOND, np.array([3, 1, 2, 0])) == Direction.PRODUCERS
+    assert direction(DIAMOND, np.array([0, 2, 1, 3])) == Direction.CONSUMERS
+    assert direction(DIAMOND, np.array([1, 3, 2, 0])) == Direction.NEITHER
+
+
+MINE = """
+import numpy as np
+def last_first(graph, cost, edge_cost, seed):
+    return np.arange(graph.num_ops)
+def short(graph, cost, edge_cost, seed):
+    return [0, 1]
+def twice(graph, cost, edge_cost, seed):
+    return np.zeros(graph.num_ops, int)
+def fails(graph, cost, edge_cost, seed):
+    return cost["nothing"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sideways", "'sideways': unknown; orders: auto, topological, .*, or module:function"),
+        ("in-time", "unknown"),
+        ("nowhere:order", "cannot import 'nowhere'"),
+        ("mine_orders:missing", "no callable 'missing'"),
+        ("mine_orders:short", "no permutation of the graph's 4 ops"),
+        ("mine_orders:twice", "no permutation"),
+        ("mine_orders:fails", "it failed: IndexError"),
+    ],
+)
+def test_what_is_wrong_with_an_order_is_one_line(tmp_path, monkeypatch, name, said):
+    (tmp_path / "mine_orders.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine_orders", raising=False)
+
+    def used():
+        check_order(name, "auto")
+        made(name, DIAMOND)
+
+    with pytest.raises(InputError, match=said):
+        used()
+    assert made("mine_orders:last_first", DIAMOND).tolist() == [0, 1, 2, 3]
 
 
 @settings(max_examples=30, deadline=None)

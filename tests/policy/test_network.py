@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.aims import ORDERS, Aim
+from gnnplace.policy.decode.aims import DECODED, Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.decode.walk import WalkGraph
@@ -34,7 +34,7 @@ from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
 
 torch.set_num_threads(1)
-AIMS = [Aim(order, limit) for limit in (4, 2, 1) for order in ORDERS]
+AIMS = [Aim(order, limit) for limit in (4, 2, 1) for order in DECODED]
 POLICY = trained_like()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace.graph.orders import ORDERS
+from gnnplace.graph.orders import FIXED_ORDERS
 from gnnplace.train.training_cli import TrainingCLI
 
 TRAINERS = Path(__file__).parents[2] / "trainers"
@@ -55,7 +55,7 @@ def test_the_default_recipe_stops_early_and_saves_by_epochs_and_by_time():
 def test_an_order_goes_on_top_of_any_recipe_in_a_folder_of_its_own(overlay):
     cli = build(TRAINERS / "default.yaml", overlay)
     assert cli.model.orders == (overlay.stem,)
-    assert overlay.stem in ORDERS
+    assert overlay.stem in FIXED_ORDERS
     assert Path(cli.trainer.default_root_dir) == Path("runs/orders", overlay.stem)
     assert Path(cli.model.export).is_relative_to(cli.trainer.default_root_dir)
 

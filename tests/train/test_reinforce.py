@@ -11,10 +11,11 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from gnnplace.errors import MismatchError
+from gnnplace.graph.orders import LEARNED
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.encoder import Encoder, NullEncoder
-from gnnplace.policy.gnn.learned_order import LEARNED, order_gradient
+from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data.random_families import random_problem

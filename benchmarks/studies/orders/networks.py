@@ -42,9 +42,8 @@ from benchmarks.studies.orders.problems import DATASETS, SEARCHED
 from gnnplace.bench.rows import append, identity, now, provenance
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.graph.orders import ORDERS
+from gnnplace.graph.orders import FIXED_ORDERS, LEARNED
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import place
@@ -69,7 +68,7 @@ STUDIED = (
     LEARNED,
     "random",
 )
-KNOWN = (*ORDERS, LEARNED)
+KNOWN = (*FIXED_ORDERS, LEARNED)
 CLUSTER, GROUPS = "nvlink-v100-4", 200  # the machine, and ops of a graph on it
 OWN_GROUPS = (120, 160, 200, 240)  # of the graphs that a family is learned from
 OWN_SHARE = 8  # first training over that on one family, in steps

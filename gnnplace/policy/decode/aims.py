@@ -25,16 +25,16 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
+from gnnplace.graph.orders import COORDINATE, EARLY, IN_TIME
 from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.policy.decode import ready_queue
-from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 
 # The decoder picks the next op itself: see ``ready_queue``.
-RULES = {"in-time": ready_queue.IN_TIME, "earliest-start": ready_queue.EARLY}
-IN_TIME, EARLY = RULES
-ORDERS = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, EARLY, COORDINATE)
+RULES = {IN_TIME: ready_queue.IN_TIME, EARLY: ready_queue.EARLY}
+DECODED = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, EARLY, COORDINATE)
 LEANS = ("", ", whatever the load", ", early starts")
 ANY_LOAD = 1  # index in ``LEANS``
 LEAN_ORDERS = ("upward-rank", IN_TIME)

@@ -14,15 +14,15 @@ import numpy as np
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.orders import BACKWARD_ORDERS, FORWARD_ORDERS
+from gnnplace.graph.orders import COORDINATE, Direction
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.placers.search.space import LARGE, now
 from gnnplace.policy.decode import kernels, ready_queue
-from gnnplace.policy.decode.aims import ANY_LOAD, ORDERS, RULES, Aim, chunk_plan, possible_aims
+from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
-from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.simulation.list_scheduling import justify, list_schedule
 
@@ -97,7 +97,7 @@ class Rollouts:
     """
 
     def __init__(
-        self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = ORDERS
+        self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = DECODED
     ) -> None:
         self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)
@@ -152,10 +152,11 @@ class Rollouts:
         """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""
         if len(finish) < self.space.problem.num_ops:
             return None
-        if aim.order in BACKWARD_ORDERS:
-            finish = -finish
-        elif aim.order not in (*FORWARD_ORDERS, *RULES):
+        direction = self.graph.direction(aim.order)
+        if direction == Direction.NEITHER:
             return None
+        if direction == Direction.CONSUMERS:
+            finish = -finish
         return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
 
     def watch(self, aim: Aim, forced: IntArray) -> Decisions:

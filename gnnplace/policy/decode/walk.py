@@ -22,14 +22,21 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
 from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
-from gnnplace.graph.orders import BACKWARD_ORDERS, downward_rank, traversal, upward_rank
+from gnnplace.graph.orders import (
+    COORDINATE,
+    ORDERS,
+    Direction,
+    direction,
+    downward_rank,
+    traversal,
+    upward_rank,
+)
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation.compiled import mean_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times
 from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
 
-COORDINATE = "coordinate"
 NEAR_PEAK = 0.9  # of the most bytes alive
 
 
@@ -168,7 +175,19 @@ class WalkGraph:
 
     def walk(self, order: str) -> Walk:
         """The walk in the direction of the traversal order of that name."""
-        return self.backward if order in BACKWARD_ORDERS else self.forward
+        backwards = self.direction(order) == Direction.CONSUMERS
+        return self.backward if backwards else self.forward
+
+    @cached_property
+    def own_orders(self) -> dict[str, IntArray]:
+        """Orders of one's own that were asked for, each made once. [m]"""
+        return {}
+
+    def direction(self, order: str) -> Direction:
+        """Which ends of tensors the traversal order of that name lists first."""
+        if order in ORDERS:
+            return ORDERS[order].direction
+        return direction(self.graph, self.order(order))
 
     @cached_property
     def unit_coordinate(self) -> FloatArray:
@@ -223,7 +242,11 @@ class WalkGraph:
             rank = np.empty(self.problem.num_units, dtype=np.int64)
             rank[self.unit_order] = np.arange(len(rank))
             return np.lexsort((self.graph.position, rank[self.unit])).astype(np.int32)
-        return traversal(name, self.graph, self.cost, self.edge_cost, 0)
+        if name in ORDERS:
+            return traversal(name, self.graph, self.cost, self.edge_cost, 0)
+        if name not in self.own_orders:
+            self.own_orders[name] = traversal(name, self.graph, self.cost, self.edge_cost, 0)
+        return self.own_orders[name]
 
 
 @kernel

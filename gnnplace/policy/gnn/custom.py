@@ -152,7 +152,7 @@ def check_trusted(path: str, what: str) -> None:
         return  # what is nowhere is told by who imports it
     raise InputError(
         f"{what}: the checkpoint asks for code outside of this folder; start where its file is, "
-        "or say --trust if you know who wrote it"
+        "or say --trust 1 if you know who wrote it"
     )
 
 

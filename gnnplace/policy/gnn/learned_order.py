@@ -24,7 +24,6 @@ from gnnplace.graph import ComputationGraph, kernels
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import heap_pop, heap_push, zero_floats, zero_ints
 
-LEARNED = "learned-order"
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
 
 

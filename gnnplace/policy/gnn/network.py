@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.graph.orders import ORDERS
+from gnnplace.graph.orders import LEARNED, check_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
-from gnnplace.policy.gnn.custom import made
+from gnnplace.policy.gnn.custom import check_trusted, made
 from gnnplace.policy.gnn.decoder import Decoder, DeviceCount
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder, EncoderInputs
 from gnnplace.policy.gnn.features import (
@@ -35,7 +35,6 @@ from gnnplace.policy.gnn.features import (
     static_features,
 )
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.gnn.learned_order import LEARNED
 from gnnplace.policy.network import GLOBAL, card_of, global_features, read_saved
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -60,13 +59,14 @@ class GnnPolicy(  # type: ignore[call-arg]
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order it was trained under, or ``learned-order``.
+        order: the traversal order it was trained under, ``learned-order``, or a function of one's
+            own, ``module:function``.
         feature_version: version of the features that the parameters were trained on.
         encoder: ``class_path`` and ``init_args`` of an encoder in place of the package's, which
             then says sizes and layers itself.
 
     Raises:
-        InputError: the encoder cannot be made.
+        InputError: an unknown order, or the encoder cannot be made.
         MismatchError: the checkpoint was trained on other features than this package computes.
     """
 
@@ -81,12 +81,15 @@ class GnnPolicy(  # type: ignore[call-arg]
         encoder: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if feature_version != FEATURE_VERSION or order not in (*ORDERS, LEARNED):
+        if feature_version != FEATURE_VERSION:
             raise MismatchError(
-                f"GNN checkpoint: order {order}, feature_version {feature_version}, but this "
-                f"gnnplace has {FEATURE_VERSION}; train it anew (trainers/gnn) or install the "
-                "version that made it"
+                f"GNN checkpoint: feature_version {feature_version}, but this gnnplace has "
+                f"{FEATURE_VERSION}; train it anew (trainers/gnn) or install the version that "
+                "made it"
             )
+        if ":" in order:
+            check_trusted(order.rpartition(":")[0], f"order {order!r}")
+        check_order(order, LEARNED)
         self.order = order
         self.encoder: nn.Module
         if encoder is None:

@@ -25,6 +25,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
+from gnnplace.graph.orders import LEARNED
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
@@ -33,7 +34,7 @@ from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
 from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, first_priority, priority_order
+from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import booleans
 
+from gnnplace.graph.orders import COORDINATE
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import (
     ANY_LOAD,
-    ORDERS,
+    DECODED,
     OVERLAP,
     Aim,
     bottleneck_cuts,
@@ -19,7 +20,7 @@ from gnnplace.policy.decode.aims import (
     device_limits,
     possible_aims,
 )
-from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.random_families import random_problem
 from tests.random_problems import seeds
@@ -35,7 +36,7 @@ def problem_on(devices, microbatches=1):
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("tight", [False, True])
 def test_aims_differ_and_are_within_the_devices(devices, microbatches, tight):
-    aims = possible_aims(problem_on(devices, microbatches), ORDERS, tight=tight)
+    aims = possible_aims(problem_on(devices, microbatches), DECODED, tight=tight)
     assert len(set(aims)) == len(aims)
     assert any(aim.limit == 1 for aim in aims[:2])
     assert {aim.limit for aim in aims} <= set(range(1, devices + 1))
@@ -45,7 +46,7 @@ def test_aims_differ_and_are_within_the_devices(devices, microbatches, tight):
 
 def test_chunks_of_fewest_transfers_are_for_tight_memory_without_microbatches():
     def any_load(microbatches, tight):
-        aims = possible_aims(problem_on(4, microbatches), ORDERS, tight=tight)
+        aims = possible_aims(problem_on(4, microbatches), DECODED, tight=tight)
         return [a.limit for a in aims if a.order == COORDINATE and a.lean == ANY_LOAD]
 
     assert sorted(any_load(1, True)) == [2, 4]

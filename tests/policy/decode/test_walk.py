@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
+from gnnplace.graph.orders import COORDINATE
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.walk import COORDINATE, WalkGraph
+from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import problem_from_data
 from gnnplace.simulation.transfer import LATENCY
 from gnnplace.train.data.random_families import random_problem as family_problem

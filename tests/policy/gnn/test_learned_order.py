@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
+from gnnplace.graph.orders import LEARNED
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.learned_order import LEARNED, drawn_order, order_gradient, priority_order
+from gnnplace.policy.gnn.learned_order import drawn_order, order_gradient, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.gnn.rollouts import Episodes
 from tests.policy.gnn.test_decoder import greedily_seen, random_network

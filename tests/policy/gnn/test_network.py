@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnplace.errors import FormatError, MismatchError
+from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -29,7 +29,8 @@ def test_checkpoint_round_trip(tmp_path):
     ("change", "error", "message"),
     [
         ({"feature_version": "99"}, MismatchError, "feature_version 99"),
-        ({"order": "sideways"}, MismatchError, "order sideways"),
+        ({"order": "sideways"}, InputError, "order 'sideways': unknown; orders: learned-order, "),
+        ({"order": "posix:getcwd"}, InputError, "code outside of this folder"),
         ({"hidden": 8}, MismatchError, "do not fit"),
         ({"memory": 0}, FormatError, "config.json: memory"),
         ({"colour": 1}, FormatError, "config.json: colour: unknown key"),
