@@ -67,14 +67,20 @@ class ChangedWarning(UserWarning):
 
 
 def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = "") -> GnnplaceError:
-    """One error for all faults of an input.
+    """One error for all faults of an input; those that differ by their key path alone are a line.
 
     Args:
         kind: its class.
         faults: one line each, at least one.
         source: what the lines begin with, such as the name of a file.
     """
-    lines = [f"{source}: {fault}" if source else fault for fault in faults]
+    alike: dict[str, list[str]] = {}
+    for fault in faults:
+        alike.setdefault(fault.partition(": ")[2] or fault, []).append(fault)
+    lines = [
+        (f"{source}: " if source else "") + first + (f" (so have {len(rest)} more)" if rest else "")
+        for first, *rest in alike.values()
+    ]
     more = len(lines) - 1
     error = kind(lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else ""))
     error.faults = tuple(lines)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from gnnplace.errors import InputError
+from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import descriptor_of, in_place, write_arrays, write_json, write_text
 
 
@@ -93,3 +93,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 def test_what_is_written_in_place(tmp_path):
     assert in_place("/dev/null")
     assert not in_place(tmp_path / "nothing")
+
+
+def test_faults_that_differ_by_their_place_alone_are_one_line():
+    faults = [f"ops[{i}].time: too large" for i in range(3)] + ["ops[1].name: no text"]
+    error = of_faults(FormatError, faults, "p.json")
+    assert error.faults == (
+        "p.json: ops[0].time: too large (so have 2 more)",
+        "p.json: ops[1].name: no text",
+    )
+    assert str(of_faults(FormatError, faults[:3])) == "ops[0].time: too large (so have 2 more)"

@@ -187,13 +187,14 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
 
 def in_double(workload: Workload) -> Workload:
     """A copy in double precision."""
-
-    def double(value: Any) -> Any:
-        real = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.double() if real else value
-
-    inputs = pytree.tree_map(double, workload.inputs)
+    inputs = pytree.tree_map(doubled, workload.inputs)
     return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
+
+
+def doubled(value: Any) -> Any:
+    """A real tensor in double precision; anything else as it is."""
+    real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if real else value
 
 
 def _share(batch: Any, share: int, what: str) -> int:

@@ -173,19 +173,18 @@ def whole_batch(case: Drawn) -> Step:
     return value.detach(), _gradients(step)
 
 
-def doubled(seed: int) -> Drawn:
-    """The model of a seed in float64."""
-    case = drawn(seed)
+def in_double(case: Drawn) -> Drawn:
+    """A model in float64."""
     inputs = tuple(t.double() if t.is_floating_point() else t for t in case.inputs)
     return replace(case, model=case.model.double(), inputs=inputs)
 
 
 def off_in_double(seed: int, count: int, method: Optimizer) -> dict[str, float]:
     """What is off in float64: a gradient that vanishes is nothing but rounding in float32."""
-    case = doubled(seed)
+    case = in_double(drawn(seed))
     work = Workload("random", case.model, case.inputs, case.loss)
     made = run_program(microbatched(capture_workload(work, count, optimizer=method), count))
-    found = errors((made.loss, made.gradients), whole_batch(doubled(seed)))
+    found = errors((made.loss, made.gradients), whole_batch(in_double(drawn(seed))))
     return {name: error for name, error in found if error > DOUBLE_ROUNDING}
 
 

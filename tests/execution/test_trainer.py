@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import transformers.trainer
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -30,11 +31,15 @@ def rows():
     return found
 
 
-def trained(kind, folder, **options):
+def small():
     torch.manual_seed(0)
     sizes = {"n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64}
     off = {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **off, bos_token_id=0, eos_token_id=0))
+    return GPT2LMHeadModel(GPT2Config(**sizes, **off, bos_token_id=0, eos_token_id=0))
+
+
+def trained(kind, folder, **options):
+    model = small()
     arguments = TrainingArguments(
         str(folder),
         per_device_train_batch_size=2,
@@ -68,3 +73,16 @@ def test_the_trainer_of_the_page_is_the_plain_one_to_the_last_bit(tmp_path, monk
     assert all(map(torch.equal, placed.state_dict().values(), plain.state_dict().values()))
     kept = GPT2LMHeadModel.from_pretrained(tmp_path / "placed" / "checkpoint-4")
     assert all(map(torch.equal, kept.state_dict().values(), plain.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("label_smoothing_factor", {"label_smoothing_factor": 0.1}), ("bf16", {"bf16": True}),
+     ("torch_compile", {"torch_compile": True}), ("compute_loss_func", {})],
+)  # fmt: skip
+def test_arguments_that_workers_do_not_obey_are_refused(name, given, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
+    arguments = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, **given)
+    options = {} if given else {"compute_loss_func": lambda *found, **more: found[0].loss}
+    with pytest.raises(ValueError, match=f"do not obey {name}"):
+        placed_trainer()(small(), arguments, **options)

@@ -148,3 +148,40 @@ def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str)
     assert reason in found.reason
     assert found.passed
     assert "not compared" in found.summary()
+
+
+class Steep(nn.Module):
+    """A norm of large, nearly equal numbers: float32 has few digits left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.low, self.norm, self.high = nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.high(torch.relu(self.norm(self.low(x) * 1e-3 + 3.0)))
+
+
+@pytest.mark.parametrize(("fault", "passed"), [(1.0, True), (1.2, False)])
+def test_what_eager_itself_computes_badly_is_measured_from_double_precision(
+    fault: float, passed: bool
+) -> None:
+    """The run is another float32 computation of the step: constants added in another order."""
+    model, inputs = Steep(), (torch.randn(8, 4), torch.arange(8) % 3)
+    work = Workload("Steep", model, inputs, nn.functional.cross_entropy)
+    program = capture_workload(work)
+
+    class Other(Steep):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.high(torch.relu(self.norm((self.low(x) * 1e-3 + 1.0) + 2.0)))
+
+    other = Other()
+    loss = work.loss(other(inputs[0]), inputs[1])
+    loss.backward()
+    gradients = {n: p.grad for n, p in other.named_parameters() if p.grad is not None}
+    gradients["low.weight"] *= fault
+    values = StepValues(loss=float(loss.detach()), gradients=gradients)
+    assert program.batch is not None
+    found = beside_whole_batch(program, values)
+    assert found.passed is passed, found.summary()
+    assert found.tolerance >= 1e-4
