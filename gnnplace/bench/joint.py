@@ -12,8 +12,9 @@ step by both clocks, and their ratio is what is left between them. Times are pre
 ``ddp`` is data parallelism as PyTorch runs it (Li et al., VLDB 2020): gradients of 25 MiB are
 all-reduced in the order in which the last backward pass makes them, and hide under the rest of it;
 ``zero-0`` is the same with nothing hidden, as the planner prices every exchange (what published
-runs of Megatron and FSDP take is nearer to that). A model is captured once for all its machines
-that follow one another in a suite.
+runs of Megatron and FSDP take is nearer to that). ``pase`` and ``weird-trick`` split every call
+over all devices (module ``pase``). A model is captured once for all its machines that follow one
+another in a suite.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnplace.bench.pase import PASE, TRICK, split_step
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
@@ -49,7 +51,7 @@ from gnnplace.tracing.program import Program
 ALONE, BARE, DDP = "one-device", "zero-0", "ddp"
 ELSEWHERE = "pcie-a100-2"  # devices that are not here: nothing is allocated
 SPENT = ("seconds", "processor_seconds")
-PLANNED = ("plan", *BASELINES, BARE, ALONE)
+PLANNED = ("plan", *BASELINES, BARE, ALONE, PASE, TRICK)
 Data = dict[str, Any]
 
 
@@ -141,6 +143,10 @@ class Joint:
         Raises:
             InfeasibleError: no plan of the method fits.
         """
+        if cell.placer in (PASE, TRICK):
+            seconds, held_bytes = split_step(self.chain, self.cluster, cell.placer)
+            peak = [held_bytes] * self.cluster.num_devices
+            return {"step_time": seconds, "feasible": True, "peak_memory": peak}
         told: Data = {}
         if cell.placer == ALONE:
             words = f"dp=1,tp=1,pp=1,microbatch_size={self.chain.batch}"

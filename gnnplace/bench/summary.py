@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
 from gnnplace.bench.rows import FIRST, read_rows, results_file
 from gnnplace.bench.standings import (
     RIVAL,
@@ -247,7 +248,7 @@ def print_standings(
 def _section(name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool) -> Section:
     found = standings(rows, best, rival)
     title = f"{name}: {describe(rows, found)}"
-    grids = tables(rows, best, rival, f"{title}; against {rival}")
+    grids = [*tables(rows, best, rival, f"{title}; against {rival}"), *headline_grids(rows)]
     return Section(name, title, grids, _plots(rows, found, best, title) if drawn else {})
 
 
@@ -258,6 +259,7 @@ def _plots(
     return {
         "seconds": svg(quality_plot(found, title)),
         "profiles": svg(profile_plot(profiles, title)),
+        **{name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()},
     }
 
 

@@ -39,12 +39,11 @@ from gnnplace.bench.standings import (
     standings,
     step_times,
 )
-from gnnplace.bench.statistics import Interval, geometric_interval, nested_geometric_interval
+from gnnplace.bench.statistics import Interval, nested_geometric_interval
 from gnnplace.measurements.samples import FEWEST, agreement
 from gnnplace.report.html import Html, heading, table
 
 LABELS = ("family", "cluster")
-PARALLEL = "ddp"  # data parallelism, as the planner calls it
 Row = Mapping[str, Any]
 Groups = dict[Entrant, dict[ProblemId, list[float]]]
 
@@ -149,7 +148,6 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
         _pairing_grid(rows, rival),
         _profile_grid(rows, best),
         *(_breakdown_grid(rows, best, label) for label in LABELS),
-        *headline_grids(rows),
         _fidelity_grid(rows),
         _failure_grid(rows),
     ]
@@ -216,38 +214,6 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
     return Grid(f"Over best known, by {label}", ("placer", *found), lines)
-
-
-def headline_grids(rows: Sequence[Row]) -> list[Grid]:
-    """Step times of every method and model, a table a machine; where data parallelism was run."""
-    if not any(row["placer"] == PARALLEL for row in rows):
-        return []
-    machines = dict.fromkeys(str(row["cluster"]) for row in rows if "cluster" in row)
-    return [_headline_grid([r for r in rows if r.get("cluster") == m], m) for m in machines]
-
-
-def _headline_grid(rows: Sequence[Row], machine: str) -> Grid:
-    """Of each method the largest budget; the ratio is over data parallelism, where both fit."""
-    most: dict[str, float] = {}
-    for row in rows:
-        most[row["placer"]] = max(row["budget"], most.get(row["placer"], 0.0))
-    times = {
-        who: {p[0]: seconds for p, seconds in step_times(
-            [row for row in rows if (row["placer"], row["budget"]) == (who, budget)]
-        ).items()}
-        for who, budget in most.items()
-    }  # fmt: skip
-    models = dict.fromkeys(str(row["problem"]) for row in rows)
-    names = {row["problem"]: str(row.get("family", row["problem"])) for row in rows}
-    base, lines = times.get(PARALLEL, {}), []
-    for who, own in times.items():
-        ratio = geometric_interval([own[p] / base[p] for p in own if p in base])
-        shown = [f"{1e3 * own[p]:.4g}" if p in own else "-" for p in models]
-        known = ratio.mean if ratio else np.inf
-        lines.append((known, [who, *shown, interval_text(ratio)]))
-    heads = ("method", *(names[p] for p in models), "over data parallelism")
-    ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
-    return Grid(f"Step times on {machine}, ms, predicted", heads, ordered)
 
 
 def _entrant(who: Entrant) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
 from gnnplace.bench.joint import hidden_by_backward
-from gnnplace.bench.tables import headline_grids
 from gnnplace.cli.main import run
 from gnnplace.problem.cluster.presets import preset
+from gnnplace.report.pictures import svg
 
 ONCE = ("single", "one-device", "ddp", "zero-0", "zero-3", "chain", "min-cut", "heft")
 SUITE = """
@@ -97,13 +98,24 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
 
 
 def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
-    (grid,) = headline_grids(list(rows.values()))
+    short, grid = headline_grids(list(rows.values()))
+    assert short.headings[:3] == ("method", "pcie-a100-2", "all")
+    assert {line[0]: line[-1] for line in short.lines}["learned"] == "0 of 2"
     assert grid.title == "Step times on pcie-a100-2, ms, predicted"
     told = {line[0]: line for line in grid.lines}
     assert told["ddp"][-1] == "1.000"
     ratio = rows["single", 0]["step_time"] / rows["ddp", 0]["step_time"]
     assert told["single"][-1] == f"{ratio:.3f}"
     assert told["single"][1] == f"{1e3 * rows['single', 0]['step_time']:.4g}"
+
+
+def test_a_picture_has_a_dot_for_every_method_that_is_drawn(rows):
+    machines = machines_of(list(rows.values()))
+    picture = svg(headline_plot(machines["pcie-a100-2"], "pcie-a100-2"))
+    ratio = rows["plan", 0]["step_time"] / rows["ddp", 0]["step_time"]
+    assert f"plan, mlp: {ratio:.3f} of data parallelism" in picture
+    assert "min-cut, mlp" in picture
+    assert "chain, mlp" not in picture
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:

@@ -185,8 +185,8 @@ class ModelCosts:
         """
         run = range(*self.cuts.runs[number])
         aside = [self.part(i, (None,), kind, mesh) for i in run if i in self.cuts.aside]
-        summed, updates = self._beside(self._calls(number), split, kind, mesh)
-        stored = self.parts.beside(self._stored(run), kind)
+        summed, updates = self.beside(self._calls(number), split, kind, mesh)
+        stored = self.parts.beside(self.stored(run), kind)
         late = [summed, *(p.whole for p in parts)]
         forward = _pass([stored, *(p.forward for p in (*parts, *aside))], late=False)
         whole = _pass(late, late=True)
@@ -194,7 +194,7 @@ class ModelCosts:
         idle = whole - sum(t.late for t in late)
         return forward, backward, whole - backward, updates.kernels, updates.late - idle
 
-    def _stored(self, run: Iterable[int]) -> list[Kernel]:
+    def stored(self, run: Iterable[int]) -> list[Kernel]:
         """A kernel for every buffer that calls change, as ops of a placement have one.
 
         Eager PyTorch has none, but a module that keeps such buffers takes as long on the host: with
@@ -213,7 +213,7 @@ class ModelCosts:
                 ]
         return stored
 
-    def _beside(
+    def beside(
         self, calls: Sequence[int], split: Sequence[Configuration], kind: str, mesh: tuple[int, int]
     ) -> tuple[Times, Times]:
         """Sums of the gradients of what several calls read; updates of trained parameters."""

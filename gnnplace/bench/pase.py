@@ -1,0 +1,154 @@
+"""Splits of a captured step's calls over all devices of one kind, by the planner's kernels.
+
+``pase`` is the exact elimination of ``gnnplace.sharding`` (Elango, 2021, arXiv 2407.04001): every
+call has one label that all devices divide, its examples or any other, and the sum of kernels, of
+exchanges between calls and of gradients' all-reduces is least. ``weird-trick`` is a choice in the
+same tables (Krizhevsky, 2014, arXiv 1404.5997): fully connected layers divide their outputs,
+everything else the examples. Of kernels K, exchanges E, launches H and the optimizer's U::
+
+    step = max(K, H) + E + U
+
+Nothing overlaps, and there are no micro-batches: the paper has neither. Complexity: that of the
+elimination, tables once for each kind of call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.memory import PARAMETER as STATE
+from gnnplace.costs.memory import state_bytes
+from gnnplace.errors import InfeasibleError
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.parts import Part
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.problem.cluster import Cluster
+from gnnplace.sharding import best_strategy
+from gnnplace.sharding.captured.calls import PARAMETER
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.layout import Configuration, parts_in, read_layout
+from gnnplace.sharding.captured.problem import (
+    CapturedProblem,
+    captured_parts,
+    captured_tables,
+    completed,
+)
+
+PASE, TRICK = "pase", "weird-trick"
+CONNECTED = ("linear", "addmm")
+
+
+@dataclass(frozen=True)
+class Fabric(MeshMachine):
+    """Collectives of all devices of a cluster."""
+
+    fabric: MeshFabric | None = None
+
+    def collective(self, op: str, devices: int, size: float) -> float:
+        """Seconds of a collective of all devices."""
+        assert self.fabric is not None
+        return self.fabric.collective(op, size, range(devices))
+
+
+@dataclass(eq=False)
+class WholeStep(CapturedProblem):
+    """All calls of a step over all devices.
+
+    Attributes:
+        source: what prices its calls.
+        kind: the kind of all devices.
+    """
+
+    source: ModelCosts | None = None
+    kind: str = ""
+
+    def part(self, call: int, split: Configuration) -> Part:
+        """What one device does of a call."""
+        assert self.source is not None
+        source, (devices,), (label,) = self.source, self.mesh, split
+        if label is not None and label == self.graph.ops[call].batch:
+            return source.parts.part((call, None), self.kind, 1, source.batch // devices)
+        return source.parts.part((call, label), self.kind, devices, source.batch)
+
+    def compute(self, op: int) -> FloatArray:
+        """Seconds of a call's kernels, by what is divided. [K]"""
+        parts = [self.part(op, c) for c in self.options[op]]
+        return np.array([p.forward.kernels + p.whole.kernels for p in parts])
+
+    def trick(self) -> tuple[int, ...]:
+        """Outputs of fully connected layers, examples of all else; whole where neither can be."""
+        assert self.source is not None
+        chosen, calls = [], self.source.layers.calls.calls
+        if not any("conv" in call.kind for call in calls):
+            raise InfeasibleError("one weird trick is a recipe for networks with convolutions")
+        for call, op, options in zip(calls, self.graph.ops, self.options, strict=True):
+            outputs = op.shape.results[0][-1:] if call.kind in CONNECTED else (op.batch,)
+            wanted = tuple(outputs)
+            chosen.append(wanted if wanted in options else (None,))
+        return completed(self, chosen)
+
+
+def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, float]:
+    """Predicted seconds of a step, and bytes of a device's state and of what calls make.
+
+    Args:
+        chain: the step's calls.
+        cluster: all of whose devices share every call.
+        method: ``PASE`` or ``TRICK``.
+
+    Raises:
+        InfeasibleError: there is no such split, or it does not fit.
+    """
+    source, count = chain.source, cluster.num_devices
+    assert isinstance(source, ModelCosts)
+    kinds = {device.kind for device in cluster.devices}
+    if len(kinds) > 1:
+        raise InfeasibleError("equal parts of every call want devices of one kind")
+    if chain.mixes or chain.batch % count:
+        why = chain.mixes or f"{chain.batch} examples are no equal parts for {count} devices"
+        raise InfeasibleError(f"the batch stays whole: {why}")
+    machine = Fabric(fabric=MeshFabric(cluster))
+    (kind,) = kinds
+    step = WholeStep(source.layers.operations, (count,), machine, source=source, kind=kind)
+    if method == TRICK:
+        chosen = step.trick()
+    else:
+        chosen = best_strategy(captured_tables(step)).configuration
+    found = captured_parts(step, chosen)
+    calls, split = (
+        range(len(step.graph.ops)),
+        [o[k] for o, k in zip(step.options, chosen, strict=False)],
+    )
+    parts = [step.part(i, c) for i, c in zip(calls, split, strict=True)]
+    stored = source.parts.beside(source.stored(calls), kind)
+    summed, updates = source.beside(calls, split, kind, (count, 1))
+    kernels = found.compute + stored.kernels + summed.kernels
+    host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
+    seconds = max(kernels, host) + found.total - found.compute
+    own = _elements(step, split)
+    state = state_bytes(
+        own, optimizer=chain.optimizer, precision=chain.precision, zero=0, replicas=1
+    )
+    held = state + found.memory - STATE[chain.precision][0] * own * machine.state
+    lack = held - min(device.memory - device.reserve for device in cluster.devices)
+    if lack > 0:
+        raise InfeasibleError(f"a device lacks {lack / 1e9:.3g} GB")
+    return seconds + max(updates.kernels, updates.late), held
+
+
+def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
+    """Trained elements of a device; of a parameter that several calls read the most of any."""
+    own: dict[int, float] = {}
+    for op, chosen in zip(step.graph.ops, split, strict=True):
+        for value, axes in zip(op.reads, op.shape.reads, strict=True):
+            info = step.graph.values[value]
+            if info.source == PARAMETER and info.gradient:
+                size = prod(info.shape) / parts_in(read_layout(axes, chosen), step.mesh)
+                own[value] = max(own.get(value, 0.0), size)
+    return sum(own.values())
