@@ -74,6 +74,9 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.problem.constraints.constraints import check_headroom as check_headroom
     from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
     from gnnplace.problem.formats import convert as convert
+    from gnnplace.problem.formats import from_networkx as from_networkx
+    from gnnplace.problem.formats import from_pyg as from_pyg
+    from gnnplace.problem.formats import to_pyg as to_pyg
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import Placement as Placement
     from gnnplace.problem.placement import placed_microbatches as placed_microbatches

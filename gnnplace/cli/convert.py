@@ -1,4 +1,4 @@
-"""``gnnplace convert``: public profiles as problems."""
+"""``gnnplace convert``: public profiles and graphs of others as problems."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gnnplace.cli.options import add_output
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
-SUMMARY = "Reads a public profile and writes it as a problem."
+SUMMARY = "Reads a public profile or graph and writes it as a problem."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("file", help="The profile to read.")
+    parser.add_argument("file", help="The profile or graph to read.")
     parser.add_argument(
         "--from", dest="format", required=True, help=f"Its format: {', '.join(READERS)}."
     )

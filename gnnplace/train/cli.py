@@ -37,6 +37,23 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", category=ExperimentalWarning)
 
 
+PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a checkout
+
+
+def with_recipes(args: list[str]) -> list[str]:
+    """Arguments in which ``trainers/NAME.yaml`` is the package's own where there is no such file."""
+    return [_recipe(arg) for arg in args]
+
+
+def _recipe(arg: str) -> str:
+    option, equals, path = arg.rpartition("=")
+    if not (path.startswith("trainers/") and path.endswith(".yaml")) or Path(path).exists():
+        return arg
+    own = [Path(__file__).parent / place / path.removeprefix("trainers/") for place in PLACES]
+    found = next((one.resolve() for one in own if one.exists()), path)
+    return f"{option}{equals}{found}"
+
+
 COMMANDS = ("fit", "validate", "test", "predict", "sweep")
 
 
@@ -93,7 +110,7 @@ def main(args: list[str]) -> None:
         given = f"train {args[0]}: unknown" if args else "train: what?"
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
     quiet()
-    before = sys.argv[1:]
+    before, args = sys.argv[1:], with_recipes(args)
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:

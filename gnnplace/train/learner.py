@@ -30,7 +30,7 @@ from gnnplace.train.data_module import ProblemSample
 
 SHIPPED = "shipped"  # the network of the package, as a start
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
-DECAY = 0.99  # of the moving average, a step
+DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
 
 
@@ -79,11 +79,12 @@ class Learner(LightningModule):
         Here and not when the batch ends: checkpoints are written before that.
         """
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        share = 1.0 - min(DECAY, (1.0 + self.global_step) / (10.0 + self.global_step))
         with torch.no_grad():
             for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
-                mean.lerp_(now, 1.0 - DECAY)
+                mean.lerp_(now, share)
             for mean, now in zip(self.average.buffers(), self.policy.buffers(), strict=True):
-                _ = mean.lerp_(now, 1.0 - DECAY) if mean.is_floating_point() else mean.copy_(now)
+                _ = mean.lerp_(now, share) if mean.is_floating_point() else mean.copy_(now)
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
         """Randomness of one problem, the same whenever it is met."""

@@ -20,7 +20,6 @@ from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train import Reinforce, reinforce
 from gnnplace.train.data.random_families import random_problem
 from gnnplace.train.data_module import ProblemSample
-from gnnplace.train.learner import DECAY
 from gnnplace.train.reinforce import (
     EVEN,
     Lesson,
@@ -250,7 +249,7 @@ class Normed(nn.Module):
 
 
 def test_statistics_are_averaged_as_parameters_are(monkeypatch):
-    """After two steps: DECAY of the old, the rest of the new, each time; counts are copied."""
+    """Where no step was counted a tenth of the old stays, each time; counts are copied."""
     monkeypatch.setattr(LightningModule, "optimizer_step", lambda *given: None)
     made = Reinforce(encoder=Normed)
     mean, now = made.average.encoder.norm, made.policy.encoder.norm
@@ -258,7 +257,7 @@ def test_statistics_are_averaged_as_parameters_are(monkeypatch):
     now.num_batches_tracked.fill_(3)
     for _ in range(2):
         made.optimizer_step(0, 0, None)
-    expected = torch.full((4,), 9.0 - 8.0 * DECAY**2)
+    expected = torch.full((4,), 9.0 - 8.0 * 0.1**2)
     assert torch.allclose(mean.running_var, expected)
     assert int(mean.num_batches_tracked) == 3
 

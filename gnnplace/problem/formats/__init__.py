@@ -10,13 +10,25 @@ from pathlib import Path
 from gnnplace.errors import InputError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.formats.attributed import from_networkx as from_networkx
+from gnnplace.problem.formats.attributed import read_graphml, read_node_link
+from gnnplace.problem.formats.chakra import read_chakra
 from gnnplace.problem.formats.dnn_partitioning import read_dnn_partitioning as read_dnn_partitioning
+from gnnplace.problem.formats.onnx import read_onnx
 from gnnplace.problem.formats.pipedream import read_pipedream as read_pipedream
+from gnnplace.problem.formats.pyg import from_pyg as from_pyg
+from gnnplace.problem.formats.pyg import read_pyg
+from gnnplace.problem.formats.pyg import to_pyg as to_pyg
 
 Reader = Callable[[str | Path, Cluster | None], Problem]
 READERS: dict[str, Reader] = {
     "pipedream": read_pipedream,
     "dnn-partitioning": read_dnn_partitioning,
+    "networkx": read_node_link,
+    "graphml": read_graphml,
+    "onnx": read_onnx,
+    "chakra": read_chakra,
+    "pyg": read_pyg,
 }
 
 

@@ -1,0 +1,246 @@
+"""Graphs of others as problems: networkx, its node-link JSON, and GraphML.
+
+A node is an op. Its ``time`` is seconds on every kind of device, or ``time.KIND`` on one. Without a
+time it has ``flops`` and ``bytes`` (read and written), and takes what a kind's roofline says, which
+is marked ``estimated``:
+
+    seconds = max(launch, flops / peak float32 rate, bytes / memory bandwidth)
+
+``state`` is bytes that stay, ``phase``, ``colocate`` and ``module`` as in problem files. An edge
+has ``bytes``; edges of a node with one ``tensor`` carry the same tensor, others one each. A node
+with ``output`` sends one tensor of so many bytes along all edges without bytes. Other attributes
+are ignored. Complexity: O(nodes + edges). Deviation: a roofline knows no kernel: what is
+measured is often twice as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import ParseError
+
+import networkx as nx
+import numpy as np
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_json
+from gnnplace.graph import ComputationGraph
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.gpus import FLOAT32, figures
+from gnnplace.problem.cluster.presets import load_cluster
+from gnnplace.problem.problem import FORWARD, PHASES, Problem, build_problem
+
+DEFAULT_CLUSTER = "pcie-v100-4"
+TIME = "time"
+
+
+@dataclass(frozen=True)
+class GivenOp:
+    """An op as a file of others says it.
+
+    Attributes:
+        name: of its own.
+        where: its key's path, for errors.
+        keys: ``time``, ``time.KIND``, ``flops``, ``bytes``, ``state``, ``phase``, ``colocate``,
+            ``module``, and others that mean nothing.
+    """
+
+    name: str
+    where: str
+    keys: Mapping[str, Any]
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number, not negative.
+
+        Raises:
+            InputError: it is none, or is missing and has no default.
+        """
+        return number(self.keys, key, self.where, default)
+
+    def seconds(self, kind: str) -> tuple[float, bool]:
+        """Seconds on a kind of device, and whether they are estimated.
+
+        Raises:
+            InputError: it has neither a time for the kind nor flops and bytes.
+        """
+        for key in (f"{TIME}.{kind}", TIME):
+            if key in self.keys:
+                return self.number(key), False
+        if "flops" not in self.keys or "bytes" not in self.keys:
+            lacks = "flops" if "bytes" in self.keys else "bytes" if "flops" in self.keys else TIME
+            raise InputError(
+                f"{self.where}.{lacks}: missing; give time or time.{kind} in seconds, or flops and "
+                "bytes"
+            )
+        return roofline(kind, self.number("flops"), self.number("bytes")), True
+
+
+def number(keys: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+    """A finite number of ``keys``, not negative; ``where`` is the path of ``keys``."""
+    if key not in keys and default is not None:
+        return default
+    if key not in keys:
+        raise InputError(f"{where}.{key}: missing")
+    try:
+        value = float(keys[key])
+    except (TypeError, ValueError):
+        value = math.nan
+    if isinstance(keys[key], bool) or not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{where}.{key}: {keys[key]!r}: must be a finite number, not negative")
+    return value
+
+
+def roofline(kind: str, flops: float, size: float) -> float:
+    """Seconds at least of an op on a kind of device; ``size``: bytes read and written.
+
+    Raises:
+        InputError: nothing is known of the kind.
+    """
+    gpu = figures(kind)
+    return max(gpu.launch, flops / gpu.flops(FLOAT32), size / gpu.bandwidth)
+
+
+def problem_of(
+    name: str,
+    ops: list[GivenOp],
+    tensors: Iterable[tuple[int, float, list[int]]],
+    cluster: Cluster | str | None = None,
+) -> Problem:
+    """A problem of ops and tensors as others say them.
+
+    Args:
+        name: of the problem.
+        ops: in order; names of their own.
+        tensors: producer, bytes and consumers of each, as numbers of ops.
+        cluster: or a preset's name or file; four V100 on PCIe by default.
+
+    Raises:
+        InputError: a key is missing or malformed, the graph has a cycle, a kind is unknown.
+    """
+    if cluster is None or isinstance(cluster, str):
+        cluster = load_cluster(cluster or DEFAULT_CLUSTER)
+    if not ops:
+        raise InputError("nodes: none")
+    graph = ComputationGraph.from_tensors([op.name for op in ops], tensors)
+    _ = graph.topological_order  # names the ops of a cycle
+    found = {kind: [op.seconds(kind) for op in ops] for kind in cluster.kinds}
+    return build_problem(
+        name,
+        graph,
+        cluster,
+        {kind: [seconds for seconds, _ in each] for kind, each in found.items()},
+        state=np.array([op.number("state", 0.0) for op in ops]),
+        phase=np.array([_phase(op) for op in ops], dtype=np.int8),
+        colocate=tuple(_text(op, "colocate") for op in ops),
+        module=tuple(_text(op, "module") for op in ops),
+        estimated=np.array([any(flags) for flags in zip(*_flags(found), strict=True)]),
+    )
+
+
+def _flags(found: dict[str, list[tuple[float, bool]]]) -> list[list[bool]]:
+    return [[estimated for _, estimated in each] for each in found.values()]
+
+
+def _phase(op: GivenOp) -> int:
+    phase = op.keys.get("phase", PHASES[FORWARD])
+    if phase not in PHASES:
+        raise InputError(f"{op.where}.phase: {phase!r}: must be one of {', '.join(PHASES)}")
+    return PHASES.index(phase)
+
+
+def _text(op: GivenOp, key: str) -> str | None:
+    value = op.keys.get(key)
+    return None if value is None else str(value)
+
+
+def from_networkx(
+    graph: nx.DiGraph, cluster: Cluster | str | None = None, name: str | None = None
+) -> Problem:
+    """A directed graph with attributes as a problem; the module says which attributes.
+
+    Args:
+        graph: nodes are ops, edges carry tensors.
+        cluster: or a preset's name or file; four V100 on PCIe by default.
+        name: of the problem; the graph's by default.
+
+    Raises:
+        InputError: naming the node or edge, the key and the fault.
+    """
+    if not graph.is_directed():
+        raise InputError("graph: edges have no direction; give a DiGraph, producers to consumers")
+    ops = [GivenOp(str(node), f"nodes[{node!r}]", keys) for node, keys in graph.nodes(data=True)]
+    index = {node: k for k, node in enumerate(graph.nodes)}
+    tensors: dict[tuple[int, Any], tuple[float, list[int]]] = {}
+    for k, (source, target, keys) in enumerate(graph.edges(data=True)):
+        where, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
+        if "bytes" in keys or "output" not in one:
+            size = number(keys, "bytes", where)
+            key: tuple[int, Any] = (index[source], k)
+            if "tensor" in keys:
+                key = (index[source], ("tensor", keys["tensor"]))
+        else:
+            size, key = number(one, "output", f"nodes[{source!r}]"), (index[source], "output")
+        known = tensors.setdefault(key, (size, []))
+        if known[0] != size:
+            raise InputError(f"{where}.bytes: {size:g}, but its tensor has {known[0]:g}")
+        known[1].append(index[target])
+    triples = [(key[0], size, consumers) for key, (size, consumers) in tensors.items()]
+    return problem_of(name or str(graph.name or "graph"), ops, triples, cluster)
+
+
+def read_node_link(path: str | Path, cluster: Cluster | None = None) -> Problem:
+    """Reads networkx's node-link JSON: ``nodes`` with ``id``, ``edges`` or ``links``.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    data = read_json(path)
+    try:
+        graph = _node_link(data)
+        return from_networkx(graph, cluster, Path(path).stem)
+    except InputError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _node_link(data: Any) -> nx.MultiDiGraph:
+    if not isinstance(data, dict) or data.get("directed") is not True:
+        raise InputError("directed: must be true")
+    key = "links" if "links" in data else "edges"
+    for part in ("nodes", key):
+        if not isinstance(data.get(part), list):
+            raise InputError(f"{part}: missing, or no list")
+    graph = nx.MultiDiGraph()
+    for k, node in enumerate(data["nodes"]):
+        if not isinstance(node, dict) or not isinstance(node.get("id"), str | int):
+            raise InputError(f"nodes[{k}].id: missing, or neither text nor a whole number")
+        if node["id"] in graph:
+            raise InputError(f"nodes[{k}].id: {node['id']!r} is repeated")
+        graph.add_node(node["id"], **{str(name): value for name, value in node.items()})
+    for k, edge in enumerate(data[key]):
+        for end in ("source", "target"):
+            if not isinstance(edge, dict) or edge.get(end) not in graph:
+                told = edge.get(end) if isinstance(edge, dict) else None
+                raise InputError(f"{key}[{k}].{end}: no node has the id {told!r}")
+        given = {n: v for n, v in edge.items() if n not in ("source", "target", "key")}
+        graph.add_edge(edge["source"], edge["target"], **given)
+    return graph
+
+
+def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
+    """Reads GraphML; attributes as the module says, by their ``attr.name``.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+    """
+    try:
+        graph = nx.read_graphml(path)
+    except (OSError, ParseError, nx.NetworkXError, KeyError, ValueError) as error:
+        told = str(error).splitlines() or [type(error).__name__]
+        raise FormatError(f"{path}: cannot be read: {told[0]}") from None
+    try:
+        return from_networkx(graph, cluster, Path(path).stem)
+    except InputError as error:
+        raise FormatError(f"{path}: {error}") from None

@@ -1,0 +1,102 @@
+"""Protobuf's wire format, as far as reading two public schemas needs it; no generated code.
+
+A message is fields one after the other, each a key (number << 3 | wire type) and a value: a varint,
+8 bytes, bytes of a length, or 4 bytes (protobuf.dev/programming-guides/encoding).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from gnnplace.errors import InputError
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it.
+
+    Raises:
+        InputError: the data end within it.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if not byte & 0x80:
+            return value, at
+    raise InputError("no protobuf message, or cut off")
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field of a message; fixed ones as their bytes.
+
+    Raises:
+        InputError: it is no message, or cut off.
+    """
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == VARINT:
+            value, at = varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == LENGTH:
+            size, at = varint(data, at)
+        else:
+            size = {FIXED64: 8, FIXED32: 4}.get(kind, len(data) + 1)
+        if at + size > len(data):
+            raise InputError("no protobuf message, or cut off")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+class Message:
+    """Fields of a message by their numbers.
+
+    Args:
+        data: the message as bytes.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._values: dict[int, list[int | bytes]] = {}
+        for name, value in fields(data):
+            self._values.setdefault(name, []).append(value)
+
+    def messages(self, name: int) -> list[Message]:
+        """A repeated field of messages."""
+        return [Message(one) for one in self._values.get(name, ()) if isinstance(one, bytes)]
+
+    def texts(self, name: int) -> list[str]:
+        """A repeated field of text."""
+        values = self._values.get(name, ())
+        return [one.decode("utf-8", "replace") for one in values if isinstance(one, bytes)]
+
+    def text(self, name: int) -> str:
+        """A field of text, empty where it is missing."""
+        return next(iter(self.texts(name)[-1:]), "")
+
+    def numbers(self, name: int) -> list[int]:
+        """A repeated field of whole numbers, packed or not."""
+        found: list[int] = []
+        for one in self._values.get(name, ()):
+            at = 0
+            while isinstance(one, bytes) and at < len(one):
+                value, at = varint(one, at)
+                found.append(value)
+            found += [one] if isinstance(one, int) else []
+        return found
+
+    def number(self, name: int, default: int = 0) -> int:
+        """A field of a whole number."""
+        return next(iter(self.numbers(name)[-1:]), default)
+
+    def double(self, name: int) -> float | None:
+        """A field of 8 bytes as a float; None where it is missing."""
+        values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
+        return struct.unpack("<d", values[-1])[0] if values and len(values[-1]) == 8 else None

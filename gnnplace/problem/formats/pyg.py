@@ -1,0 +1,165 @@
+"""Problems as PyTorch Geometric's ``Data``, and back.
+
+Fields of n ops, E consumptions and K kinds of devices: ``edge_index`` [2, E] from producer to
+consumer; ``edge_bytes`` [E] of the tensor that is consumed, ``edge_tensor`` [E] its number (without
+it each edge is a tensor); ``time`` [n, K] or [n] in seconds, ``kinds``, their names (those of the
+cluster by default); or ``flops`` [n] and ``bytes`` [n], for a kind's roofline, which is marked
+``estimated``. Optional: ``state`` [n] bytes, ``phase`` [n] 0 forward, 1 backward, 2 update,
+``unit`` [n], a class of ops that share a device or -1, ``names``. ``to_pyg`` writes all but flops
+and bytes. What a ``Data`` cannot say stays behind: links, pins, forbids, micro-batches.
+
+Files are ``torch.save`` of a ``Data``, read with ``weights_only``: no code of theirs runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnnplace.errors import FormatError, InputError
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.formats.attributed import DEFAULT_CLUSTER, GivenOp, problem_of
+from gnnplace.problem.problem import PHASES, Problem
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def to_pyg(problem: Problem) -> Data:
+    """A problem as ``Data``."""
+    import torch
+    from torch_geometric.data import Data
+
+    graph, kinds = problem.graph, list(problem.cluster.kinds)
+    tensor = graph.consumption_tensor
+    classes = {name: k for k, name in enumerate(sorted(filter(None, set(problem.colocate))))}
+    units = [-1 if name is None else classes[name] for name in problem.colocate]
+    times = np.stack([problem.time[kind] for kind in kinds], axis=1)
+    return Data(
+        edge_index=torch.from_numpy(np.stack([graph.producer[tensor], graph.consumer])).long(),
+        edge_bytes=torch.from_numpy(graph.size[tensor]),
+        edge_tensor=torch.from_numpy(tensor.astype(np.int64)),
+        time=torch.from_numpy(times),
+        state=torch.from_numpy(problem.state.copy()),
+        phase=torch.from_numpy(problem.phase.astype(np.int64)),
+        unit=torch.tensor(units),
+        kinds=kinds,
+        names=list(graph.names),
+        num_nodes=graph.num_ops,
+    )
+
+
+def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "graph") -> Problem:
+    """A ``Data`` as a problem.
+
+    Args:
+        data: fields as the module says.
+        cluster: or a preset's name or file; four V100 on PCIe by default.
+        name: of the problem.
+
+    Raises:
+        InputError: naming the field, the number and the fault.
+    """
+    from gnnplace.problem.cluster.presets import load_cluster
+
+    if cluster is None or isinstance(cluster, str):
+        cluster = load_cluster(cluster or DEFAULT_CLUSTER)
+    given = data.to_dict()
+    edges = _array(given, "edge_index", (2, None))
+    columns = _columns(given, int(data.num_nodes or 0), cluster)
+    count = len(columns["names"])
+    if edges.size and (edges.min() < 0 or edges.max() >= count):
+        raise InputError(f"edge_index: {int(edges.max())} is outside of {count} ops")
+    sizes = _array(given, "edge_bytes", (edges.shape[1],))
+    which = np.arange(edges.shape[1])
+    if "edge_tensor" in given:
+        which = _array(given, "edge_tensor", which.shape)
+    tensors: dict[int, tuple[int, float, list[int]]] = {}
+    for k, tensor in enumerate(which.tolist()):
+        source, target = (int(end) for end in edges[:, k])
+        known = tensors.setdefault(tensor, (source, float(sizes[k]), []))
+        if known[:2] != (source, float(sizes[k])):
+            raise InputError(f"edge_tensor[{k}]: {tensor} has another producer or other bytes")
+        known[2].append(target)
+    ops = [
+        GivenOp(
+            str(columns["names"][k]),
+            f"data[{k}]",
+            {key: column[k] for key, column in columns.items() if column[k] is not None},
+        )
+        for k in range(count)
+    ]
+    return problem_of(name, ops, tensors.values(), cluster)
+
+
+def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, Sequence[Any]]:
+    """What is said of each op, by the keys of ``GivenOp``."""
+    columns: dict[str, Sequence[Any]] = {
+        key: _array(given, key, (count,)).tolist()
+        for key in ("flops", "bytes", "state")
+        if key in given
+    }
+    if "time" in given:
+        kinds = given.get("kinds", list(cluster.kinds))
+        shape = (count,) if len(np.shape(given["time"])) == 1 else (count, len(kinds))
+        times = _array(given, "time", shape)
+        each = (
+            {"time": times}
+            if times.ndim == 1
+            else {f"time.{kind}": times[:, k] for k, kind in enumerate(kinds)}
+        )
+        columns |= {key: column.tolist() for key, column in each.items()}
+    if "phase" in given:
+        phases = _array(given, "phase", (count,)).tolist()
+        columns["phase"] = [PHASES[p] if p in range(len(PHASES)) else p for p in phases]
+    if "unit" in given:
+        units = _array(given, "unit", (count,)).tolist()
+        columns["colocate"] = [None if unit < 0 else f"unit {unit}" for unit in units]
+    names = given.get("names", [str(k) for k in range(count)])
+    if len(names) != count:
+        raise InputError(f"names: {len(names)} of {count} ops")
+    return columns | {"names": names}
+
+
+def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> Any:
+    if key not in given:
+        raise InputError(f"{key}: missing")
+    value = np.asarray(given[key])
+    fits = value.ndim == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, value.shape, strict=True)
+    )
+    if not fits:
+        told = "x".join("E" if n is None else str(n) for n in shape)
+        raise InputError(f"{key}: has shape {value.shape}, must have {told}")
+    return value
+
+
+def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
+    """Reads a ``Data`` that ``torch.save`` wrote.
+
+    Raises:
+        FormatError: naming the file, the field and the fault.
+    """
+    import pickle
+
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    known = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    try:
+        with torch.serialization.safe_globals(known):
+            data = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        told = str(error).splitlines() or [type(error).__name__]
+        raise FormatError(f"{path}: cannot be read: {told[0]}") from None
+    if not isinstance(data, Data):
+        raise FormatError(f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data")
+    try:
+        return from_pyg(data, cluster, Path(path).stem)
+    except InputError as error:
+        raise FormatError(f"{path}: {error}") from None

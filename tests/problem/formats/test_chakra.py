@@ -1,0 +1,103 @@
+"""Traces as protobuf writes them, binary and JSON."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import json_format
+
+from gnnplace.errors import FormatError
+from gnnplace.problem.cluster.gpus import GPUS
+from gnnplace.problem.formats import convert
+from tests.problem.formats.schemas import CHAKRA, classes
+
+PROTO = classes("chakra_subset", CHAKRA)
+NAMES = ("INVALID_NODE", "METADATA_NODE", "", "", "COMP_NODE", "COMM_SEND_NODE")
+
+
+def size_of(size):
+    return [{"name": "tensor_size", "int64_val": size}]
+
+
+def nodes():
+    """Two ops, what sends between them, and one more with flops in place of a time."""
+    shapes = {
+        "shapes": "[[8, 16], [[4], [2]]]",
+        "types": '["Tensor(float)", "List[Tensor(int64), Tensor(bool)]"]',
+    }
+    return [
+        {"id": 7, "name": "a", "type": 4, "duration_micros": 30, "outputs": shapes},
+        {"id": 8, "name": "send", "type": 5, "data_deps": [7], "duration_micros": 5},
+        {
+            "id": 9,
+            "name": "b",
+            "type": 4,
+            "data_deps": [8],
+            "attr": [{"name": "seconds", "double_val": 2.5e-6}, *size_of(640)],
+        },
+        {
+            "id": 10,
+            "name": "c",
+            "type": 4,
+            "data_deps": [9, 7],
+            "attr": [{"name": "num_ops", "int64_val": 10**12}, *size_of(64)],
+        },
+    ]
+
+
+def binary(given):
+    written = [PROTO["GlobalMetadata"](version="0.0.4"), *(PROTO["Node"](**one) for one in given)]
+    parts = [one.SerializeToString() for one in written]
+    assert all(len(one) < 128 * 128 for one in parts)
+    sizes = [bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7]) for p in parts]
+    return b"".join(size + part for size, part in zip(sizes, parts, strict=True))
+
+
+def lines(given):
+    out = ['{"version": "0.0.4"}']
+    for one in given:
+        text = json_format.MessageToJson(
+            PROTO["Node"](**one), preserving_proto_field_name=True, indent=None
+        )
+        out.append(text.replace(f'"type": {one["type"]}', f'"type": "{NAMES[one["type"]]}"'))
+    return "\n".join(out).encode()
+
+
+@pytest.mark.parametrize("write", [binary, lines])
+def test_compute_nodes_are_ops(tmp_path, write):
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(write(nodes()))
+    problem = convert(path, "chakra")
+    assert problem.graph.names == ("a 7", "b 9", "c 10")
+    expected = [30e-6, 2.5e-6, 1e12 / GPUS["v100"].rates["float32"]]
+    assert problem.time["v100"].tolist() == pytest.approx(expected)
+    assert problem.estimated.tolist() == [False, False, True]
+    found = {
+        (int(p), tuple(problem.graph.consumers(t).tolist())): problem.graph.size[t]
+        for t, p in enumerate(problem.graph.producer)
+    }
+    assert found == {(0, (1, 2)): 8 * 16 * 4 + 4 * 8 + 2, (1, (2,)): 640.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data_deps": [99]}, r"node\[id=9\].data_deps: there is no node 99"),
+        ({"attr": size_of(3)}, r"node\[id=9\].attr.time: missing; give time or time.v100"),
+        ({"attr": [], "duration_micros": 4}, r"node\[id=9\].attr.tensor_size: missing"),
+    ],
+)
+def test_what_a_trace_lacks_is_named_by_its_key(tmp_path, change, said):
+    given = nodes()
+    given[2] |= change
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(binary(given))
+    with pytest.raises(FormatError, match=said):
+        convert(path, "chakra")
+
+
+@pytest.mark.parametrize("data", [b"\x05abc", b'{"version": "1"}\nnothing', b"", b'{"a": 1}'])
+def test_what_is_no_trace_is_one_line(tmp_path, data):
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"cut off|no JSON message|nodes: none"):
+        convert(path, "chakra")
