@@ -13,6 +13,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from statistics import median
 from typing import Any
@@ -56,6 +57,7 @@ class MeasuredObjective:
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a placement has failed.
         check: Whether a run that computes something else than one process has failed.
+        max_age: Seconds after which what a placement took is measured again; None: never.
 
     Attributes:
         runs: Placements that were run.
@@ -77,6 +79,7 @@ class MeasuredObjective:
         transport: str = "shm",
         timeout: float = 60.0,
         check: bool = True,
+        max_age: float | None = None,
     ) -> None:
         if clock not in (None, *CLOCKS):
             raise InputError(f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}")
@@ -86,6 +89,7 @@ class MeasuredObjective:
         self._options: dict[str, Any] = {"steps": steps, "timeout": timeout}
         self._transport, self._check = transport, check
         self._memory: dict[str, Measured] = {}
+        self._max_age, self._began = max_age, dict[str, datetime]()  # of runs, by key
         self._runs: dict[str, str] = {}  # of the store, by key
         self._read: set[tuple[str, str]] = set()
 
@@ -103,6 +107,9 @@ class MeasuredObjective:
     ) -> list[Measured]:
         """As `measure`, of several; those to be run `at_once` at a time, each on its own cores."""
         keys = [self._key(problem, placement) for placement in placements]
+        for key in filter(self._is_old, keys):
+            self._memory.pop(key, None)
+            self._runs.pop(key, None)
         new = {k: p for k, p in zip(keys, placements, strict=True) if k not in self._memory}
         self.known += len(set(keys)) - len(new)
         jobs = {k: partial(self._run, problem, p) for k, p in new.items()}
@@ -116,7 +123,14 @@ class MeasuredObjective:
             for key, job in jobs.items():
                 self._memory[key] = job()
         self.runs += len(jobs)
+        self._began |= dict.fromkeys(jobs, datetime.now(UTC))
         return [self._with_ops(key) for key in keys]
+
+    def _is_old(self, key: str) -> bool:
+        """Whether what is known of a placement was measured too long ago."""
+        if self._max_age is None or key not in self._began:
+            return False
+        return (datetime.now(UTC) - self._began[key]).total_seconds() > self._max_age
 
     def _key(self, problem: Problem, placement: Placement) -> str:
         """By which a placement is known, after a look into the store.
@@ -185,6 +199,7 @@ class MeasuredObjective:
             if known is not None:
                 key = f"{mode} {placement_key(self._store.placement(run.id))}"
                 self._memory.setdefault(key, known)
+                self._began.setdefault(key, datetime.fromisoformat(run.began))
                 self._runs.setdefault(key, run.id)
 
     def _known(self, run: StoredRun) -> Measured | None:

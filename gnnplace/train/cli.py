@@ -41,7 +41,7 @@ PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a check
 
 
 def with_recipes(args: list[str]) -> list[str]:
-    """Arguments in which ``trainers/NAME.yaml`` is the package's own where there is no such file."""
+    """Arguments; ``trainers/NAME.yaml`` is the package's own where there is no such file."""
     return [_recipe(arg) for arg in args]
 
 

@@ -273,7 +273,8 @@ class MeasuredTuning(Evolution):
         ]
         known = [entry.measured.seconds for entry in self.posterior.succeeded]
         if known:
-            self.log("measured/best", 1e3 * min(filter(None, known)), prog_bar=True, batch_size=1)
+            best = 1e3 * min(filter(None, known))
+            self.log("measured/best_ms", best, prog_bar=True, batch_size=1)
         self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
@@ -313,7 +314,7 @@ class MeasuredTuning(Evolution):
         now, kept = self._believed(self.average), self._believed(self.kept)
         if now < kept:
             self.kept.load_state_dict(self.average.state_dict())
-        self.log("policy/believed", 1e3 * min(now, kept), prog_bar=True)
+        self.log("policy/believed_ms", 1e3 * min(now, kept), prog_bar=True)
         if self.export is None or not self.trainer.is_global_zero:
             return
         folder = Path(self.export)

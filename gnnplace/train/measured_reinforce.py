@@ -3,11 +3,19 @@
 The same losses as ``Reinforce``; what draws take is asked of an objective that runs them. Nothing
 is simulated, so the network learns what the machine really does, from few draws. A placement that
 failed counts as ``FAILED`` times the slowest that ran. Placements that the objective's store knows
-are not run again, so that a run that was killed goes on where it was.
+are not run again, so that a run that was killed goes on where it was; what is older than the
+objective's age is, labels too, which are asked for at each step: the machine may have changed.
+
+What draws find is not what the network learned. So its own greedy decode is measured before the
+training, after each epoch and behind it, also on ``held_out`` objectives that it never sees, and
+``own.csv`` beside the export says whether it moved.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +24,18 @@ import numpy as np
 from torch import Tensor
 
 from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.files import write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import save_whole
-from gnnplace.train.reinforce import Reinforce
+from gnnplace.train.reinforce import Reinforce, unevenness
 
 FAILED = 3.0
+OWN = "own decode before"  # of a checkpoint
 
 
 class MeasuredReinforce(Reinforce):
@@ -35,6 +45,8 @@ class MeasuredReinforce(Reinforce):
         objective: measures placements, and has the problem.
         samples: placements drawn a step, each of which is measured; at least 2.
         kept: of these, how many the policy gradient learns from.
+        held_out: objectives of other models, on which the greedy decode is measured before and
+            after.
         given: arguments of ``Reinforce``; no label is moved, since that would be simulated.
 
     Raises:
@@ -42,10 +54,16 @@ class MeasuredReinforce(Reinforce):
     """
 
     def __init__(
-        self, objective: StepObjective, samples: int = 6, kept: int = 6, **given: Any
+        self,
+        objective: StepObjective,
+        samples: int = 6,
+        kept: int = 6,
+        held_out: Sequence[StepObjective] = (),
+        **given: Any,
     ) -> None:
         super().__init__(samples=samples, kept=kept, shared=0, moves=0, **given)
-        self.objective = objective
+        self.objective, self.held_out = objective, held_out
+        self.before: list[float] = []
         self.found: tuple[float, Placement] | None = None
 
     @cached_property
@@ -66,10 +84,70 @@ class MeasuredReinforce(Reinforce):
             return np.ones(len(drawn))
         best = min(ran, key=lambda pair: pair[0])
         self.found = best if self.found is None or best[0] < self.found[0] else self.found
-        self.log("measured/best", 1e3 * self.found[0], prog_bar=True, batch_size=1)
-        self.log("measured/greedy", 1e3 * (found[0] or np.nan), batch_size=1)
+        self.log("measured/best_ms", 1e3 * self.found[0], prog_bar=True, batch_size=1)
+        self.log("measured/greedy_ms", 1e3 * (found[0] or np.nan), batch_size=1)
         worst = FAILED * max(seconds for seconds, _ in ran)
         return np.array([worst if seconds is None else seconds for seconds in found])
+
+    def own_decodes(self) -> list[float]:
+        """Measured seconds of the average's greedy decode of each objective; nan: it failed."""
+        found = []
+        for objective in (self.objective, *self.held_out):
+            known = objective is self.objective
+            space = self.sample.space if known else SearchSpace(objective.problem)
+            episodes = Episodes(space, self.average.order)
+            decode = episodes.greedy(episodes.network(self.average))
+            seconds = objective.measure([_placement(episodes, decode)])[0].seconds
+            found.append(float("nan") if seconds is None else seconds)
+        return found
+
+    def on_train_start(self) -> None:
+        """Measures what the network decides before it learns."""
+        self.before = self.before or self.own_decodes()
+
+    def on_train_end(self) -> None:
+        """Saves the network as it is, and what its own decode takes beside what it took."""
+        super().on_train_end()
+        if self.export is None or not self.trainer.is_global_zero:
+            return
+        out = io.StringIO()
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow(("problem", "held_out", "before_ms", "after_ms", "ratio"))
+        objectives = (self.objective, *self.held_out)
+        for k, (one, was, now) in enumerate(
+            zip(objectives, self.before, self.own_decodes(), strict=True)
+        ):
+            told = (f"{1e3 * was:.4g}", f"{1e3 * now:.4g}", f"{now / was:.4f}")
+            rows.writerow((one.problem.name, int(k > 0), *told))
+            self.print(f"own decode, {one.problem.name}: {told[0]} -> {told[1]} ms")
+        write_text(Path(self.export).parent / "own.csv", out.getvalue())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the own decode took before."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[OWN] = list(self.before)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes up what the own decode took before."""
+        super().on_load_checkpoint(checkpoint)
+        self.before = list(checkpoint.get(OWN, ()))
+
+    def _best(
+        self,
+        sample: ProblemSample,
+        episodes: Episodes,
+        drawn: Drawn,
+        cost: FloatArray,
+        rng: np.random.Generator,
+    ) -> IntArray:
+        """The label, whose cost is what it takes now."""
+        which = sample.index, drawn.limit
+        if which in self.labels:
+            devices = self.labels[which][1]
+            seconds = self.objective.measure([_placement(episodes, devices)])[0].seconds
+            uneven = unevenness(episodes, devices, drawn.limit)
+            self.labels[which] = np.inf if seconds is None else uneven * seconds, devices
+        return super()._best(sample, episodes, drawn, cost, rng)
 
     def on_train_epoch_end(self) -> None:
         """Saves the network, and beside it the fastest placement that was measured."""

@@ -46,6 +46,7 @@ class Workbench(StepObjective):
         timeout: Seconds without progress after which a placement has failed.
         parallel: Measurements at a time; None for as many as there are cores for.
         check: Whether a placement that computes something else than one device has failed.
+        max_age_hours: Hours after which a known placement is measured again; None: never.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class Workbench(StepObjective):
         timeout: float = 60.0,
         parallel: int | None = None,
         check: bool = True,
+        max_age_hours: float | None = 24.0,
     ) -> None:
         self.options = CaptureOptions(optimizer, dtype, False, groups, microbatches)
         self._model, self._cluster, self._store, self._label = model, cluster, store, label
         self._clock, self._mode, self._steps = clock, mode, steps
         self._transport, self._timeout, self._parallel = transport, timeout, parallel
         self._check = check
+        self._max_age = None if max_age_hours is None else 3600.0 * max_age_hours
 
     @cached_property
     def program(self) -> Program:
@@ -107,6 +110,7 @@ class Workbench(StepObjective):
             transport=self._transport,
             timeout=self._timeout,
             check=self._check,
+            max_age=self._max_age,
         )
 
     def labelled(self, label: str) -> Workbench:

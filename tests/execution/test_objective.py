@@ -51,6 +51,16 @@ def test_after_a_restart_the_store_knows_what_was_run(store, monkeypatch):
     assert (again.runs, again.known) == (0, 1)
 
 
+def test_what_is_older_than_an_age_is_run_again(store):
+    placement = random_placement(PROBLEM, 0)
+    young, old = (objective(store=store, max_age=seconds) for seconds in (3600.0, 0.0))
+    for measure, runs in ((young, 1), (old, 1)):
+        measure(PROBLEM, placement)
+        measure(PROBLEM, placement)
+        assert measure.runs == runs + (measure is old)
+    assert [run.source for run in store.runs()] == ["objective"] * 3
+
+
 def test_another_model_or_mode_is_another_measurement(store):
     placement = random_placement(PROBLEM, 0)
     objective(store=store)(PROBLEM, placement)
