@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -223,3 +224,10 @@ def test_random_depends_on_the_seed_alone():
 def test_unknown_order_lists_the_known_ones():
     with pytest.raises(InputError, match=r"order 'zigzag': unknown; orders: topological"):
         made("zigzag", DIAMOND)
+
+
+def test_the_table_of_the_docs_is_that_of_the_code():
+    text = (Path(__file__).parents[2] / "docs/orders.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("`"): tuple(row[1:3]) for row in rows if row[0].strip("`") in ORDERS}
+    assert told == {name: (row.source, str(row.direction)) for name, row in ORDERS.items()}
