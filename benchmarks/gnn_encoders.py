@@ -4,7 +4,7 @@ Each encoder is trained from random weights for ``--seconds`` processor seconds 
 even number of a family, in two sizes on two clusters, and gives the graphs of odd number one greedy
 decode each. The learning rate falls with the seconds that are used. Lines are kept and not
 repeated; the table has step times over one device's (geometric means over graphs and seeds), and
-over the package's encoder's, with 95 % bootstrap intervals over means of graphs.
+over the package's encoder's, with 95 % bootstrap intervals over seeds and graphs.
 
     python benchmarks/gnn_encoders.py run results.jsonl [--seconds 60] [--seeds 3]
     python benchmarks/gnn_encoders.py table results.jsonl
@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from gnn_messages import problems
 from lightning import Callback, Trainer
-from paired import known
+from paired import DRAWS, known
 from torch import nn
 from torch_geometric.nn import GATv2Conv
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.bench.rows import provenance
-from gnnplace.bench.statistics import geometric_interval
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.encoder import NullEncoder
 from gnnplace.policy.gnn.placer import GnnPlacer
@@ -124,22 +124,42 @@ def run(path: Path, seeds: int, seconds: float) -> None:
 def table(path: Path) -> None:
     """Prints step times over one device's and over the package's encoder's."""
     lines = known(path)
+    keys = list(lines[0]["found"])
+    names = list(dict.fromkeys(line["encoder"] for line in lines))
     logs = {
-        name: np.array([np.log(list(x["found"].values())) for x in lines if x["encoder"] == name])
-        for name in dict.fromkeys(line["encoder"] for line in lines)
-    }
-    print("| encoder | seeds | steps | over one device | seeds alone | over own |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for name, rows in logs.items():
-        steps = [line["steps"] for line in lines if line["encoder"] == name]
-        over = np.exp((rows - logs["single"]).mean(axis=1))
-        interval = geometric_interval(np.exp(rows.mean(axis=0) - logs["own"].mean(axis=0)))
-        assert interval is not None
-        print(
-            f"| {name} | {len(rows)} | {np.mean(steps):.0f} | {np.exp(np.log(over).mean()):.3f} | "
-            f"{', '.join(f'{one:.3f}' for one in over)} | "
-            f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}] |"
+        name: np.array(
+            [[np.log(x["found"][k]) for k in keys] for x in lines if x["encoder"] == name]
         )
+        for name in names
+    }
+    seeds = min(len(logs[name]) for name in ENCODERS)
+    graph = np.unique([key.split()[0] for key in keys], return_inverse=True)[1]
+    print("| encoder | steps | over one device | each seed | over the package's |")
+    print("|---|---:|---:|---:|---:|")
+    for name in names:
+        rows, steps = logs[name][:seeds], [x["steps"] for x in lines if x["encoder"] == name]
+        over = (rows - logs["single"]).mean(axis=1)
+        mean, low, high = interval(rows - logs["own"][:seeds], graph)
+        each = ", ".join(f"{np.exp(one):.3f}" for one in over) if name in ENCODERS else ""
+        print(
+            f"| {name} | {np.mean(steps):.0f} | {np.exp(over.mean()):.3f} | {each} | "
+            f"{mean:.3f} [{low:.3f}, {high:.3f}] |"
+        )
+
+
+def interval(logs: FloatArray, graph: IntArray) -> tuple[float, float, float]:
+    """Geometric mean, and 95 % bootstrap bounds over seeds and graphs, both drawn anew.
+
+    Args:
+        logs: logarithm of a ratio. [seeds, problems]
+        graph: of each problem. [problems]
+    """
+    rng, (seeds, _) = np.random.default_rng(0), logs.shape
+    means = np.stack([logs[:, graph == g].mean(axis=1) for g in range(graph.max() + 1)], axis=1)
+    rows = rng.integers(seeds, size=(DRAWS, seeds, 1))
+    columns = rng.integers(means.shape[1], size=(DRAWS, 1, means.shape[1]))
+    low, high = np.percentile(means[rows, columns].mean(axis=(1, 2)), [2.5, 97.5])
+    return float(np.exp(means.mean())), float(np.exp(low)), float(np.exp(high))
 
 
 def main() -> None:

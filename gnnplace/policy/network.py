@@ -43,6 +43,7 @@ CARD = """---
 Written by gnnplace {version}; recipe, log and curves stand in the folder of the training.
 
 - `gnnplace place PROBLEM --placer {placer} --checkpoint FOLDER` places with it; FOLDER is this one.
+- `config.json` has its sizes and traversal order, and an encoder where it is not the package's.
 - How it works, what it was measured on, where it fails: docs/learned.md, docs/gnn.md.
 """
 
