@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import yaml
 
@@ -40,7 +41,12 @@ from gnnplace.train.data.captured_graph import read_captured
 from gnnplace.train.data.datasets import verify
 from gnnplace.train.sweep import read_space
 from tests.campaign import mutations as m
+from tests.problem.formats.test_attributed import diamond
+from tests.problem.formats.test_chakra import binary as trace
+from tests.problem.formats.test_chakra import lines as trace_lines
+from tests.problem.formats.test_chakra import nodes as trace_nodes
 from tests.problem.formats.test_dnn_partitioning import SMALL as PARTITIONING
+from tests.problem.formats.test_onnx import model as onnx_model
 from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM
 from tests.sharding.problems import random_problem
 
@@ -244,6 +250,14 @@ def text_file(name: str, text: str) -> Callable[[Path], Path]:
     return prepare
 
 
+def binary_file(name: str, make: Callable[[], bytes]) -> Callable[[Path], Path]:
+    def prepare(folder: Path) -> Path:
+        (folder / name).write_bytes(make())
+        return folder / name
+
+    return prepare
+
+
 def training(folder: Path) -> Path:
     import torch
 
@@ -318,6 +332,16 @@ FORMATS = [
            lambda path: convert(path, "pipedream", preset("nvlink-a100-2"))),
     Format("dnn-partitioning", text_file("net.json", json.dumps(PARTITIONING)), JSON,
            lambda path: convert(path, "dnn-partitioning", None)),
+    Format("networkx", text_file("net.json", json.dumps(nx.node_link_data(diamond()))), JSON,
+           lambda path: convert(path, "networkx")),
+    Format("graphml", text_file("net.graphml", "\n".join(nx.generate_graphml(diamond()))),
+           m.changed_text, lambda path: convert(path, "graphml")),
+    Format("onnx", binary_file("net.onnx", onnx_model), m.changed_bytes,
+           lambda path: convert(path, "onnx")),
+    Format("chakra", binary_file("net.et", lambda: trace(trace_nodes())), m.changed_bytes,
+           lambda path: convert(path, "chakra")),
+    Format("chakra (JSON)", binary_file("net.et", lambda: trace_lines(trace_nodes())), lines,
+           lambda path: convert(path, "chakra")),
     Format("training", training, tensors, read_training),
     Format("captured graph", captured, arrays, read_captured),
     Format("checksums", sums, m.changed_text, lambda path: verify(path.parent)),

@@ -16,9 +16,12 @@ import re
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.files import Schema, parse
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
 from gnnplace.problem.formats.protobuf import Message, varint
@@ -46,24 +49,42 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
         raise FormatError(f"{path}: {error}") from None
 
 
+class _Outputs(Schema, extra="ignore"):
+    """Shapes and types of what a node makes, as JSON within text."""
+
+    shapes: str = ""
+    types: str = ""
+
+
+class _Line(Schema, extra="ignore"):
+    """A node in JSON; numbers of 64 bits are text."""
+
+    id: Annotated[int, Field(strict=False)] = 0
+    name: str = ""
+    type: str = ""
+    data_deps: list[Annotated[int, Field(strict=False)]] = Field(default_factory=list)
+    duration_micros: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
+    outputs: _Outputs | None = None
+    attr: list[dict[str, Any]] = Field(default_factory=list)
+
+
 def _of_lines(data: bytes) -> Iterator[Node]:
     for k, line in enumerate(data.splitlines()):
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"line {k + 1}: no JSON message") from None
         if k == 0 or not line.strip():
             continue  # the metadata
-        attributes = message.get("attr", [])
-        keys = {a.get("name"): v for a in attributes for key, v in a.items() if key != "name"}
+        node = parse(_Line, message, f"line {k + 1}")
         yield {
-            "id": int(message.get("id", 0)),
-            "name": str(message.get("name", "")),
-            "compute": message.get("type") == COMPUTE,
-            "deps": [int(one) for one in message.get("data_deps", [])],
-            "micros": float(message.get("duration_micros", 0)),
-            "outputs": message.get("outputs", {}),
-            "keys": keys,
+            "id": node.id,
+            "name": node.name,
+            "compute": node.type == COMPUTE,
+            "deps": node.data_deps,
+            "micros": node.duration_micros,
+            "outputs": node.outputs.model_dump() if node.outputs else {},
+            "keys": {str(a.get("name")): v for a in node.attr for n, v in a.items() if n != "name"},
         }
 
 
@@ -149,7 +170,7 @@ def _output(node: Node, where: str) -> float:
     told = node["outputs"]
     try:
         shapes, types = json.loads(told["shapes"]), json.loads(told["types"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise InputError(
             f"{where}.attr.tensor_size: missing, and so are the shapes and types of its outputs"
         ) from None

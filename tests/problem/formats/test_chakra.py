@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from google.protobuf import json_format
 
@@ -91,6 +93,23 @@ def test_what_a_trace_lacks_is_named_by_its_key(tmp_path, change, said):
     given[2] |= change
     path = tmp_path / "rank.0.et"
     path.write_bytes(binary(given))
+    with pytest.raises(FormatError, match=said):
+        convert(path, "chakra")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data_deps": ["x"]}, r"line 4: data_deps\[0\]"),
+        ({"duration_micros": -1}, "line 4: duration_micros"),
+        ({"attr": 3}, "line 4: attr"),
+    ],
+)
+def test_a_malformed_message_is_named_by_its_key(tmp_path, change, said):
+    path = tmp_path / "rank.0.json"
+    rows = lines(nodes()).decode().splitlines()
+    rows[3] = json.dumps(json.loads(rows[3]) | change)
+    path.write_text("\n".join(rows))
     with pytest.raises(FormatError, match=said):
         convert(path, "chakra")
 
