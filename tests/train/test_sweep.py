@@ -47,6 +47,7 @@ TINY = [
     "--data.held_out_ops=[12,16]",
     "--data.problems=4",
     "--data.validation_problems=2",
+    "--trainer.max_epochs=2",
 ]
 
 

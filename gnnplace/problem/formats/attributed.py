@@ -176,7 +176,9 @@ def from_networkx(
     tensors: dict[tuple[int, Any], tuple[float, list[int]]] = {}
     for k, (source, target, keys) in enumerate(graph.edges(data=True)):
         where, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
-        if "bytes" in keys or "output" not in one:
+        if "bytes" not in keys and "output" not in one:
+            raise InputError(f"{where}.bytes: missing; give bytes, or output of its first node")
+        if "bytes" in keys:
             size = number(keys, "bytes", where)
             key: tuple[int, Any] = (index[source], k)
             if "tensor" in keys:
