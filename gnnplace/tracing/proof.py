@@ -106,8 +106,10 @@ def prove(
             raise
         except Exception as error:
             told = (str(error).strip().splitlines() or ["no message"])[0]
-            failed = f"{type(error).__name__}: {told}"
-    raise CaptureError(f"{name}: its backward pass cannot be followed: {failed}")
+            failed = told
+    raise CaptureError(
+        f"{name}: its backward pass cannot be followed; it must run in plain PyTorch: {failed}"
+    )
 
 
 def batch_statistics(step: StepModule) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Each is trained for two steps of SGD by a compiled loop, by plans (stages, replicas, shards, ZeRO,
 recomputation, micro-batches), by `shard` and by Lightning. Losses, the gradients of the first step
 and what is learned are compared with plain PyTorch on the whole batch; a model that draws random
-numbers or norms by the batch with its shares one after the other, and its draws seeded as a plan
+numbers or changes buffers with its shares one after the other, and its draws seeded as a plan
 seeds them (a compiled loop draws others, and is not compared then). What is off by more than
 rounding in float32 is run again in float64. A seed goes down a few of the roads, by turns.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,6 @@ from gnnplace.lightning import PlacedStrategy
 from gnnplace.plans.run.cutting import drawn_alike
 from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.models import capture_workload
-from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.campaign.random_models import BATCH, Drawn, usual
 from tests.campaign.test_differential import NEGLIGIBLE, error, in_double
@@ -57,7 +57,6 @@ TRIALS = [
 ]  # fmt: skip
 ROUNDING, HALF_ROUNDING, DOUBLE_ROUNDING = 1e-4, 5e-2, 1e-9
 DRAWS = ("dropout", "noise", "encoder")
-NORMS = ("batch_norm", "instance_norm")
 RAW = re.compile(
     r"\n|Traceback|\b(Runtime|Type|Value|Assertion|Attribute|Key|Index)Error\b|0x[0-9a-f]{6}"
 )
@@ -87,14 +86,14 @@ def plain(case: Drawn, shares: int) -> Numbers:
     work = Workload("", case.model, case.inputs, case.loss)
 
     def step(number: int) -> torch.Tensor:
-        total = torch.zeros(())
-        for k, inputs in enumerate(shares_of(work, shares) if shares > 1 else [case.inputs]):
-            module = StepModule(case.model, case.loss, inputs)
-            with drawn_alike(0, number, k):
-                loss = module(*module.inputs()) / shares
+        outputs = []
+        with drawn_alike(0, number, 0) as draws:
+            for k, inputs in enumerate(shares_of(work, shares) if shares > 1 else [case.inputs]):
+                draws.begin(k)
+                outputs.append(case.model(inputs[0]))
+            loss = case.loss(torch.cat(outputs), case.inputs[1])
             loss.backward()
-            total = total + loss.detach()
-        return total
+        return loss
 
     return trained(case.model, step, case.model.parameters())
 
@@ -224,25 +223,30 @@ def off(found: Mapping[str, torch.Tensor], expected: Numbers, allowed: float) ->
             yield f"{name}: {apart:.1e}"
 
 
+def moving(case: Drawn) -> set[str]:
+    """Buffers that a forward pass changes, such as running averages."""
+    before = {n: t.clone() for n, t in case.model.named_buffers()}
+    case.loss(case.model(case.inputs[0]), case.inputs[1])
+    return {n for n, t in case.model.named_buffers() if not torch.equal(t, before[n])}
+
+
 def gone(seed: int, road: str, make: Callable[[int], Drawn], allowed: float) -> tuple[str, ...]:
     """What comes out otherwise than plain PyTorch's; the refusal as a GnnplaceError."""
     case, again = make(seed), lambda: make(seed)
     words, count = PLANS.get(road, ("", 1))
+    random, moved = any(p in DRAWS for p in case.parts), moving(make(seed))
+    size = int(re.search(r"microbatch_size=(\d)", words)[1]) if words else BATCH  # type: ignore[index]
+    expected = plain(make(seed), BATCH // size if random or moved else 1)
     if words:
         found = planned(case, words, count, again)
     else:
         found = {"compile": compiled, "Lightning": placed}.get(
             road, lambda case: sharded(case, again)
         )(case)
-    random = any(p in DRAWS for p in case.parts)
     if random and not words:
         return ()
-    norms = any(p in NORMS for p in case.parts)
-    size = int(re.search(r"microbatch_size=(\d)", words)[1]) if words else BATCH  # type: ignore[index]
-    expected = plain(make(seed), BATCH // size if random or norms else 1)
-    if norms and words:  # every share moves running averages
-        expected = {n: t for n, t in expected.items() if "running" not in n and "tracked" not in n}
-        found = {n: t for n, t in found.items() if n in expected}
+    if words:  # every share moves them, as in gradient accumulation
+        found = {n: t for n, t in found.items() if n not in moved}
     return tuple(off(found, expected, allowed))
 
 
@@ -260,7 +264,13 @@ def test_a_random_model_is_trained_as_pytorch_trains_it_or_refused(
         counted(f"{road}: refused", 1)
         print(f"refused: {failure}")
         return
+    except (RuntimeError, ValueError) as failure:
+        known = ("not have been used in the graph", "Expected more than 1 value per channel")
+        assert any(words in str(failure) for words in known), case.parts  # noqa: PT017
+        counted("no model of eager PyTorch either", 1)
+        return
     if differs and not case.half:
-        differs = gone(seed, road, lambda seed: in_double(usual(seed)), DOUBLE_ROUNDING)
+        with suppress(GnnplaceError):  # in which power iterations, too, tell shares apart
+            differs = gone(seed, road, lambda seed: in_double(usual(seed)), DOUBLE_ROUNDING)
     assert not differs, (differs, case.parts)
     counted(f"{road}: equal", 1)

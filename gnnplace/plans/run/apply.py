@@ -119,7 +119,7 @@ def apply_plan(
         graph.values[output_of(graph)[0]].dtype,
         scale_for(file.precision),
         Fingerprint(model, None, read),
-        counts_of(graph),
+        counts_of(graph) if file.batch > file.microbatch_size else None,
         _shapes(known.workload, batched),
     )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, OtherLossError
 from gnnplace.sharding.captured.calls import (
     BUFFER,
     CONSTANT,
@@ -30,6 +30,9 @@ from gnnplace.sharding.captured.calls import (
 
 COUNTED = ("cross_entropy", "nll_loss")
 DIVIDED = ("div", "truediv")
+ADDED = ("sum", "nansum", "count_nonzero", "mean")
+BOUNDED = ("clamp", "clip", "clamp_min", "max", "maximum")
+"""How a count ends, and what a count that is not zero passes unchanged."""
 LINEAR = ("mul", "neg", "to", "float", "double", "clone", "contiguous", *DIVIDED)
 IGNORED = -100
 Counted = tuple[int, int | None, int | None]
@@ -148,7 +151,9 @@ def _of_call(
         divisor = call.argument(1, "other")
         if not isinstance(divisor, CallRef) or divisor.value not in varying:
             return None
-        return None if graph.values[divisor.value].shape else (divisor.value, None, None)
+        if graph.values[divisor.value].shape:
+            return None
+        return _added(graph, divisor.value), None, None
     if call.kind not in COUNTED or call.argument(6, "reduction", "mean") != "mean":
         return None
     target, weight = call.argument(1, "target"), call.argument(2, "weight")
@@ -156,6 +161,24 @@ def _of_call(
         return None
     ignored = int(call.argument(4, "ignore_index", IGNORED))
     return target.value, ignored, None if weight is None else weight.value
+
+
+def _added(graph: CallGraph, divisor: int) -> int:
+    """The count behind a divisor, which adds up over the shares of a batch.
+
+    Raises:
+        OtherLossError: the divisor is something else, such as a count plus one.
+    """
+    made, value = {v: call for call in graph.calls for v in call.results}, divisor
+    while (call := made.get(value)) is not None and call.kind not in ADDED:
+        if call.kind not in (*LINEAR, *BOUNDED, "long", "int", "detach", "item") or not call.reads:
+            raise OtherLossError(
+                f"{graph.name}: the loss divides by what {call.name!r} makes, which does not add "
+                "up over micro-batches and replicas; divide by a sum alone, or leave it whole "
+                "(one micro-batch, one replica)"
+            )
+        value = call.reads[0]
+    return value
 
 
 def _last(graph: CallGraph) -> LayerCall | None:

@@ -230,6 +230,33 @@ class Seeded(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+class _SeededAgain(Seeded):
+    """The same, also of draws that checkpoints repeat: they begin in the generator's state then."""
+
+    def __init__(self, causes: tuple[int, int, int]) -> None:
+        super().__init__(causes)
+        self._after: dict[bytes, tuple[tuple[int, int, int], int]] = {}
+
+    def begin(self, example: int) -> None:
+        """What is drawn now is of a micro-batch."""
+        self.causes, self.number = (*self.causes[:2], example), 0
+        self._after[_state()] = self.causes, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if draws(func, args, kwargs):
+            now = self.causes, self.number
+            self.causes, self.number = self._after.setdefault(_state(), now)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if draws(func, args, kwargs):
+            self._after[_state()] = self.causes, self.number
+        return result
+
+
+def _state() -> bytes:
+    return bytes(torch.get_rng_state().numpy())
+
+
 class _Undropped(TorchFunctionMode):
     """Attention that keeps all its weights."""
 
@@ -242,8 +269,10 @@ class _Undropped(TorchFunctionMode):
 
 
 @contextmanager
-def drawn_alike(base: int, step: int, example: int, *, attention: bool = True) -> Iterator[None]:
-    """The random numbers that a plan's run draws, in a model that runs as it is.
+def drawn_alike(
+    base: int, step: int, example: int, *, attention: bool = True
+) -> Iterator[_SeededAgain]:
+    """The random numbers that a plan's run draws, in a model that runs as it is, and its gradients.
 
     Args:
         base: seed of the run.
@@ -251,5 +280,6 @@ def drawn_alike(base: int, step: int, example: int, *, attention: bool = True) -
         example: number of the micro-batch.
         attention: whether attention drops; a part of its heads draws other numbers than all.
     """
-    with nullcontext() if attention else _Undropped(), Seeded((base, step, example)):
-        yield
+    with nullcontext() if attention else _Undropped(), _SeededAgain((base, step, example)) as draws:
+        draws.begin(example)
+        yield draws

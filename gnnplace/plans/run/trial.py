@@ -250,9 +250,10 @@ def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> t
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(shares_of(workload, count) if count > 1 else [workload.inputs]):
         step = StepModule(workload.model, workload.loss, inputs)
-        with drawn_alike(0, number, k, attention=attends(plan)), precision_of(plan.file.precision):
-            loss = step(*step.inputs())
-        (loss * (1.0 / count)).backward()
+        with drawn_alike(0, number, k, attention=attends(plan)):
+            with precision_of(plan.file.precision):
+                loss = step(*step.inputs())
+            (loss * (1.0 / count)).backward()
         total += loss.detach()
     return (total * (1.0 / count)).to(loss.dtype)
 

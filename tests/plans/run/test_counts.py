@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, OtherLossError
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
 
@@ -136,3 +136,16 @@ def test_an_input_that_all_examples_share_stays_whole(size):
     plan = plan_for(workload, "pp=1,microbatch_size=2", 1)
     runner = plan.apply(model, inputs, loss=functional.mse_loss)
     torch.testing.assert_close(runner.step(inputs), expected.detach())
+
+
+def test_a_divisor_that_does_not_add_up_is_refused():
+    """A count plus one of every micro-batch is no count plus one of the batch."""
+
+    def smoothed(scores, targets):
+        kept = targets >= 0
+        return (scores.square().mean(-1) * kept).sum() / (kept.sum() + 1)
+
+    work = Workload("Words", Words(), batch(), smoothed)
+    plan = plan_for(work, "microbatch_size=2", 1)
+    with pytest.raises(OtherLossError, match="'add' makes, which does not add up"):
+        plan.apply(work.model, work.inputs, loss=work.loss)
