@@ -12,6 +12,7 @@ import pytest
 
 from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
 from gnnplace.bench.joint import hidden_by_backward
+from gnnplace.bench.suite import read_suite
 from gnnplace.cli.main import run
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.pictures import svg
@@ -116,6 +117,28 @@ def test_a_picture_has_a_dot_for_every_method_that_is_drawn(rows):
     assert f"plan, mlp: {ratio:.3f} of data parallelism" in picture
     assert "min-cut, mlp" in picture
     assert "chain, mlp" not in picture
+
+
+def test_every_method_of_the_headline_ends_with_a_row(tmp_path: Path) -> None:
+    """The committed suite's methods on one small model; all search, ten seconds of a processor."""
+    suite = read_suite("benchmarks/suites/headline.yaml")
+    small = {
+        "name": "headline-smoke",
+        "kind": suite.kind,
+        "problems": [
+            {"model": "small_resnet?batch=8", "cluster": "pcie-a100-2", "microbatches": 2}
+        ],
+        "constructions": suite.constructions,
+        "placers": suite.placers,
+        "budgets": [0.1],
+    }
+    (tmp_path / "suite.yaml").write_text(json.dumps(small))
+    assert run(["bench", str(tmp_path / "suite.yaml"), "-o", str(tmp_path / "r")]) == 0
+    lines = (tmp_path / "r" / "headline-smoke.jsonl").read_text().splitlines()
+    found = {row["placer"]: row for row in map(json.loads, lines)}
+    assert set(found) == {*suite.constructions, *suite.placers}
+    assert {row["error"] for row in found.values()} == {""}
+    assert all(row["step_time"] > 0 for row in found.values())
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:
