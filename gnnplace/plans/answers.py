@@ -17,6 +17,7 @@ from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 
 UNLIKE = (
@@ -142,7 +143,7 @@ def _entry(
     stage = draft.stages[number]
     kind = cluster.devices[stage.mesh.first].kind
     examples = draft.size // stage.mesh.replicas
-    placed = chain.placed
+    source, split = chain.source, stage.mesh.shards > 1
     own = chain.segments[stage.first : stage.last]
     again = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
@@ -151,8 +152,11 @@ def _entry(
         devices=stage.mesh.nested(cluster),
         zero=stage.zero,
         recompute=RecomputeEntry(kind="full" if again else "none", modules=again),
-        placements=placed(kind, stage.mesh.shards, examples, stage.first, stage.last)
-        if placed is not None and stage.mesh.shards > 1
+        border="tokens" if split and stage.choice.tokens else "whole",
+        placements=source.placements(
+            kind, stage.mesh.shards, examples, stage.first, stage.last, stage.choice
+        )
+        if split and isinstance(source, ModelCosts)
         else {},
         saved=costs.saved,
         seconds=[costs.forward, costs.backward, costs.weights],

@@ -19,17 +19,19 @@ from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
+from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
-from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chain import FASTEST, Chain, SplitChoice
 from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 
-NUMBERS = {"dp": 1, "tp": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
+NUMBERS = {"dp": 1, "tp": 1, "shards": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
 PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS: dict[str, tuple[str, ...]] = {
     "recompute": ("none", "full"),
+    "sp": ("on", "off"),
     "schedule": (),
     "layers": (),
 }
@@ -63,7 +65,11 @@ def parsed(words: str) -> dict[str, str]:
 
 
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
-    """Replicas (dp), shards (tp) and stages (pp): of layers that are named, else as even as can be.
+    """Replicas (dp), shards and stages (pp): of layers that are named, else as even as can be.
+
+    `tp` shards cut every matrix of weights, with tokens cut between segments unless `sp=off`, as
+    Megatron does (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv
+    2205.05198); `shards` may cut anything.
 
     Raises:
         InputError: what does not fit the model or the cluster.
@@ -71,12 +77,19 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     given = parsed(words)
     number = {name: int(given.get(name, least or 1)) for name, least in NUMBERS.items()}
     number["zero"] = int(given.get("zero", 0))
-    replicas, shards, ranks = (number[name] for name in ("dp", "tp", "pp"))
-    if min(replicas, shards, ranks, number["microbatch_size"]) < 1 or number["zero"] > 3:
-        raise InputError("--given: dp, tp, pp and microbatch_size are at least 1, zero at most 3")
+    replicas, ranks = number["dp"], number["pp"]
+    if min(number[n] for n, least in NUMBERS.items() if least) < 1 or number["zero"] > 3:
+        raise InputError(
+            "--given: dp, tp, shards, pp and microbatch_size are at least 1, zero at most 3"
+        )
+    if "tp" in given and "shards" in given:
+        raise InputError("--given: tp and shards: give one of them: tp is Megatron's split, shards "
+                         "any that is fastest")  # fmt: skip
+    shards = max(number["tp"], number["shards"])
     if replicas * shards * ranks > cluster.num_devices:
         raise InputError(
-            f"--given: dp x tp x pp is {replicas * shards * ranks}; {cluster.name!r} has "
+            f"--given: dp x {'shards' if 'shards' in given else 'tp'} x pp is "
+            f"{replicas * shards * ranks}; {cluster.name!r} has "
             f"{cluster.num_devices} devices"
         )
     size = replicas * number["microbatch_size"]
@@ -90,25 +103,31 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     if len(order) > len(chain):
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
     meshes = [Mesh(p * replicas * shards, replicas, shards) for p in order]
+    pricer = Pricer(chain, MeshFabric(cluster), size)
+    style = "free" if "shards" in given else "weights"
+    borders = {"on": (True,), "off": (False,)}.get(given.get("sp", "" if style == "free" else "on"))
+    microbatches = chain.batch // size
     if "layers" in given:
         bounds = layer_bounds(chain, given["layers"], len(order))
     else:
-        bounds = even_bounds(Pricer(chain, MeshFabric(cluster), size), meshes[0], len(order))
+        choice = SplitChoice(style, borders == (True,), once=1 / microbatches)
+        bounds = even_bounds(pricer, meshes[0], len(order), choice)
     full = given.get("recompute") == "full"
     stages = [
         Stage(a, b, mesh, number["zero"], frozenset(range(a, b)) if full else frozenset())
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
-    return Draft(size, chain.batch // size, schedule, tuple(stages))
+    draft = Draft(size, microbatches, schedule, tuple(stages))
+    return with_splits(pricer, draft, style, borders or (False, True)) if shards > 1 else draft
 
 
-def even_bounds(pricer: Pricer, mesh: Mesh, stages: int) -> list[int]:
+def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
     """Cuts with the least largest stage, memory apart. [stages + 1]
 
     Raises:
         InputError: the model cannot be split so.
     """
-    found = pricer.sums(mesh)
+    found = pricer.sums(mesh, choice=choice)
     if found is None:
         raise InputError(f"{pricer.chain.name}: cannot be split over {mesh.shards} shards")
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
@@ -159,6 +178,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {s.name: k for k, s in enumerate(chain.segments)}
     stages, begin = [], 0
+    labels = chain.source.labels_of(file.stages) if isinstance(chain.source, ModelCosts) else None
     for k, entry in enumerate(file.stages):
         unknown = next((n for row in entry.rows for n in row if n not in index), None)
         if unknown is not None:
@@ -174,7 +194,10 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
             )
         again = frozenset(by_name[name] for name in entry.recompute.modules)
         mesh = Mesh(places[0], len(entry.rows), len(entry.rows[0]))
-        stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again))
+        choice = FASTEST
+        if mesh.shards > 1 and labels is not None:
+            choice = SplitChoice(tokens=entry.border == "tokens", labels=labels)
+        stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, choice))
         begin += len(own)
     if begin != len(chain):
         raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")

@@ -44,15 +44,16 @@ class StageEntry(Schema):
 
     `devices` are nested as replicas, outer shards, inner shards. `placements` gives the split of
     parameters and calls over each of the three in DTensor's words (`segments.placements`). What
-    goes on to the next stage is `whole` on every shard. `saved` are the bytes that a device keeps
-    of a micro-batch between its forward and its backward pass, `seconds` those of its forward pass,
-    gradients of activations and of weights; predicted.
+    goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut along
+    its `tokens`, the second axis, where that has equal parts. `saved` are the bytes that a device
+    keeps of a micro-batch between its forward and its backward pass, `seconds` those of its forward
+    pass, gradients of activations and of weights; predicted.
     """
 
     modules: list[Name]
     members: Annotated[list[Name], Field(min_length=1)]
     devices: Devices
-    border: Literal["whole"] = "whole"
+    border: Literal["whole", "tokens"] = "whole"
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: RecomputeEntry = RecomputeEntry()
     placements: dict[Name, Annotated[list[Name], Field(min_length=3, max_length=3)]] = {}

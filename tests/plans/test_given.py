@@ -62,3 +62,18 @@ def test_numbers_that_do_not_fit_are_one_line(model, words, stages, told):
 def test_a_given_plan_has_the_layers_that_it_names(model):
     draft = draft_of_words(model, cluster(2), "pp=2,microbatch_size=1,layers=3+1")
     assert [stage.last for stage in draft.stages] == [7, 10]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("tp=2,shards=2", "give one of them"),
+        ("shards=0", "at least 1"),
+        ("shards=3,pp=2", "dp x shards x pp is 6"),
+        ("tp=2,sp=some", "sp=some: must be one of on, off"),
+    ],
+)
+def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
+    with pytest.raises(InputError, match=told) as caught:
+        draft_of_words(model, cluster(4), f"{words},microbatch_size=1")
+    assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ import numpy as np
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.stage import Stage
-from gnnplace.plans.segments.chain import Chain, Segment, SegmentCosts
+from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts
 from gnnplace.problem.cluster import Cluster, Device, Link
 
 SLOW = {"t4": 3.0}  # seconds on a kind of device beside those on others
@@ -20,8 +20,9 @@ class Given:
         self.seconds = rng.uniform(0.5, 2.0, (3, count))
         self.saved = rng.uniform(1.0, 4.0, count)
         self.parameters = rng.uniform(1.0, 5.0, count)
+        self.tied = np.zeros(count)
 
-    def costs(self, kind, shards, examples):
+    def costs(self, kind, shards, examples, choice=FASTEST):
         seconds = self.seconds * SLOW.get(kind, 1.0)
         forward, backward, weights = seconds * (0.1 + examples) / shards**0.8
         count = len(self.saved)
@@ -35,13 +36,17 @@ class Given:
             np.full(count, 0.1),
             self.parameters / shards,
             np.full(count, 0.1),
+            tied=self.tied / shards,
         )
 
 
 def chain(rng, count=5, batch=4, tied=()):
     segments = tuple(Segment(f"s{i}", (f"s{i}",), (f"s{i}",), i) for i in range(count))
     border = np.array([0.0, *[0.5] * (count - 1), 0.0])
-    return Chain("toy", "f" * 64, segments, border, Given(rng, count), batch, tied=tied)
+    source = Given(rng, count)
+    for one in tied:
+        source.tied[list(one.segments)] += one.elements
+    return Chain("toy", "f" * 64, segments, border, source, batch, tied=tied)
 
 
 def cluster(count=4, memory=1e9, bandwidth=50.0, kinds=()):

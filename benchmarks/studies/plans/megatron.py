@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.studies.plans.runs import Run
 from gnnplace.arrays import FloatArray
 from gnnplace.plans.answers import given_plan
-from gnnplace.plans.segments.chain import Chain, SegmentCosts
+from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitChoice
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -88,9 +88,11 @@ class Megatron:
     head: float
     host: Host = HOST
 
-    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+    def costs(
+        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
         """Costs of every segment; see `plans.segments.chain.CostSource`."""
-        found, alone = (self.source.costs([kind], t, examples) for t in (shards, 1))
+        found, alone = (self.source.costs([kind], t, examples, choice) for t in (shards, 1))
         if found is None or alone is None:
             return None
         names = ("forward", "backward", "weights", "saved", "working", "parameters")

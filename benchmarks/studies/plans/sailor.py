@@ -27,7 +27,7 @@ from gnnplace.plans.order.timing import timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import Chain, Segment, SegmentCosts
+from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts, SplitChoice
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 
@@ -47,7 +47,9 @@ class Profile:
     model: str
     count: int
 
-    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+    def costs(
+        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
         """Costs of every layer; None where there is no profile of that micro-batch."""
         content = data()
         model, update = content["models"][self.model], content["update"]

@@ -158,9 +158,17 @@ def _code(
             _autocast(file.precision, seat.device),
             last_readers(layers.calls, pieces[k]),
             layouts.several,
+            (k > 0 and are_cut(file, k - 1), are_cut(file, k)),
         )
         for k in own
     }
+
+
+def are_cut(file: PlanFile, stage: int) -> bool:
+    """Whether shards send their parts from a stage to the next; else each sends the whole."""
+    pair = file.stages[stage : stage + 2]
+    alike = len({len(entry.rows[0]) for entry in pair}) == 1
+    return alike and all(entry.border == "tokens" for entry in pair)
 
 
 def _batched(workload: Workload) -> tuple[bool, ...]:
@@ -251,7 +259,7 @@ def _held(
 ) -> Parameters:
     """This process's parameters, with the first process's numbers; the others leave the model."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    store = Parameters(seat, zero if seat.replicas > 1 else 0, {}, shapes)
+    store = Parameters(seat, zero if seat.replicas * seat.shards > 1 else 0, {}, shapes)
     made: dict[int, nn.Parameter] = {}
     for name, parameter in list(model.named_parameters()):
         data = parameter.detach().to(seat.device)

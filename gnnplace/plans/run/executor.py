@@ -196,17 +196,28 @@ class Executor:
         code = self.code[action.chunk]
         values = code.piece.entering
         rank = self.ranks[action.chunk - 1]
-        self._forward[action.chunk, action.microbatch] = self._arriving(code, values, rank)
+        self._forward[action.chunk, action.microbatch] = self._arriving(
+            code, values, rank, leaves=False
+        )
 
     def _receive_backward(self, action: Action) -> None:
         code = self.code[action.chunk]
         values = [v for v in code.piece.leaving if code.graph.values[v].gradient]
         rank = self.ranks[action.chunk + 1]
-        self._backward[action.chunk, action.microbatch] = self._arriving(code, values, rank)
+        self._backward[action.chunk, action.microbatch] = self._arriving(
+            code, values, rank, leaves=True
+        )
 
-    def _arriving(self, code: StageCode, values: Sequence[int], rank: int) -> _Arriving:
-        infos = [code.graph.values[v] for v in values]
-        room = tuple(torch.empty(i.shape, dtype=i.dtype, device=self.seat.device) for i in infos)
+    def _arriving(
+        self, code: StageCode, values: Sequence[int], rank: int, *, leaves: bool
+    ) -> _Arriving:
+        room = tuple(
+            torch.empty(
+                code.room(v, leaves=leaves), dtype=code.graph.values[v].dtype,
+                device=self.seat.device,
+            )
+            for v in values
+        )  # fmt: skip
         source = self.seat.sources(rank)
         works = [w for w in (dist.irecv(x, source) for x in room) if w is not None]
         return _Arriving(room, works)

@@ -12,13 +12,14 @@ AdamW), not for those that look at whole matrices.
 * 2: gradients are reduced after every backward pass and only parts of them kept;
 * 3: as 2, and the leaf's memory is freed between passes and filled by a gather before each.
 
-A gradient that is a sum over shards is added up over them first; one of a parameter that several
-ranks hold over these ranks, at the end of the step, whatever ZeRO is.
+A gradient that is a sum over shards is added up over them first; with ZeRO such a parameter, whole
+on every shard, has r t parts instead, over the t shards as well, unless several ranks hold it. One
+that several ranks hold is added up over these, at the end of the step, whatever ZeRO is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +45,10 @@ class Held:
         summed: its gradient is a sum over the shards.
         ranks: the pipeline ranks that hold it.
         shape: the sizes of the leaf.
+        count: the processes among which ZeRO would part the leaf: its replicas; where the gradient
+            is a sum over the shards too, and one rank holds it, all of that rank.
+        index: the number of this process among them.
+        owners: their group; None if it is this process alone.
     """
 
     name: str
@@ -53,6 +58,9 @@ class Held:
     summed: bool
     ranks: tuple[int, ...]
     shape: torch.Size
+    count: int
+    index: int
+    owners: dist.ProcessGroup | None
     master: nn.Parameter | None = None
 
     @property
@@ -64,6 +72,11 @@ class Held:
     def split(self) -> bool:
         """Whether the optimizer has a part of the leaf."""
         return self.part is not self.leaf
+
+    @property
+    def wide(self) -> bool:
+        """Whether shards have parts of the leaf as replicas do."""
+        return self.split and self.summed and not self.tied
 
     @property
     def tied(self) -> bool:
@@ -98,11 +111,16 @@ def held_of(
         local = redistributed(parameter.detach(), seat.mesh, (REPLICATED,), home).clone()
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
-    if zero and seat.replicas > 1 and parameter.requires_grad:
-        part = nn.Parameter(in_parts(leaf.detach(), seat.replicas)[seat.replica].clone())
+    wide = summed and len(ranks) == 1
+    owners = seat.every if wide else seat.across
+    count, index = (seat.replicas, seat.replica)
+    if wide:
+        count, index = count * seat.shards, index * seat.shards + seat.shard
+    if zero and count > 1 and parameter.requires_grad:
+        part = nn.Parameter(in_parts(leaf.detach(), count)[index].clone())
     half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     copy = nn.Parameter(part.detach().float()) if half else None
-    return Held(name, leaf, part, home, summed, ranks, leaf.shape, copy)
+    return Held(name, leaf, part, home, summed, ranks, leaf.shape, count, index, owners, copy)
 
 
 def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
@@ -152,13 +170,11 @@ class Parameters:
     @torch.no_grad()
     def gather(self, some: Iterable[Held]) -> None:
         """Fills leaves from the replicas' parts."""
-        split = [held for held in some if held.split]
-        for bucket in buckets([held.part for held in split]):
-            own = [split[i] for i in bucket]
+        for own in _bucketed([held for held in some if held.split], lambda held: held.part):
             mine = torch.cat([held.part for held in own])
-            all_of = mine.new_empty(self.seat.replicas * mine.numel())
-            dist.all_gather_single(all_of, mine, group=self.seat.across)
-            rows = all_of.view(self.seat.replicas, -1)
+            all_of = mine.new_empty(own[0].count * mine.numel())
+            dist.all_gather_single(all_of, mine, group=own[0].owners)
+            rows = all_of.view(own[0].count, -1)
             sizes = [held.part.numel() for held in own]
             for held, columns in zip(own, rows.split(sizes, 1), strict=True):
                 fill(held.leaf, columns.reshape(-1)[: held.shape.numel()].view(held.shape))
@@ -194,7 +210,7 @@ class Parameters:
         found = [held for held in self.held.values() if held.leaf.grad is not None]
         if self.seat.across is not None:
             add_up([_gradient(h) for h in found if not h.split], self.seat.across)
-            self._scatter([held for held in found if held.split], summed=True)
+        self._scatter([held for held in found if held.split], summed=True)
         for held in self.held.values():
             if held.master is not None and held.part.grad is not None:
                 held.master.grad = held.part.grad.float()
@@ -218,7 +234,8 @@ class Parameters:
     def _sum_over_shards(self, some: Sequence[Held]) -> None:
         mesh = self.seat.mesh
         if mesh is not None:
-            add_up([_gradient(held) for held in some if held.summed], mesh.get_group())
+            own = [_gradient(held) for held in some if held.summed and not held.wide]
+            add_up(own, mesh.get_group())
 
     def _sum_over_ranks(self, held: Held) -> None:
         """Ranks may split it otherwise: their first shards add up whole gradients."""
@@ -238,15 +255,13 @@ class Parameters:
         held.leaf.grad = whole
 
     def _scatter(self, some: Sequence[Held], summed: bool = False) -> None:
-        """Adds the replicas' gradients to the part that each keeps."""
+        """Adds the owners' gradients to the part that each keeps."""
         if not summed:
             self._sum_over_shards(some)
-        count = self.seat.replicas
-        for bucket in buckets([_gradient(held) for held in some]):
-            own = [some[i] for i in bucket]
-            rows = torch.cat([in_parts(_gradient(held), count) for held in own], 1)
+        for own in _bucketed(some, _gradient):
+            rows = torch.cat([in_parts(_gradient(held), held.count) for held in own], 1)
             made = rows.new_empty(rows.shape[1])
-            dist.reduce_scatter_single(made, rows.reshape(-1), group=self.seat.across)
+            dist.reduce_scatter_single(made, rows.reshape(-1), group=own[0].owners)
             parts = made.split([held.part.numel() for held in own])
             for held, part in zip(own, parts, strict=True):
                 held.leaf.grad = None
@@ -260,7 +275,7 @@ class Parameters:
             if held.learned.grad is None or seat.rank != held.ranks[0]:
                 continue
             again = not held.split and seat.replica > 0
-            again = again or (held.home[0] == REPLICATED and seat.shard > 0)
+            again = again or (held.home[0] == REPLICATED and seat.shard > 0 and not held.wide)
             if not again:
                 total += held.learned.grad.detach().double().square().sum()
         return total
@@ -269,8 +284,8 @@ class Parameters:
     def whole(self, held: Held, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like the part (the parameter, a moment), put together from all processes."""
         if held.split:
-            rows = tensor.new_empty(self.seat.replicas * tensor.numel())
-            dist.all_gather_single(rows, tensor.contiguous(), group=self.seat.across)
+            rows = tensor.new_empty(held.count * tensor.numel())
+            dist.all_gather_single(rows, tensor.contiguous(), group=held.owners)
             tensor = rows[: held.shape.numel()].view(held.shape)
         if self.seat.mesh is not None:
             tensor = redistributed(tensor.contiguous(), self.seat.mesh, held.home, (REPLICATED,))
@@ -282,8 +297,18 @@ class Parameters:
         if self.seat.mesh is not None:
             whole = redistributed(whole, self.seat.mesh, (REPLICATED,), held.home)
         if held.split:
-            whole = in_parts(whole, self.seat.replicas)[self.seat.replica]
+            whole = in_parts(whole, held.count)[held.index]
         return whole.clone()
+
+
+def _bucketed(
+    some: Sequence[Held], tensor_of: Callable[[Held], torch.Tensor]
+) -> Iterator[list[Held]]:
+    """Parameters whose tensors go in one collective: of the same owners, in buckets."""
+    for wide in (False, True):
+        own = [held for held in some if held.wide == wide]
+        for bucket in buckets([tensor_of(held) for held in own]):
+            yield [own[i] for i in bucket]
 
 
 def fill(leaf: torch.Tensor, values: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 Without shards a call runs as it was recorded. Over shards each runs its part of it, by the same
 rules that priced it (`sharding.rules`), and tensors are brought into the layouts in which calls
-read them (`sharding.run.move`); what enters and leaves the stage is whole.
+read them (`sharding.run.move`); what enters and leaves the stage is whole, or cut along its tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Queue, product
+from gnnplace.plans.segments.placements import TOKENS, is_cut_by_tokens
 from gnnplace.sharding.captured.calls import (
     BUFFER,
     CONSTANT,
@@ -29,7 +30,7 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     LayerCall,
 )
-from gnnplace.sharding.captured.layout import REPLICATED, Layout
+from gnnplace.sharding.captured.layout import REPLICATED, Layout, Place
 from gnnplace.sharding.run.move import moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 
@@ -49,6 +50,7 @@ class StageCode:
         parameters: the parameters that this process holds.
         draws: number among the calls that draw, by index of the call.
         autocast: makes the context of a forward pass.
+        cut: whether what enters, and what leaves, is cut along its tokens over the shards.
     """
 
     graph: CallGraph
@@ -60,6 +62,21 @@ class StageCode:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     several: frozenset[int] = frozenset()
+    cut: tuple[bool, bool] = (False, False)
+
+    def border(self, value: int, *, leaves: bool) -> Layout:
+        """Layout of a value that enters or leaves the stage."""
+        mesh, shape = self.parameters.seat.mesh, self.graph.values[value].shape
+        if mesh is None or not self.cut[leaves] or not is_cut_by_tokens(shape, mesh.size()):
+            return WHOLE
+        return (Place(TOKENS),)
+
+    def room(self, value: int, *, leaves: bool) -> tuple[int, ...]:
+        """Shape of this process's part of a value that enters or leaves the stage."""
+        shape, mesh = list(self.graph.values[value].shape), self.parameters.seat.mesh
+        if mesh is not None and self.border(value, leaves=leaves) != WHOLE:
+            shape[TOKENS] //= mesh.size()
+        return tuple(shape)
 
     @property
     def gradients(self) -> tuple[bool, ...]:
@@ -82,7 +99,10 @@ class StageCode:
             causes: of random numbers: seed, step and number of the micro-batch.
         """
         run = _Pass(self, inputs, queue, causes)
-        run.values = dict(zip(self.piece.entering, ((x, WHOLE) for x in entering), strict=True))
+        run.values = {
+            value: (x, self.border(value, leaves=False))
+            for value, x in zip(self.piece.entering, entering, strict=True)
+        }
         run.given = frozenset(run.values)
         with self.autocast(), torch.enable_grad():
             position = 0
@@ -91,8 +111,10 @@ class StageCode:
                 run.again(first, last)
                 position = last
             run.calls(position, len(self.piece.calls))
-            leaving = self.piece.leaving or output_of(self.graph)
-            return tuple(run.get(value, WHOLE, WHOLE) for value in leaving)
+            if not self.piece.leaving:
+                return tuple(run.get(value, WHOLE, WHOLE) for value in output_of(self.graph))
+            places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
+            return tuple(run.get(value, place, place) for value, place in places)
 
 
 def output_of(graph: CallGraph) -> tuple[int, ...]:

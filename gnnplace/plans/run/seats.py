@@ -89,6 +89,7 @@ class Seat:
         device: that it computes on.
         mesh: of the shards of its replica; None if it is the only one.
         across: the processes that have the same part; None if there is one replica.
+        every: all processes of the rank; None if there is one.
         tied: by ranks that share a parameter, the first shards of these in its replica.
     """
 
@@ -100,6 +101,7 @@ class Seat:
     device: torch.device
     mesh: DeviceMesh | None
     across: dist.ProcessGroup | None
+    every: dist.ProcessGroup | None = None
     tied: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     @property
@@ -162,6 +164,11 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
             column = [row[s] for row in seats.members(p)]
             group = dist.new_group(column) if len(column) > 1 else None
             across = group if (p, s) == (rank, shard) else across
+    every = None
+    for p in range(len(seats.shards)):
+        row = [process for replica in seats.members(p) for process in replica]
+        group = dist.new_group(row) if len(row) > 1 else None
+        every = group if p == rank else every
     tied = {}
     for ranks in sorted(set(ties)):
         for r in range(seats.replicas):
@@ -169,4 +176,4 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
             group = dist.new_group(firsts)
             if r == replica and rank in ranks:
                 tied[ranks] = group
-    return Seat(seats, process, rank, replica, shard, device, mesh, across, tied)
+    return Seat(seats, process, rank, replica, shard, device, mesh, across, every, tied)

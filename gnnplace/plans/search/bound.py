@@ -69,10 +69,10 @@ def _work(space: Space) -> float:
     """Seconds that all devices take to do what a step has, if they always work."""
     fabric, many = space.pricer.fabric, space.microbatches
     found = [
-        r * t * float((sums.forward + sums.backward + sums.weights)[-1])
-        for r, t in dict.fromkeys((r, t) for r, t, _ in space.shapes)
+        shape.devices * float((sums.forward + sums.backward + sums.weights)[-1])
+        for shape in dict.fromkeys(shape._replace(zero=0) for shape in space.shapes)
         for kind in fabric.cluster.kinds
-        if (sums := space.pricer.sums(Mesh(0, r, t), (kind,))) is not None
+        if (sums := space.pricer.sums(shape.mesh(0), (kind,), shape.choice)) is not None
     ]
     return many * min(found, default=np.inf) / fabric.cluster.num_devices
 
@@ -80,11 +80,12 @@ def _work(space: Space) -> float:
 def _alike(space: Space) -> dict[Shape, Relaxed]:
     """The least that segments take on each shape of mesh, wherever it is; ZeRO 0 as well."""
     found: dict[Shape, Relaxed] = {}
-    for replicas, shards, own in space.shapes:
-        for zero in (0, 1) if own == 1 else (own,):
-            table = relaxed(space.pricer, _places(space, replicas, shards), zero)
+    for own in space.shapes:
+        for zero in (0, 1) if own.zero == 1 else (own.zero,):
+            shape = own._replace(zero=zero)
+            table = relaxed(space.pricer, _places(space, shape), shape)
             if table is not None:
-                found[replicas, shards, zero] = stacked([table])
+                found[shape] = stacked([table])
     return dict(sorted(found.items(), key=lambda x: _share(*x)))
 
 
@@ -93,8 +94,9 @@ def _with_one(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> floa
     count = space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
         return _mixed(space, list(alike), high)
-    for (r, t, _), table in alike.items():
-        high = _bisected(partial(_even_holds, table, count // (r * t), space.microbatches), high)
+    for shape, table in alike.items():
+        ranks = count // shape.devices
+        high = _bisected(partial(_even_holds, table, ranks, space.microbatches), high)
     return high
 
 
@@ -102,7 +104,7 @@ def _with_several(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> 
     """The least step with two chunks or more a rank."""
     cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
     for shape, table in alike.items():
-        each = shape[0] * shape[1]
+        each = shape.devices
         ranks = min(cluster.num_devices // each, segments // 2)
         if ranks < 2:
             continue
@@ -120,8 +122,8 @@ def _speeds(space: Space, shape: Shape, table: Relaxed) -> list[float]:
         return [1.0] * pricer.fabric.cluster.num_devices
     least, speed = np.diff(table.sums[0]), {}
     for kind in pricer.fabric.cluster.kinds:
-        own = [m for m in _places(space, *shape[:2]) if pricer.fabric.kinds(m) == (kind,)]
-        rows = rows_of(pricer, own[0], shape[2]) if own else None
+        own = [m for m in _places(space, shape) if pricer.fabric.kinds(m) == (kind,)]
+        rows = rows_of(pricer, own[0], shape) if own else None
         speed[kind] = 1.0
         if rows is not None:
             seconds = rows[0][[ALL, AGAIN]]
@@ -132,7 +134,7 @@ def _speeds(space: Space, shape: Shape, table: Relaxed) -> list[float]:
 
 def _share(shape: Shape, table: Relaxed) -> float:
     """Device seconds of the whole model."""
-    return shape[0] * shape[1] * float(table.sums[0, ALL, -1])
+    return shape.devices * float(table.sums[0, ALL, -1])
 
 
 def _bisected(holds: Callable[[float], bool], high: float) -> float:
@@ -153,13 +155,13 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
     return float(np.exp(GRAIN * fails))
 
 
-def _places(space: Space, replicas: int, shards: int) -> list[Mesh]:
+def _places(space: Space, shape: Shape) -> list[Mesh]:
     """A mesh at every place where it differs from those at other places."""
-    fabric, each = space.pricer.fabric, replicas * shards
+    fabric, each = space.pricer.fabric, shape.devices
     known: dict[object, Mesh] = {}
     step = 1 if fabric.cluster.num_devices <= MIXED else each
     for first in range(0, fabric.cluster.num_devices - each + 1, step):
-        mesh = Mesh(first, replicas, shards)
+        mesh = shape.mesh(first)
         known.setdefault(_kind(space, mesh), mesh)
     return list(known.values())
 
@@ -241,19 +243,19 @@ def _mixed(space: Space, alike: Sequence[Shape], high: float) -> float:
     count = space.pricer.fabric.cluster.num_devices
     tables: list[Relaxed] = []
     number = np.full((len(alike), count), -1, dtype=np.int64)
-    for k, (replicas, shards, zero) in enumerate(alike):
+    for k, shape in enumerate(alike):
         known: dict[object, int] = {}
-        for first in range(count - replicas * shards + 1):
-            mesh = Mesh(first, replicas, shards)
+        for first in range(count - shape.devices + 1):
+            mesh = shape.mesh(first)
             kind = _kind(space, mesh)
             if kind not in known:
-                made = relaxed(space.pricer, [mesh], zero)
+                made = relaxed(space.pricer, [mesh], shape)
                 if made is None:
                     continue
                 known[kind] = len(tables)
                 tables.append(made)
             number[k, first] = known[kind]
-    size = np.array([r * t for r, t, _ in alike], dtype=np.int64)
+    size = np.array([shape.devices for shape in alike], dtype=np.int64)
     table = stacked(tables)
     lead = _prefix(np.diff(table.sums[:, LEAD]).min(axis=0))
     many = space.microbatches

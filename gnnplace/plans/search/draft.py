@@ -203,6 +203,9 @@ def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float
     """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
     replicas = min(before.mesh.replicas, after.mesh.replicas)
     size = float(pricer.chain.border[before.last]) * draft.size / replicas
+    alike = before.mesh.shards == after.mesh.shards
+    if alike and before.choice.tokens and after.choice.tokens:  # every shard sends its part
+        size /= before.mesh.shards
     pairs = [
         (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
     ]

@@ -30,12 +30,12 @@ from dataclasses import replace
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import limits
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
-from gnnplace.plans.search.space import BARRED, MIXED, Shape, Space, devices_of_server
+from gnnplace.plans.search.space import BARRED, MANY, MIXED, Shape, Space, devices_of_server
 from gnnplace.plans.search.stage import Stage
+from gnnplace.plans.segments.chain import FASTEST, SplitChoice
 
 DEEPEST = 64  # stages at most
 PRECISION = 1e-3
@@ -61,8 +61,8 @@ def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
     best = min((seconds for seconds, _ in found), default=np.inf)
     if not runnable:
         return [*found, *unlike_drafts(space, best)]
-    for replicas in dict.fromkeys(r for r, _, _ in space.shapes):
-        own = tuple(shape for shape in space.shapes if shape[0] == replicas)
+    for replicas in dict.fromkeys(shape.replicas for shape in space.shapes):
+        own = tuple(shape for shape in space.shapes if shape.replicas == replicas)
         found += unlike_drafts(replace(space, shapes=own, tables={}), best)
     return found
 
@@ -80,7 +80,7 @@ def even_drafts(space: Space) -> Iterator[Timed]:
         table = space.plain_table(shape)
         if table is None or len(cluster.kinds) > 1:
             continue
-        each = shape[0] * shape[1]
+        each = shape.devices
         deepest = min(count // each, len(space.pricer.chain), DEEPEST)
         for stages in range(1, deepest + 1):
             if 2 * stages * each <= count and count > MIXED:
@@ -101,8 +101,7 @@ def even_draft(space: Space, shape: Shape, stages: int) -> Timed | None:
     )
     if not np.isfinite(largest):
         return None
-    each = shape[0] * shape[1]
-    return draft_of(space, [(int(cut), shape, k * each) for k, cut in enumerate(cuts)])
+    return draft_of(space, [(int(cut), shape, k * shape.devices) for k, cut in enumerate(cuts)])
 
 
 def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
@@ -118,7 +117,7 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
     count, microbatches = space.pricer.fabric.cluster.num_devices, space.microbatches
     sums = np.stack([t.sums for t in tables])
     working, memory = (np.array([float(t[i]) for t in tables]) for i in (1, 2))
-    size = np.array([r * t for r, t, _ in space.shapes], dtype=np.int64)
+    size = np.array([shape.devices for shape in space.shapes], dtype=np.int64)
     for most in _largest_stages(space, sums, table, best):
         total, stages = partition.best_meshes(
             sums, working, memory, table, size, microbatches, most, min(count, DEEPEST)
@@ -154,8 +153,8 @@ def _largest_stages(
 ) -> Iterator[float]:
     """Seconds that a stage may take, the most first."""
     share = np.ones(len(sums))
-    for k, (replicas, shards, _) in enumerate(space.shapes):
-        share[table[k][table[k] >= 0]] = replicas * shards
+    for k, shape in enumerate(space.shapes):
+        share[table[k][table[k] >= 0]] = shape.devices
     count = space.pricer.fabric.cluster.num_devices
     seconds = np.mod(sums[:, partition.SECONDS, -1], BARRED)
     least = float((seconds * share).min()) / count
@@ -179,7 +178,8 @@ def draft_of(space: Space, meshes: Row) -> Timed:
             )
         )
         ended = max(ended, float(table.end[last] - table.end[first]))
-        stages.append(Stage(first, last, Mesh(device, shape[0], shape[1]), shape[2]))
+        mesh = shape.mesh(device)
+        stages.append(Stage(first, last, mesh, shape.zero, choice=shape.choice))
     total = sum(seconds) + (space.microbatches - 1) * max(seconds) + ended
     return total, Draft(space.pricer.size, space.microbatches, "1f1b", tuple(stages))
 
@@ -195,7 +195,7 @@ def baselines_of(space: Space) -> dict[str, list[Timed]]:
 
 def _replicas(space: Space, zero: int) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
-    shape = (count, 1, zero if count > 1 else 0)
+    shape = Shape(count, 1, zero if count > 1 else 0)
     if space.pricer.size % count == 0 and space.table(shape) is not None:
         yield draft_of(space, [(0, shape, 0)])
 
@@ -206,28 +206,26 @@ def _uniform(space: Space) -> Iterator[Timed]:
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
         for stages in range(1, min(count // shards, segments) + 1):
             replicas, rest = divmod(count, shards * stages)
-            shape = (replicas, shards, 0)
+            split = FASTEST if shards == 1 else SplitChoice("weights", True, once=1.0 / MANY)
+            shape = Shape(replicas, shards, 0, split)
             if rest or space.pricer.size % replicas or space.table(shape) is None:
                 continue
-            each = replicas * shards
             cuts = [round(k * segments / stages) for k in range(stages)]
-            yield draft_of(space, [(cut, shape, k * each) for k, cut in enumerate(cuts)])
+            yield draft_of(space, [(cut, shape, k * shape.devices) for k, cut in enumerate(cuts)])
 
 
 def _chain(space: Space) -> Iterator[Timed]:
     stages = min(space.pricer.fabric.cluster.num_devices, len(space.pricer.chain))
-    made = even_draft(space, (1, 1, 0), stages)
+    made = even_draft(space, Shape(1, 1, 0), stages)
     if made is not None:
         yield made
 
 
 def _alpa(space: Space) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
-    shapes: list[Shape] = [
-        (r, t, z) for r, t, z in space.shapes if z < 2 and not (r & (r - 1) or t & (t - 1))
-    ]
+    shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
     if 1 < count <= MIXED:
-        yield from unlike_drafts(Space(space.pricer, space.microbatches, tuple(shapes)))
+        yield from unlike_drafts(Space(space.pricer, space.microbatches, shapes))
 
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:

@@ -36,6 +36,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.search.space import Shape
 from gnnplace.plans.search.stage import Pricer
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
@@ -67,9 +68,9 @@ def stacked(tables: Sequence[Relaxed]) -> Relaxed:
     return Relaxed(*(np.stack(field) for field in zip(*tables, strict=True)))
 
 
-def relaxed(pricer: Pricer, meshes: Sequence[Mesh], zero: int) -> Relaxed | None:
+def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: Shape) -> Relaxed | None:
     """The least sums of meshes, without the first axis; None where the model cannot be cut so."""
-    found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, zero)) is not None]
+    found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None]
     if not found:
         return None
     rows = np.min([x for x, _ in found], axis=0)
@@ -80,28 +81,40 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], zero: int) -> Relaxed | None
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
-def rows_of(pricer: Pricer, mesh: Mesh, zero: int) -> tuple[FloatArray, FloatArray] | None:
+def rows_of(pricer: Pricer, mesh: Mesh, shape: Shape) -> tuple[FloatArray, FloatArray] | None:
     """Numbers of segments on a mesh. [WIDTH, segments], [segments]"""
-    found = pricer.sums(mesh)
+    found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
-    chain, costs = pricer.chain, found.costs
+    chain, costs, zero = pricer.chain, found.costs, shape.zero
     parameters = costs.parameters.copy()
+    again = np.broadcast_to(costs.tied, parameters.shape)
     for tied in chain.tied:
-        parameters[list(tied.segments[1:])] -= tied.elements / mesh.shards
+        parameters[list(tied.segments[1:])] -= again[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    gather, scatter, end = _exchanges(pricer, mesh, zero, float(parameters.sum()))
-    both = costs.forward + costs.backward + 2.0 * gather * parameters
-    state = state_bytes(
-        1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=mesh.replicas
-    )
+    summed = np.minimum(np.broadcast_to(costs.summed, parameters.shape), parameters)
+    gather, scatter, end, state, update = (np.zeros_like(parameters) for _ in range(5))
+    for own, group, alike in (
+        (parameters - summed, mesh.of_replicas(), mesh.shards),
+        (summed, mesh.devices, 1),
+    ):
+        rates = _exchanges(pricer, group, alike, zero, float(own.sum()))
+        for total, rate in zip((gather, scatter, end), rates, strict=True):
+            total += rate * own
+        state += own * state_bytes(
+            1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero,
+            replicas=len(group),
+        )  # fmt: skip
+        part = own / np.maximum(costs.parameters, 1e-30)
+        update += costs.update * part / (len(group) if zero else 1)
+    both = costs.forward + costs.backward + 2.0 * gather
     rows = [
         both,
-        both + costs.weights + scatter * parameters,
-        costs.forward + gather * parameters,
+        both + costs.weights + scatter,
+        costs.forward + gather,
         costs.saved,
-        state * parameters + PARAMETER[chain.precision][0] * costs.frozen,
-        costs.update / (mesh.replicas if zero else 1) + end * parameters,
+        state + PARAMETER[chain.precision][0] * costs.frozen,
+        update + end,
         np.maximum(costs.saved - costs.entering, 0.0),
         costs.forward,
     ]
@@ -120,15 +133,16 @@ def _prices(forward: FloatArray, freed: FloatArray) -> FloatArray:
     return np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
 
 
-def _exchanges(pricer: Pricer, mesh: Mesh, zero: int, total: float) -> tuple[float, float, float]:
+def _exchanges(
+    pricer: Pricer, group: range, alike: int, zero: int, total: float
+) -> tuple[float, float, float]:
     """Seconds a parameter: gathering and scattering of a micro-batch, and at the end."""
     own, gradient, _ = PARAMETER[pricer.chain.precision]
-    members = mesh.of_replicas()
-    if mesh.replicas < 2 or total <= 0:
+    if len(group) < 2 or total <= 0:
         return 0.0, 0.0, 0.0
 
     def rate(op: str, width: int) -> float:
-        return width * pricer.fabric.rate(op, width * total, members, mesh.shards)
+        return width * pricer.fabric.rate(op, width * total, group, alike)
 
     if zero == 0:
         return 0.0, 0.0, rate(ALL_REDUCE, gradient)

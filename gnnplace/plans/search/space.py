@@ -1,28 +1,57 @@
 """The meshes that are planned with, and what segments take on each.
 
-Shards are powers of two within a server; any number of replicas on up to `MIXED` devices, on more
-of them powers of two and what divides the cluster; ZeRO 1, 2 and 3 where there are replicas (0
-takes no less than 1 and holds more).
+Shards are powers of two within a server, with a menu of splits over them; any number of replicas on
+up to `MIXED` devices, on more of them powers of two and what divides the cluster; ZeRO 1, 2 and 3
+where there are replicas (0 takes no less than 1 and holds more).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import FASTEST, SplitChoice
 
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
 ZEROS = (1, 2, 3)
+PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
+FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
 BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
-Shape = tuple[int, int, int]
-"""Replicas, shards, ZeRO."""
+
+
+class Shape(NamedTuple):
+    """A kind of mesh.
+
+    Attributes:
+        replicas: r.
+        shards: t.
+        zero: stage of ZeRO.
+        choice: how the split over the shards is chosen.
+    """
+
+    replicas: int
+    shards: int
+    zero: int
+    choice: SplitChoice = FASTEST
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self.replicas * self.shards
+
+    def mesh(self, first: int) -> Mesh:
+        """The one that begins at a device."""
+        return Mesh(first, self.replicas, self.shards)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +61,7 @@ class Space:
     Attributes:
         pricer: of the model and the cluster.
         microbatches: M, the number of micro-batches of a step.
-        shapes: replicas, shards and ZeRO of each mesh.
+        shapes: kinds of meshes.
         tables: of each mesh. [meshes]
         barred: tables with what segments that may not be there take.
     """
@@ -52,7 +81,7 @@ class Space:
         allowed = self.pricer.chain.allowed
         if made is None or allowed is None:
             return made
-        mesh = Mesh(first, shape[0], shape[1])
+        mesh = shape.mesh(first)
         barred = ~allowed[:, mesh.devices.start : mesh.devices.stop].all(axis=1)
         key = id(made), barred.tobytes()  # `tables` keeps them
         if key not in self.barred:
@@ -63,53 +92,67 @@ class Space:
 
     def plain_table(self, shape: Shape, first: int = 0) -> partition.Tables | None:
         """What segments take on a mesh, whether or not they may be there."""
-        mesh = Mesh(first, shape[0], shape[1])
+        mesh = shape.mesh(first)
         fabric = self.pricer.fabric
         if mesh.devices.stop > fabric.cluster.num_devices:
             return None
         key = (shape, fabric.kinds(mesh))
         if key not in self.tables:
-            made = _table(self.pricer, mesh, shape[2])
+            made = _table(self.pricer, mesh, shape)
             if made is None:
                 return None
             self.tables[key] = made
         return self.tables[key]
 
 
-def _table(pricer: Pricer, mesh: Mesh, zero: int) -> partition.Tables | None:
-    found = pricer.sums(mesh)
+def _table(pricer: Pricer, mesh: Mesh, shape: Shape) -> partition.Tables | None:
+    found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
-    chain, costs = pricer.chain, found.costs
-    state = state_bytes(
-        1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=mesh.replicas
-    )
-    during, after = _exchanged(pricer, mesh, zero, float(found.parameters[-1]))
+    costs = found.costs
     freed = np.maximum(costs.saved - costs.entering, 0.0)
-    sums = np.zeros((partition.WIDTH, len(chain) + 1))
+    sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
     sums[partition.SECONDS] = found.forward + found.backward + found.weights
-    sums[partition.SECONDS] += found.parameters * during
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward, 0.0))
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
-    sums[partition.STATE] = state * found.parameters
-    sums[partition.STATE] += PARAMETER[chain.precision][0] * found.frozen
+    sums[partition.STATE] = PARAMETER[pricer.chain.precision][0] * found.frozen
+    end = np.zeros(len(pricer.chain) + 1)
+    summed = np.broadcast_to(costs.summed, costs.parameters.shape)
+    for own, group, alike in (
+        (costs.parameters - summed, mesh.of_replicas(), mesh.shards),
+        (summed, mesh.devices, 1),
+    ):
+        during, after, state = _exchanged(pricer, shape.zero, float(own.sum()), group, alike)
+        sums[partition.SECONDS, 1:] += np.cumsum(own * during)
+        sums[partition.STATE, 1:] += np.cumsum(own * state)
+        part = own / np.maximum(costs.parameters, 1e-30) / (len(group) if shape.zero else 1)
+        end[1:] += np.cumsum(own * after + costs.update * part)
     working = float(costs.working.max(initial=0.0))
-    end = found.update / mesh.replicas + found.parameters * after
     return partition.Tables(sums, np.array(working), np.array(pricer.fabric.memory(mesh)), end)
 
 
-def _exchanged(pricer: Pricer, mesh: Mesh, zero: int, total: float) -> tuple[float, float]:
-    """Seconds a parameter of what replicas exchange: for every micro-batch, and at the end."""
-    own, gradient, _ = PARAMETER[pricer.chain.precision]
-    members, total = mesh.of_replicas(), max(total, 1.0)
-    gather = pricer.fabric.collective(ALL_GATHER, own * total, members, mesh.shards) / total
-    scatter = (
-        pricer.fabric.collective(REDUCE_SCATTER, gradient * total, members, mesh.shards) / total
+def _exchanged(
+    pricer: Pricer, zero: int, total: float, group: range, alike: int
+) -> tuple[float, float, float]:
+    """A parameter whose gradient a group adds up.
+
+    Seconds of what is exchanged for every micro-batch, and at the end; bytes of state.
+    """
+    chain, total = pricer.chain, max(total, 1.0)
+    own, gradient, _ = PARAMETER[chain.precision]
+    state = state_bytes(
+        1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=len(group)
     )
+
+    def each(op: str, width: int) -> float:
+        return pricer.fabric.collective(op, width * total, group, alike) / total
+
+    if zero == 0:
+        return 0.0, each(ALL_REDUCE, gradient), state
+    gather, scatter = each(ALL_GATHER, own), each(REDUCE_SCATTER, gradient)
     during = {2: scatter, 3: 2 * gather + scatter}.get(zero, 0.0)
-    after = {3: 0.0, 2: gather}.get(zero, gather + scatter)
-    return during, after
+    return during, {3: 0.0, 2: gather}.get(zero, gather + scatter), state
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:
@@ -123,11 +166,52 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
                 continue
             if count > MIXED and replicas & (replicas - 1) and count % (replicas * shards):
                 continue
-            shapes += [(replicas, shards, zero) for zero in (ZEROS if replicas > 1 else (0,))]
+            shapes += shapes_of(pricer, Mesh(0, replicas, shards))
     space = Space(pricer, microbatches, tuple(shapes))
     for shape in shapes:
         space.plain_table(shape)  # priced now: every search begins with equal meshes
     return space
+
+
+def shapes_of(pricer: Pricer, mesh: Mesh) -> Iterator[Shape]:
+    """Splits and stages of ZeRO of meshes of one size."""
+    for choice, summed in menu_of(pricer, mesh):
+        zeros = ZEROS if mesh.replicas > 1 else (1,) if summed else (0,)
+        yield from (Shape(mesh.replicas, mesh.shards, zero, choice) for zero in zeros)
+
+
+def menu_of(pricer: Pricer, mesh: Mesh) -> list[tuple[SplitChoice, bool]]:
+    """Splits none of which is better than another in everything; whether gradients are summed.
+
+    Those of `PRICES` of a byte, and the one that cuts all weights, with tokens at borders and
+    without. They are for some micro-batches in flight (`FLYING`) and in a step (`MANY`), so that
+    micro-batches of every size share them.
+    """
+    plain = pricer.sums(mesh)
+    if plain is None or mesh.shards == 1:
+        return [(FASTEST, False)]
+    seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
+    parameters, chain = float(plain.parameters[-1]), pricer.chain
+    whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
+    unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
+    found: list[tuple[SplitChoice, bool, FloatArray]] = []
+    for tokens in (True, False):
+        made = [SplitChoice("weights", tokens, once=1.0 / MANY)]
+        for price in PRICES:
+            state, saved = price * unit, price * unit * FLYING
+            made.append(SplitChoice("free", tokens, state, saved, 1.0 / MANY))
+        for choice in made:
+            sums = pricer.sums(mesh, choice=choice)
+            if sums is None:
+                continue
+            costs = sums.costs
+            summed = np.broadcast_to(costs.summed, costs.forward.shape)
+            rows = np.array([costs.forward + costs.backward + costs.weights, costs.parameters,
+                             costs.parameters - summed, costs.saved, costs.entering])  # fmt: skip
+            if not any(bool((other <= rows).all()) for _, _, other in found):
+                found = [x for x in found if not (x[0].tokens <= tokens and (rows <= x[2]).all())]
+                found.append((choice, bool(summed.any()), rows))
+    return [(choice, summed) for choice, summed, _ in found]
 
 
 def devices_of_server(fabric: MeshFabric) -> int:

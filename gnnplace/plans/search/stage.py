@@ -29,7 +29,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import Chain, SegmentCosts
+from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitChoice
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Stage:
         mesh: its devices, as replicas times shards.
         zero: stage of ZeRO, over the replicas.
         recompute: segments whose values are computed again for the backward pass.
+        choice: how its split over the shards is chosen.
     """
 
     first: int
@@ -49,6 +50,7 @@ class Stage:
     mesh: Mesh
     zero: int = 0
     recompute: frozenset[int] = frozenset()
+    choice: SplitChoice = FASTEST
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class SegmentSums:
     parameters: FloatArray
     error: FloatArray
     frozen: FloatArray
+    summed: FloatArray
 
 
 def sums_of(costs: SegmentCosts) -> SegmentSums:
@@ -128,6 +131,7 @@ def sums_of(costs: SegmentCosts) -> SegmentSums:
         sums(costs.parameters),
         sums(costs.error * seconds),
         sums(np.broadcast_to(costs.frozen, seconds.shape)),
+        sums(np.broadcast_to(costs.summed, seconds.shape)),
     )
 
 
@@ -144,18 +148,24 @@ class Pricer:
     chain: Chain
     fabric: MeshFabric
     size: int
-    _sums: dict[tuple[tuple[str, ...], int, int], SegmentSums | None] = field(default_factory=dict)
+    _sums: dict[tuple[tuple[str, ...], int, int, SplitChoice], SegmentSums | None] = field(
+        default_factory=dict
+    )
 
-    def sums(self, mesh: Mesh, kinds: tuple[str, ...] | None = None) -> SegmentSums | None:
+    def sums(
+        self, mesh: Mesh, kinds: tuple[str, ...] | None = None, choice: SplitChoice = FASTEST
+    ) -> SegmentSums | None:
         """Prefix sums of costs on a mesh; None where the model cannot be cut so.
 
         Args:
             mesh: the devices, as replicas times shards.
+            choice: how the split over the shards is chosen.
             kinds: as if the mesh had devices of these kinds instead of its own.
         """
         if self.size % mesh.replicas:
             return None
-        key = (kinds or self.fabric.kinds(mesh), mesh.shards, self.size // mesh.replicas)
+        kinds = kinds or self.fabric.kinds(mesh)
+        key = (kinds, mesh.shards, self.size // mesh.replicas, choice)
         if key not in self._sums:
             costs = self.chain.costs(*key)
             self._sums[key] = None if costs is None else sums_of(costs)
@@ -163,55 +173,75 @@ class Pricer:
 
     def cost(self, stage: Stage) -> StageCost | None:
         """What a stage takes; None where the model cannot be cut so."""
-        found = self.sums(stage.mesh)
+        found = self.sums(stage.mesh, choice=stage.choice)
         if found is None:
             return None
-        forward, backward, weights = (
+        forward, backward, weights, error, update, parameters, summed, frozen = (
             float(total[stage.last] - total[stage.first])
-            for total in (found.forward, found.backward, found.weights)
-        )
+            for total in (found.forward, found.backward, found.weights, found.error, found.update,
+                          found.parameters, found.summed, found.frozen)
+        )  # fmt: skip
         seconds = max(forward + backward + weights, 1e-30)
-        error = float(found.error[stage.last] - found.error[stage.first]) / seconds
         costs = found.costs
-        again = sorted(stage.recompute)
-        recomputed = float(costs.forward[again].sum())
-        parameters = float(found.parameters[stage.last] - found.parameters[stage.first])
-        parameters -= self._twice(stage)
-        own, gradient, _ = PARAMETER[self.chain.precision]
-        gather = self._gather(stage, own * parameters)
-        scatter = self._scatter(stage, gradient * parameters)
-        share = stage.mesh.replicas if stage.zero else 1
+        recomputed = float(costs.forward[sorted(stage.recompute)].sum())
+        update /= max(parameters, 1e-30)
+        parameters -= self._twice(stage, costs)
+        apart = max(parameters - summed, 0.0)
+        owned = [(apart, stage.mesh.of_replicas(), stage.mesh.shards)]
+        if summed:
+            owned.append((min(summed, parameters), stage.mesh.devices, 1))
+        exchanged = [self._exchanged(stage, *own) for own in owned]
+        gather, scatter, reduction, state = (sum(x) for x in zip(*exchanged, strict=True))
+        parted = sum(size / (len(group) if stage.zero else 1) for size, group, _ in owned)
         return StageCost(
             forward + gather,
             backward + recomputed + gather,
             weights + scatter,
             recomputed,
             2 * gather + scatter,
-            self._reduction(stage, own * parameters, gradient * parameters),
-            float(found.update[stage.last] - found.update[stage.first]) / share,
-            self._state(stage, parameters)
-            + own * float(found.frozen[stage.last] - found.frozen[stage.first]),
+            reduction,
+            update * parted,
+            state + PARAMETER[self.chain.precision][0] * frozen,
             self._saved(stage, found),
             self._working(stage, costs),
-            error,
+            error / seconds,
         )
 
-    def _twice(self, stage: Stage) -> float:
+    def _twice(self, stage: Stage, costs: SegmentCosts) -> float:
         """Elements of tied parameters that were counted for every segment that reads them."""
         total = 0.0
         for tied in self.chain.tied:
-            inside = sum(stage.first <= s < stage.last for s in tied.segments)
-            total += max(inside - 1, 0) * tied.elements / stage.mesh.shards
+            inside = [s for s in tied.segments if stage.first <= s < stage.last]
+            own = np.broadcast_to(costs.tied, costs.forward.shape)[inside]
+            total += float(own.sum() - own.max(initial=0.0))
         return total
 
-    def _state(self, stage: Stage, parameters: float) -> float:
-        return state_bytes(
-            parameters,
-            optimizer=self.chain.optimizer,
-            precision=self.chain.precision,
-            zero=stage.zero,
-            replicas=stage.mesh.replicas,
-        )
+    def _exchanged(
+        self, stage: Stage, parameters: float, group: range, alike: int
+    ) -> tuple[float, float, float, float]:
+        """Of parameters whose gradients a group adds up.
+
+        Returns:
+            Seconds of gathering them and of scattering their gradients with every micro-batch, of
+            what is exchanged at the end of the step; bytes of their state on a device.
+        """
+        chain, zero = self.chain, stage.zero
+        own, gradient, _ = PARAMETER[chain.precision]
+
+        def exchange(op: str, width: int) -> float:
+            """Seconds; that of every other such group goes at the same time."""
+            return self.fabric.collective(op, width * parameters, group, alike)
+
+        gather = exchange(ALL_GATHER, own) if zero else 0.0
+        scatter = exchange(REDUCE_SCATTER, gradient) if zero else 0.0
+        end = {0: 0.0, 1: gather + scatter, 2: gather, 3: 0.0}[zero]
+        if zero == 0:
+            end = exchange(ALL_REDUCE, gradient)
+        state = state_bytes(
+            parameters, optimizer=chain.optimizer, precision=chain.precision, zero=zero,
+            replicas=len(group),
+        )  # fmt: skip
+        return gather * (zero > 2), scatter * (zero > 1), end, state
 
     def _saved(self, stage: Stage, found: SegmentSums) -> float:
         again = sorted(stage.recompute)
@@ -223,29 +253,6 @@ class Pricer:
         largest = float(costs.working[stage.first : stage.last].max(initial=0.0))
         again = sorted(stage.recompute)
         return largest + float(costs.saved[again].max(initial=0.0))
-
-    def _gather(self, stage: Stage, size: float) -> float:
-        if stage.zero < 3:
-            return 0.0
-        return self._exchange(ALL_GATHER, size, stage)
-
-    def _scatter(self, stage: Stage, size: float) -> float:
-        if stage.zero < 2:
-            return 0.0
-        return self._exchange(REDUCE_SCATTER, size, stage)
-
-    def _reduction(self, stage: Stage, own: float, gradient: float) -> float:
-        if stage.zero == 0:
-            return self._exchange(ALL_REDUCE, gradient, stage)
-        gather = self._exchange(ALL_GATHER, own, stage) if stage.zero < 3 else 0.0
-        if stage.zero > 1:
-            return gather
-        return gather + self._exchange(REDUCE_SCATTER, gradient, stage)
-
-    def _exchange(self, op: str, size: float, stage: Stage) -> float:
-        """Seconds of a collective of replicas; that of every shard goes at the same time."""
-        mesh = stage.mesh
-        return self.fabric.collective(op, size, mesh.of_replicas(), mesh.shards)
 
     def fitted(
         self,
@@ -311,7 +318,7 @@ class Pricer:
         """
         found: list[tuple[float, int, int]] = []
         for k, (stage, many) in enumerate(zip(stages, flying, strict=True)):
-            sums = self.sums(stage.mesh)
+            sums = self.sums(stage.mesh, choice=stage.choice)
             if sums is None:
                 return []
             run, costs = np.arange(stage.first, stage.last), sums.costs

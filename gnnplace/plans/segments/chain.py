@@ -10,7 +10,7 @@ of shards and number of examples; equal segments share what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,6 @@ from gnnplace.arrays import BoolArray, FloatArray
 
 Input = tuple[str | None, tuple[int, ...], str]
 """Name, shape and type of an input."""
-Placed = Callable[[str, int, int, int, int], dict[str, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,38 @@ class Tied:
     elements: float
 
 
+@dataclass(frozen=True)
+class SplitChoice:
+    """How the split of segments over their shards is chosen.
+
+    Every segment takes the split with the least sum of seconds a micro-batch, `once` times the
+    seconds that come once a step, and bytes at their prices.
+
+    Attributes:
+        style: "free", any label; "weights", every matrix of weights is cut (Megatron's split).
+        tokens: what crosses cuts is cut over the shards along its second axis, where it has one
+            and that has equal parts; else every shard has all of it.
+        state: seconds a micro-batch that a byte of state is worth.
+        saved: seconds that a byte kept of one micro-batch is worth.
+        once: part of what comes once a step that a micro-batch bears.
+        zero: stage of ZeRO that `state` is counted with.
+        replicas: that it is over.
+        labels: of every call by name, where they are given and not chosen.
+    """
+
+    style: str = "free"
+    tokens: bool = False
+    state: float = 0.0
+    saved: float = 0.0
+    once: float = 0.0
+    zero: int = 0
+    replicas: int = 1
+    labels: tuple[tuple[str, str | None], ...] | None = None
+
+
+FASTEST = SplitChoice()
+
+
 @dataclass(frozen=True, eq=False)
 class SegmentCosts:
     """What segments take on one device of a mesh; a micro-batch.
@@ -70,6 +101,9 @@ class SegmentCosts:
         working: bytes of the largest values at work. [segments]
         parameters: elements of its parameters on this device that are trained. [segments]
         error: expected relative error of the seconds. [segments]
+        summed: elements among `parameters` that every shard has whole, and whose gradients are
+            sums over the shards. [segments]
+        tied: elements among them of parameters that other segments read too. [segments]
         frozen: elements of its parameters on this device that are not trained. [segments] or [1]
     """
 
@@ -83,18 +117,23 @@ class SegmentCosts:
     parameters: FloatArray
     error: FloatArray
     frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
+    summed: FloatArray = field(default_factory=lambda: np.zeros(1))
+    tied: FloatArray = field(default_factory=lambda: np.zeros(1))
 
 
 class CostSource(Protocol):
     """Prices segments."""
 
-    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+    def costs(
+        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
         """Costs on a kind of device; None where the model cannot be cut so.
 
         Args:
             kind: the kind of device.
             shards: devices that layers are split over.
             examples: of a micro-batch on each replica.
+            choice: how the split over them is chosen.
         """
         ...
 
@@ -119,8 +158,6 @@ class Chain:
         allowed: whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
         inputs: of the model: name or None, shape and type of each; none where they are nested.
-        placed: from a kind of device, shards, examples, first segment and the one after the last
-            to the split of parameters and calls, in the words of a plan's file.
     """
 
     name: str
@@ -135,18 +172,25 @@ class Chain:
     mixes: str = ""
     notices: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
-    placed: Placed | None = None
     allowed: BoolArray | None = None
-    _known: dict[tuple[str, int, int], SegmentCosts | None] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int, SplitChoice], SegmentCosts | None] = field(
+        default_factory=dict
+    )
 
     def __len__(self) -> int:
         return len(self.segments)
 
-    def costs(self, kinds: Sequence[str], shards: int, examples: int) -> SegmentCosts | None:
+    def costs(
+        self,
+        kinds: Sequence[str],
+        shards: int,
+        examples: int,
+        choice: SplitChoice = FASTEST,
+    ) -> SegmentCosts | None:
         """Costs on the slowest of several kinds of devices, each priced once."""
         found = []
         for kind in dict.fromkeys(kinds):
-            key = (kind, shards, examples)
+            key = (kind, shards, examples, choice if shards > 1 else FASTEST)
             if key not in self._known:
                 self._known[key] = self.source.costs(*key)
             priced = self._known[key]

@@ -118,7 +118,6 @@ def chain_of(
         mixes=mixes,
         notices=(*_notices(cluster), *notices),
         inputs=told_inputs(workload.inputs),
-        placed=source.placements,
     )
 
 
@@ -129,7 +128,7 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
     old, fabric = chain.source, MeshFabric(cluster)
     source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
     source.parts = old.parts
-    return replace(chain, source=source, placed=source.placements, _known={})
+    return replace(chain, source=source, _known={})
 
 
 def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:

@@ -173,7 +173,7 @@ class Parts:
 
     def _at(self, split: Split, shards: int, examples: int) -> Recorded:
         call, label = split
-        key = (self._call(call), label, shards, examples)
+        key = (self.call_key(call), label, shards, examples)
         if key not in self._recorded:
             graph, rule = self.layers.calls, self.layers.rules[call]
             mesh = (shards, self.batch // examples)
@@ -185,9 +185,10 @@ class Parts:
 
     def _key(self, split: Split, kind: str, shards: int, examples: int) -> object:
         call, label = split
-        return self._call(call), label, 1 if label is None else shards, examples, kind
+        return self.call_key(call), label, 1 if label is None else shards, examples, kind
 
-    def _call(self, call: int) -> object:
+    def call_key(self, call: int) -> object:
+        """What decides the kernels of a call; equal calls have equal keys."""
         if call not in self._keys:
             self._keys[call] = _call_key(self.layers.calls, call)
         return self._keys[call]

@@ -34,6 +34,13 @@ from gnnplace.sharding.run.planning import LayerGraph
 
 WHOLE: Layout = (REPLICATED,)
 WHOLE_WORDS = ("R", "R", "R")
+TOKENS = 1
+"""The axis of what crosses cuts that its tokens are, after the examples."""
+
+
+def is_cut_by_tokens(shape: Sequence[int], shards: int) -> bool:
+    """Whether what crosses a cut along whose tokens shards divide is divided."""
+    return len(shape) > TOKENS + 1 and shape[TOKENS] % shards == 0
 
 
 def word_of(place: Place) -> str:

@@ -1,9 +1,7 @@
 """`ModelCosts`: what the segments of a captured model take, from the tables of `gnnplace.costs`.
 
-Over t shards each segment is split on its own, its borders whole on every shard, by the exact
-elimination of `gnnplace.sharding` (PaSE, arXiv 2407.04001): an operation's cost is that of the
-kernels of its part, forward and backward, those between operations are collectives. Examples are
-never split over shards: that is what replicas are for. Equal segments are solved once.
+Over t shards each segment is split on its own (`segments.splits`). Examples are never split over
+shards: that is what replicas are for. Equal segments are solved once.
 
 A pass of a segment takes the larger of its kernels with the gaps between them and what the host
 takes to launch them (`costs.floors`), plus the collectives of its split. Beside those of calls
@@ -14,38 +12,45 @@ launches begin while the backward pass keeps the device busy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, Kernel, vector
-from gnnplace.errors import InputError
-from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import SegmentCosts
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.plan import StageEntry
+from gnnplace.plans.segments.chain import FASTEST, SegmentCosts, SplitChoice
 from gnnplace.plans.segments.cuts import Cuts
 from gnnplace.plans.segments.parts import Part, Parts, Times
-from gnnplace.plans.segments.placements import placements_of
+from gnnplace.plans.segments.placements import (
+    WHOLE_WORDS,
+    is_cut_by_tokens,
+    label_of,
+    placements_of,
+)
 from gnnplace.plans.segments.recording import Recorded
+from gnnplace.plans.segments.splits import SegmentProblem
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.calls import BUFFER, PARAMETER
-from gnnplace.sharding.captured.costs import MeshMachine, move
 from gnnplace.sharding.captured.layout import (
     CALL,
+    PARTIAL,
     Configuration,
-    Shape,
-    SplitGraph,
     SplitOp,
+    gradient_layout,
     made_layout,
     mesh_configurations,
     parts_in,
     read_layout,
 )
-from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables
+from gnnplace.sharding.rules.shapes import SHAPE
 from gnnplace.sharding.run.planning import LayerGraph
 
-UPDATE = [f.name for f in fields(SegmentCosts)].index("update")
+FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
+Split = tuple[tuple[Configuration, ...], tuple[float, float]]
+"""Configurations of a segment's calls; seconds of its collectives, forward and backward."""
 
 
 @dataclass(eq=False)
@@ -69,34 +74,45 @@ class ModelCosts:
     precision: str
     optimizer: str
     parts: Parts = field(init=False)
+    _prepared: set[object] = field(init=False, default_factory=set)
+    _problems: dict[object, SegmentProblem] = field(init=False, default_factory=dict)
+    _chosen: dict[object, Split] = field(init=False, default_factory=dict)
+    _priced: dict[object, FloatArray] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parts = Parts(self.layers, self.batch, self.precision)
 
-    def costs(self, kind: str, shards: int, examples: int) -> SegmentCosts | None:
+    def costs(
+        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
         """Costs of every segment; see `plans.segments.chain.CostSource`."""
         if self.batch % examples:
             return None
         mesh = (shards, self.batch // examples)
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
-        splits = [
-            (i, chosen[0])
-            for number in first.values()
-            for i in self._calls(number)
-            for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
-        ]
-        self.parts.prepare(splits, kind, shards, examples)  # together, which takes less
-        by_kind: dict[int, FloatArray] = {}
-        for k, number in first.items():
-            by_kind[k] = self._segment(number, kind, mesh)
-        *columns, launched = np.array([by_kind[s.kind] for s in self.cuts.segments]).T.copy()
+        if (kind, mesh) not in self._prepared:
+            self._prepared.add((kind, mesh))
+            splits = [
+                (i, chosen[0])
+                for number in first.values()
+                for i in self._calls(number)
+                for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
+            ]
+            self.parts.prepare(splits, kind, shards, examples)  # together, which takes less
+        if choice.labels is None:
+            by_kind = {k: self._segment(number, kind, mesh, choice) for k, number in first.items()}
+            rows = [by_kind[s.kind] for s in self.cuts.segments]
+        else:
+            rows = [self._segment(k, kind, mesh, choice) for k in range(len(self.cuts.segments))]
+        *columns, launched = np.array(rows).T.copy()
+        columns[FORWARD] += [self._aside(k, kind, mesh) for k in range(len(rows))]
         update = columns[UPDATE]
         waited = max(float(launched.sum() - update.sum()), 0.0)
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
         return SegmentCosts(*columns)
 
     def placements(
-        self, kind: str, shards: int, examples: int, first: int, last: int
+        self, kind: str, shards: int, examples: int, first: int, last: int, choice: SplitChoice
     ) -> dict[str, list[str]]:
         """How parameters and calls of a run of segments are split over shards.
 
@@ -106,17 +122,28 @@ class ModelCosts:
             examples: of a micro-batch on each replica.
             first: the first segment of the run.
             last: the segment after the last.
+            choice: how the split is chosen.
         """
         mesh = (shards, self.batch // examples)
         found: dict[int, Configuration] = {}
-        known: dict[int, tuple[Configuration, ...]] = {}
         for number in range(first, last):
-            alike = self.cuts.segments[number].kind
-            calls = self._calls(number)
-            if alike not in known:
-                known[alike] = self._split(number, calls, kind, mesh)[0]
-            found.update(zip(calls, known[alike], strict=True))
+            split, _ = self._split(number, kind, mesh, choice)
+            found.update(zip(self._calls(number), split, strict=True))
         return placements_of(self.layers.calls, self.layers.rules, found)
+
+    def labels_of(self, entries: Sequence[StageEntry]) -> tuple[tuple[str, str | None], ...]:
+        """The label of every call of a plan's stages.
+
+        Raises:
+            MismatchError: a call cannot be split so.
+        """
+        rules = {c.name: r for c, r in zip(self.layers.calls.calls, self.layers.rules, strict=True)}
+        return tuple(
+            (name, label_of(rules[name], entry.placements.get(name, WHOLE_WORDS)[-1],
+                            f"stages[{k}].placements.{name}"))
+            for k, entry in enumerate(entries)
+            for name in entry.members
+        )  # fmt: skip
 
     def _calls(self, number: int) -> list[int]:
         """Calls of a segment that are priced."""
@@ -126,35 +153,42 @@ class ModelCosts:
         """A part of a call, over shards and parts of the batch."""
         return self.parts.part((call, split[0]), kind, mesh[0], self.batch // mesh[1])
 
-    def _segment(self, number: int, kind: str, mesh: tuple[int, int]) -> FloatArray:
+    def _segment(
+        self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice
+    ) -> FloatArray:
         """The fields of `SegmentCosts` for one segment, and what the host takes for its update.
 
         That is beyond what its backward pass leaves the host idle.
         """
         calls = self._calls(number)
-        split, moved = self._split(number, calls, kind, mesh)
+        split, moved = self._split(number, kind, mesh, choice)
+        key = (number, kind, mesh, split, moved)
+        if key in self._priced:
+            return self._priced[key]
         parts = [self.part(i, c, kind, mesh) for i, c in zip(calls, split, strict=True)]
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, mesh)
-        parameters, frozen = self._parameters(calls, split, mesh)
+        parameters, frozen, summed, tied = self._parameters(calls, split, mesh)
         kept = self._kept(calls, split, recorded, mesh)
-        entering = self._entering(number, mesh)
         largest = max((r.largest for r in recorded), default=0.0)
-        return np.array(
+        made = self._priced[key] = np.array(
             [
                 passes[0] + moved[0],
                 passes[1] + moved[1],
                 passes[2],
                 update,
                 kept,
-                entering,
+                self._entering(number, mesh, choice),
                 2.0 * largest,
                 parameters,
                 _error([t for p in parts for t in (p.forward, p.whole)]),
                 frozen,
+                summed,
+                tied,
                 launched,
             ]
         )
+        return made
 
     def _whole_examples(self, call: int) -> SplitOp:
         """An operation whose examples stay together: a micro-batch may be one alone.
@@ -180,19 +214,23 @@ class ModelCosts:
     ) -> tuple[float, float, float, float, float]:
         """Seconds of the forward pass, of gradients of activations and of weights, of the update.
 
-        The last are of its launches, less what the backward pass leaves the host idle. Calls that
-        make no part of the answer (masks, counts of batches) run where they stand.
+        The last are of its launches, less what the backward pass leaves the host idle.
         """
         run = range(*self.cuts.runs[number])
-        aside = [self.part(i, (None,), kind, mesh) for i in run if i in self.cuts.aside]
         summed, updates = self.beside(self._calls(number), split, kind, mesh)
         stored = self.parts.beside(self.stored(run), kind)
         late = [summed, *(p.whole for p in parts)]
-        forward = _pass([stored, *(p.forward for p in (*parts, *aside))], late=False)
+        forward = _pass([stored, *(p.forward for p in parts)], late=False)
         whole = _pass(late, late=True)
         backward = min(_pass([summed, *(p.early for p in parts)], late=True), whole)
         idle = whole - sum(t.late for t in late)
         return forward, backward, whole - backward, updates.kernels, updates.late - idle
+
+    def _aside(self, number: int, kind: str, mesh: tuple[int, int]) -> float:
+        """Seconds of calls that make no part of the answer (masks, counts), where they stand."""
+        calls = [i for i in range(*self.cuts.runs[number]) if i in self.cuts.aside]
+        found = [self.part(i, (None,), kind, mesh).forward for i in calls]
+        return _pass(found, late=False)
 
     def stored(self, run: Iterable[int]) -> list[Kernel]:
         """A kernel for every buffer that calls change, as ops of a placement have one.
@@ -239,18 +277,30 @@ class ModelCosts:
 
     def _parameters(
         self, calls: Sequence[int], split: Sequence[Configuration], mesh: tuple[int, int]
-    ) -> tuple[float, float]:
-        """Elements on a device, trained and frozen, each parameter of the segment once."""
-        graph, rules, total = self.layers.calls, self.layers.rules, [0.0, 0.0]
+    ) -> tuple[float, float, float, float]:
+        """Elements on a device, each parameter of the segment once.
+
+        Those that are trained; those that are not; of the trained ones those that are whole on all
+        shards and whose gradients are sums over these; and those that other segments read too.
+        """
+        graph, rules = self.layers.calls, self.layers.rules
+        trained = frozen = summed = tied = 0.0
+        shared = {t.name for t in self.cuts.tied}
         seen: set[int] = set()
         for i, chosen in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 info = graph.values[value]
-                if info.source == PARAMETER and value not in seen:
-                    seen.add(value)
-                    cut = parts_in(read_layout(axes, chosen), mesh[:1])
-                    total[not info.gradient] += float(np.prod(info.shape)) / cut
-        return total[0], total[1]
+                if info.source != PARAMETER or value in seen:
+                    continue
+                seen.add(value)
+                size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), mesh[:1])
+                if not info.gradient:
+                    frozen += size
+                    continue
+                trained += size
+                summed += size if gradient_layout(axes, chosen)[0] == PARTIAL else 0.0
+                tied += size if info.name in shared else 0.0
+        return trained, frozen, summed, tied
 
     def _kept(
         self,
@@ -260,28 +310,43 @@ class ModelCosts:
         mesh: tuple[int, int],
     ) -> float:
         """Bytes kept of a micro-batch on a device; views of one tensor once."""
-        graph, rules = self.layers.calls, self.layers.rules
         kept: dict[int, float] = {}
-        root: dict[int, int] = {}
-        total = 0.0
+        roots, total = self.roots(calls), 0.0
         for i, chosen, found in zip(calls, split, recorded, strict=True):
-            call, rule = graph.calls[i], rules[i]
             total += found.inner
-            views = rule.kind == "shape" and len(call.reads) == 1
-            for value in call.results:
-                root[value] = root.get(call.reads[0], call.reads[0]) if views else value
-            for values, axes, keeps, layout in (
-                (call.reads, rule.reads, found.reads, read_layout),
-                (call.results, rule.results, found.results, made_layout),
-            ):
-                for value, labels, keep in zip(values, axes, keeps, strict=True):
-                    info = graph.values[value]
-                    if not keep or info.source == PARAMETER or value not in self.cuts.derived:
-                        continue
-                    own = root.get(value, value)
-                    size = self._bytes(own, mesh) / parts_in(layout(labels, chosen), mesh[:1])
-                    kept[own] = max(kept.get(own, 0.0), size)
+            for value, size in self.kept_values(i, chosen, found, mesh):
+                own = roots.get(value, value)
+                kept[own] = max(kept.get(own, 0.0), size)
         return total + sum(kept.values())
+
+    def roots(self, calls: Sequence[int]) -> dict[int, int]:
+        """The tensor that each value is a view of, of what some calls make."""
+        found: dict[int, int] = {}
+        for i in calls:
+            call, rule = self.layers.calls.calls[i], self.layers.rules[i]
+            views = rule.kind == SHAPE and len(call.reads) == 1
+            for value in call.results:
+                found[value] = found.get(call.reads[0], call.reads[0]) if views else value
+        return found
+
+    def kept_values(
+        self, index: int, chosen: Configuration, found: Recorded, mesh: tuple[int, int]
+    ) -> Iterator[tuple[int, float]]:
+        """Values that a call keeps for its backward pass, and their bytes on a device."""
+        graph, call, rule = (
+            self.layers.calls,
+            self.layers.calls.calls[index],
+            self.layers.rules[index],
+        )
+        for values, axes, keeps, layout in (
+            (call.reads, rule.reads, found.reads, read_layout),
+            (call.results, rule.results, found.results, made_layout),
+        ):
+            for value, labels, keep in zip(values, axes, keeps, strict=True):
+                inside = value in self.cuts.derived and graph.values[value].source != PARAMETER
+                if keep and inside:
+                    parts = parts_in(layout(labels, chosen), mesh[:1])
+                    yield value, self._bytes(value, mesh) / parts
 
     def _bytes(self, value: int, mesh: tuple[int, int]) -> float:
         """Of the examples of one replica's micro-batch."""
@@ -299,96 +364,42 @@ class ModelCosts:
         }
         return tuple(sorted(others | set(self.cuts.crossing[number])))
 
-    def _entering(self, number: int, mesh: tuple[int, int]) -> float:
-        return sum(self._bytes(value, mesh) for value in self.cuts.crossing[number])
+    def _entering(self, number: int, mesh: tuple[int, int], choice: SplitChoice) -> float:
+        """Bytes on a device of what enters a segment."""
+        crossing = self.cuts.crossing[number]
+        return sum(
+            self._bytes(value, mesh) / (mesh[0] if self.is_cut(value, mesh[0], choice) else 1)
+            for value in crossing
+        )
 
-    def _split(
-        self, number: int, calls: Sequence[int], kind: str, mesh: tuple[int, int]
-    ) -> tuple[tuple[Configuration, ...], tuple[float, float]]:
-        """The best configuration of every call over the shards, and seconds of its collectives."""
+    def is_cut(self, value: int, shards: int, choice: SplitChoice) -> bool:
+        """Whether a value that crosses cuts is cut along its tokens."""
+        shape = self.layers.operations.values[value].shape
+        return choice.tokens and is_cut_by_tokens(shape, shards)
+
+    def _split(self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice) -> Split:
+        """The configuration of every call over the shards, and seconds of its collectives."""
+        alike = number if choice.labels is not None else self.cuts.segments[number].kind
+        known = (alike, kind, mesh, choice)
+        if known not in self._chosen:
+            self._chosen[known] = self._solved(number, kind, mesh, choice)
+        return self._chosen[known]
+
+    def _solved(self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice) -> Split:
+        calls = self._calls(number)
         if mesh[0] == 1:
             return tuple((None,) for _ in calls), (0.0, 0.0)
-        problem = SegmentProblem.of(self, number, calls, kind, mesh)
-        chosen = best_strategy(captured_tables(problem)).configuration
+        key = (self.cuts.segments[number].kind, kind, mesh)
+        if key not in self._problems:
+            self._problems[key] = SegmentProblem.of(self, number, calls, kind, mesh)
+        problem = self._problems[key]
+        if choice.labels is None:
+            chosen = best_strategy(problem.weighted(choice)).configuration
+        else:
+            chosen = problem.given(choice, [self.layers.calls.calls[i].name for i in calls])
         split = tuple(problem.options[k + problem.before][chosen[k + problem.before]]
                       for k in range(len(calls)))  # fmt: skip
         return split, problem.exchanged(chosen)
-
-
-@dataclass(eq=False)
-class SegmentProblem(CapturedProblem):
-    """The split of one segment over shards, its borders whole.
-
-    Attributes:
-        source: what prices its operations.
-        calls: numbers of the calls of the segment.
-        kind: the kind of device.
-        priced: shards, and parts of the batch.
-        before: operations that stand for the border.
-    """
-
-    source: ModelCosts | None = None
-    calls: tuple[int, ...] = ()
-    kind: str = ""
-    priced: tuple[int, int] = (1, 1)
-    before: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        source: ModelCosts,
-        number: int,
-        calls: Sequence[int],
-        kind: str,
-        mesh: tuple[int, int],
-    ) -> SegmentProblem:
-        """The problem of a segment on one kind of device."""
-        graph = source.layers.operations
-        whole = Mesh(0, 1, mesh[0])
-        entering = source.entering_values(number, calls)
-        last = number + 1 >= len(source.cuts.runs)
-        leaving = () if last else source.cuts.crossing[number + 1]
-        own = {v for i in calls for v in graph.ops[i].results}
-        begins = [_border(f"border {v}", graph, (), (v,)) for v in entering]
-        inner = [source._whole_examples(i) for i in calls]
-        ends = [_border(f"leaves {v}", graph, (v,), ()) for v in leaving if v in own]
-        operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
-        machine = _Shards(fabric=source.fabric, place=whole, parts=float(mesh[1]))
-        return cls(
-            operations,
-            mesh[:1],
-            machine,
-            source=source,
-            calls=tuple(calls),
-            kind=kind,
-            priced=mesh,
-            before=len(begins),
-        )
-
-    def compute(self, op: int) -> FloatArray:
-        """Seconds of an operation's configurations, from kernels. [K]"""
-        place = op - self.before
-        if not 0 <= place < len(self.calls) or self.source is None:
-            return np.zeros(len(self.options[op]))
-        source, call = self.source, self.calls[place]
-        found = [source.part(call, c, self.kind, self.priced) for c in self.options[op]]
-        return np.array([p.forward.kernels + p.whole.kernels for p in found])
-
-    def gradients(self, op: int) -> FloatArray:
-        """Gradients of parameters are whole or parts: shards have the same examples. [K]"""
-        return np.zeros(len(self.options[op]))
-
-    def exchanged(self, chosen: Sequence[int]) -> tuple[float, float]:
-        """Seconds of collectives in the forward and in the backward pass."""
-        there = back = 0.0
-        for link in self.links:
-            if link.parameter:
-                continue
-            before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
-            ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
-            there += ahead
-            back += link.cost(before, after).total - ahead
-        return there, back
 
 
 def _pass(times: Sequence[Times], *, late: bool) -> float:
@@ -400,29 +411,3 @@ def _pass(times: Sequence[Times], *, late: bool) -> float:
 def _error(times: Sequence[Times]) -> float:
     """Expected relative error of the kernels, by their seconds."""
     return sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
-
-
-def _border(
-    name: str, graph: SplitGraph, reads: tuple[int, ...], results: tuple[int, ...]
-) -> SplitOp:
-    """An operation that stands for what is whole on every shard."""
-
-    def axes(values: tuple[int, ...]) -> tuple[tuple[str | None, ...], ...]:
-        return tuple((None,) * len(graph.values[v].shape) for v in values)
-
-    return SplitOp(name, "border", Shape((), axes(reads), axes(results), 0.0, True), reads, results)
-
-
-@dataclass(frozen=True)
-class _Shards(MeshMachine):
-    """Collectives of one replica's shards on a part of the batch."""
-
-    fabric: MeshFabric | None = None
-    place: Mesh | None = None
-    parts: float = 1.0
-
-    def collective(self, op: str, devices: int, size: float) -> float:
-        """Seconds of a collective of the shards."""
-        if self.fabric is None or self.place is None:
-            raise InputError("collective: no cluster")
-        return self.fabric.collective(op, size / self.parts, list(self.place.devices))

@@ -95,7 +95,7 @@ class CapturedProblem:
     position: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.options = [mesh_configurations(op.shape, self.mesh) for op in self.graph.ops]
+        self.options = [self.configurations(op) for op in range(len(self.graph.ops))]
         self.readers = uses(self.graph)
         self.producers = {
             value: (i, slot)
@@ -107,6 +107,18 @@ class CapturedProblem:
                 self._share(value)
         for value in self.readers:
             self._connect(value)
+
+    def configurations(self, op: int) -> tuple[Configuration, ...]:
+        """How an operation may be split. [K]"""
+        return mesh_configurations(self.graph.ops[op].shape, self.mesh)
+
+    def node_key(self, op: int) -> object:
+        """What decides an operation's costs."""
+        it = self.graph.ops[op]
+        values = [self.graph.values[v] for v in (*it.reads, *it.results)]
+        kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
+        seconds = self.seconds[op] if self.seconds else None
+        return it.shape, kinds, tuple(v in self.shared for v in it.reads), seconds
 
     def _share(self, value: int) -> None:
         ports = {port for i, slot in self.readers[value] for port in self.ports(i, slot)}
@@ -237,7 +249,7 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     unique: dict[object, tuple[FloatArray, FloatArray]] = {}
     cost, memory = [], []
     for i in range(count):
-        key = _node_key(captured, i)
+        key = captured.node_key(i)
         if key not in unique:
             own = captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
             unique[key] = (own, captured.memory(i))
@@ -258,14 +270,6 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     return ShardingProblem(
         name, devices, captured.names(), tuple(cost), tuple(edges), tuple(memory)
     )
-
-
-def _node_key(captured: CapturedProblem, op: int) -> object:
-    it = captured.graph.ops[op]
-    values = [captured.graph.values[v] for v in (*it.reads, *it.results)]
-    kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
-    seconds = captured.seconds[op] if captured.seconds else None
-    return it.shape, kinds, tuple(v in captured.shared for v in it.reads), seconds
 
 
 def _table(link: PortLink) -> FloatArray:

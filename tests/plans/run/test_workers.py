@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from gnnplace.errors import ExecutionError, FormatError, MismatchError
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.workers import run_plan
+from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for, toy, toy_plan
 
 
@@ -49,6 +52,49 @@ def test_stages_and_shards_train_as_one_device():
     found = run_plan(plan, toy, train=3, steps=1)
     assert found.passed, (found.verification.summary(), found.losses, found.expected)
     assert found.verification.different  # another order of sums
+
+
+class Tokens(nn.Module):
+    """Two blocks on tokens, as transformers have them without attention."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, width)
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def tokens():
+    torch.manual_seed(0)
+    inputs = (torch.randn(8, 4, 8), torch.randn(8, 4, 8))
+    return Workload("Tokens", Tokens(), inputs, functional.mse_loss)
+
+
+def test_shards_hand_on_their_tokens_and_share_the_optimizer_of_what_each_has_whole():
+    """Two stages of two shards; norms are on every shard, their Adam parted over the shards."""
+    plan = plan_for(tokens(), "pp=2,tp=2,zero=1,microbatch_size=2", 4)
+    assert [stage.border for stage in plan.file.stages] == ["tokens", "tokens"]
+    assert plan.file.stages[0].placements["blocks.0.1.weight"][-1] in ("S0", "S1")
+    by_rows = [
+        stage.model_copy(
+            update={
+                "placements": stage.placements
+                | {name: ["R", "R", "S1"] for name in stage.members if name.endswith(".0")}
+            }
+        )
+        for stage in plan.file.stages
+    ]
+    plan = replace(plan, file=plan.file.model_copy(update={"stages": by_rows}))
+    found = run_plan(plan, tokens, train=3, steps=1)
+    assert found.passed, (found.verification.summary(), found.losses, found.expected)
 
 
 def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():

@@ -83,7 +83,7 @@ def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
 
 def test_plans_that_run_have_as_many_replicas_in_every_stage():
     model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
-    free, held = (search(model, machine, budget=0.5, runnable=r) for r in (False, True))
+    free, held = (search(model, machine, budget=0.0, runnable=r) for r in (False, True))
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
     assert held.best[0].step_time >= free.best[0].step_time * (1 - 1e-9)

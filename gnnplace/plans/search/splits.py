@@ -1,0 +1,84 @@
+"""Which split over its shards a stage has: the fastest that fits, by weighing bytes.
+
+A stage's split is a sum over its segments, so that with a price of a byte every segment chooses for
+itself (Everett, 1963, Lagrange multipliers): the least price at which the devices of a rank hold
+their stages gives the best of the splits that some price supports. Bytes of state count once, those
+of activations for every micro-batch in flight. Borders between segments are whole or cut along the
+tokens. Complexity: `log2(len(STEPS))` prices a rank and border, each an elimination a kind of
+segment, whose tables are made once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gnnplace.plans.search.draft import Draft, meshes_of, realized
+from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.segments.chain import SplitChoice
+
+STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a device's bytes
+
+
+def with_splits(
+    pricer: Pricer, draft: Draft, style: str = "free", borders: Sequence[bool] = (False, True)
+) -> Draft:
+    """A draft whose stages have the splits with which they fit, or the leanest ones.
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: with recomputation and ZeRO chosen.
+        style: of the splits, as `SplitChoice` has it.
+        borders: whether tokens are cut there, each of them tried.
+    """
+    ranks, found = draft.ranks, []
+    for tokens in borders:
+        stages = list(draft.stages)
+        for rank, mesh in enumerate(meshes_of(draft)):
+            own = [c for c, r in enumerate(ranks) if r == rank]
+            if mesh.shards == 1:
+                continue
+            plain = SplitChoice(style, tokens, once=1.0 / draft.microbatches)
+            made = _fitted(pricer, [draft.stages[c] for c in own],
+                           [draft.limit[c] for c in own], plain)  # fmt: skip
+            for c, stage in zip(own, made, strict=True):
+                stages[c] = stage
+        made_draft = replace(draft, stages=tuple(stages))
+        priced = realized(pricer, made_draft)
+        if priced is not None:
+            found.append((max(priced.lacking[1], 0.0), priced.step_time, tokens, made_draft))
+    return min(found)[-1] if found else draft
+
+
+def _fitted(
+    pricer: Pricer, stages: Sequence[Stage], flying: Sequence[int], plain: SplitChoice
+) -> list[Stage]:
+    """Stages of one rank at the least price at which they fit; at the highest where none does."""
+    limit = pricer.fabric.memory(stages[0].mesh)
+
+    def priced(price: float) -> list[Stage]:
+        return [
+            replace(
+                stage,
+                choice=replace(
+                    plain, state=price, saved=price * many, zero=stage.zero,
+                    replicas=stage.mesh.replicas,
+                ),
+            )
+            for stage, many in zip(stages, flying, strict=True)
+        ]  # fmt: skip
+
+    fastest = [replace(stage, choice=plain) for stage in stages]
+    costs = [pricer.cost(stage) for stage in fastest]
+    held = pricer.held(fastest, flying)
+    if held <= limit or not math.isfinite(held):
+        return fastest
+    seconds = sum(cost.microbatch for cost in costs if cost is not None)
+    unit = 2.0 ** round(math.log2(seconds / held))
+    low, high = 0, len(STEPS)
+    while low < high:
+        middle = (low + high) // 2
+        fits = pricer.held(priced(unit * 2.0 ** STEPS[middle]), flying) <= limit
+        low, high = (low, middle) if fits else (middle + 1, high)
+    return priced(unit * 2.0 ** STEPS[min(low, len(STEPS) - 1)])

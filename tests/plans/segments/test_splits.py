@@ -1,0 +1,124 @@
+"""Splits of segments over shards: beside brute force, by bytes, and Megatron's."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.plans.answers import given_plan
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import SplitChoice
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.splits import SegmentProblem
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.presets import preset
+from gnnplace.sharding import best_strategy
+
+CLUSTER = preset("nvlink-a100-8")
+LLAMA = (
+    "hf:llama?num_hidden_layers=2&hidden_size=64&intermediate_size=256&num_attention_heads=4"
+    "&num_key_value_heads=4&vocab_size=256&tie_word_embeddings=false&length=16&batch=4"
+)
+
+
+class FeedForward(nn.Module):
+    """Two products with a skip around them."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(functional.relu(self.up(self.norm(x))))
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return chain_of(LLAMA, CLUSTER, precision="bf16-master")
+
+
+def feed_forward():
+    inputs = (torch.randn(4, 8, 32), torch.randn(4, 8, 32))
+    return chain_of(FeedForward(), CLUSTER, inputs, loss=functional.mse_loss)
+
+
+def total(problem, chosen):
+    """Cost of a strategy: of its nodes and its edges."""
+    nodes = sum(float(cost[k]) for cost, k in zip(problem.cost, chosen, strict=True))
+    return nodes + sum(float(e.cost[chosen[e.u], chosen[e.v]]) for e in problem.edges)
+
+
+@pytest.mark.parametrize("style", ["free", "weights"])
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("price", [0.0, 1e-9, 1e-6])
+def test_no_split_of_a_block_weighs_less(style, tokens, price):
+    chain = feed_forward()
+    source = chain.source
+    choice = SplitChoice(style, tokens, price, 2 * price, 0.25)
+    calls = source._calls(0)
+    assert len(calls) <= 8
+    problem = SegmentProblem.of(source, 0, calls, "a100", (2, 4)).weighted(choice)
+    found = total(problem, best_strategy(problem).configuration)
+    every = itertools.product(*(range(len(cost)) for cost in problem.cost))
+    assert found == pytest.approx(min(total(problem, chosen) for chosen in every), rel=1e-9)
+
+
+def test_a_dearer_byte_never_keeps_more_bytes(llama):
+    pricer = Pricer(llama, llama.source.fabric, 4)
+    held = []
+    for price in (0.0, 1e-12, 1e-10, 1e-8):
+        choice = SplitChoice(state=price, saved=price, once=0.25)
+        sums = pricer.sums(Mesh(0, 1, 4), choice=choice)
+        held.append(16.0 * sums.parameters[-1] + sums.saved[-1])
+    assert held == sorted(held, reverse=True)
+    assert held[-1] < held[0]
+
+
+def test_tensor_parallelism_divides_all_matrices_and_their_state(llama):
+    """16 bytes an element in bf16 with a float32 copy and Adam; norms are whole on each shard."""
+    plan = given_plan(llama, CLUSTER, "tp=4,microbatch_size=1")
+    (stage,) = plan.file.stages
+    model = chain_parameters(llama)
+    matrices = {name for name, shape in model.items() if len(shape) > 1}
+    words = {name: stage.placements.get(name, ["R"])[-1] for name in matrices}
+    assert {name for name, word in words.items() if word.startswith("S")} == matrices
+    cut = sum(int(np.prod(model[n])) for n in matrices) / 4
+    whole = sum(int(np.prod(shape)) for n, shape in model.items() if n not in matrices)
+    assert plan.file.memory["gpu:0"].state == pytest.approx(16 * (cut + whole))
+    assert stage.border == "tokens"
+    parted = given_plan(llama, CLUSTER, "tp=4,microbatch_size=1,zero=1").file
+    least = 16 * cut + (4 + 12 / 4) * whole  # if gradients of all norms are sums over shards
+    assert least <= parted.memory["gpu:0"].state < 16 * (cut + whole)
+    apart = given_plan(llama, CLUSTER, "tp=4,sp=off,microbatch_size=1")
+    assert apart.file.stages[0].border == "whole"
+
+
+def chain_parameters(chain):
+    return {v.name: v.shape for v in chain.source.layers.calls.values if v.source == "parameter"}
+
+
+@pytest.mark.parametrize("words", ["tp=4", "tp=2,pp=2", "shards=4", "tp=2,sp=off,dp=2"])
+def test_a_plan_that_is_given_again_takes_as_long(llama, words):
+    plan = given_plan(llama, CLUSTER, f"{words},microbatch_size=1")
+    again = given_plan(llama, CLUSTER, plan)
+    assert again.step_time == pytest.approx(plan.step_time, rel=1e-9)
+    assert again.file.memory == plan.file.memory
+    assert again.file.stages == plan.file.stages
+
+
+def test_a_stage_that_lacks_memory_takes_the_split_that_fits(llama):
+    """Free splits are the fastest where all fits, and cut weights where it does not."""
+    roomy = given_plan(llama, CLUSTER, "shards=4,microbatch_size=1")
+    most = roomy.file.memory["gpu:0"].all - roomy.file.memory["gpu:0"].slack
+    devices = tuple(
+        d.model_copy(update={"memory": d.reserve + 0.7 * most}) for d in CLUSTER.devices
+    )
+    small = Cluster(devices, CLUSTER.links, CLUSTER.name)
+    tight = given_plan(llama, small, "shards=4,microbatch_size=1")
+    assert tight.feasible
+    assert tight.step_time >= roomy.step_time
