@@ -55,6 +55,10 @@ class RowEntry(BaseModel):
     cluster: str | None = None
     commit: str | None = None
     when: str | None = None
+    suite: str = ""
+    seen: bool = False
+    peak_memory: list[Annotated[float, Field(ge=0)]] | None = None
+    processor_seconds: Annotated[float, Field(ge=0)] = 0.0
 
     @model_validator(mode="after")
     def _step_time(self) -> RowEntry:
