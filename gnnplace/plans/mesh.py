@@ -17,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
 from gnnplace.costs.links import message
 from gnnplace.errors import InputError
@@ -72,6 +73,9 @@ class MeshFabric:
     cluster: Cluster
     server: list[int] = field(init=False)
     _links: dict[tuple[int, int], Link] = field(init=False)
+    _channels: IntArray = field(init=False)
+    _bandwidth: FloatArray = field(init=False)
+    _latency: FloatArray = field(init=False)
     _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
     _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
@@ -80,6 +84,8 @@ class MeshFabric:
         index = self.cluster.device_index
         self._links = {(index[x.source], index[x.target]): x for x in self.cluster.links}
         self.server = list(range(self.cluster.num_devices))
+        self._channels, self._bandwidth = self.cluster.channels, self.cluster.bandwidth
+        self._latency = self.cluster.latency
         for (a, b), link in self._links.items():
             if link.fabric is not None and not is_between(link.fabric) and a < b:
                 self.server[b] = min(self.server[a], self.server[b])
@@ -160,7 +166,7 @@ class MeshFabric:
     def _slowest(self, members: Sequence[int], alike: int) -> tuple[float, float]:
         """Latency and bandwidth of the slowest link of a ring; channels are shared."""
         ring = list(zip(members, [*members[1:], members[0]], strict=True))
-        latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
+        latency = max(float(self._latency[a, b]) for a, b in ring)
         bandwidth = min(self._shared(ring, alike))
         if not bandwidth > 0 or not np.isfinite(latency):
             names = ", ".join(self.cluster.devices[d].name for d in members)
@@ -169,11 +175,11 @@ class MeshFabric:
 
     def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
         """Bytes per second of messages that go at once, each as often as `alike` says."""
-        used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
+        used = [[c for c in self._channels[pair].tolist() if c >= 0] for pair in pairs]
         load = Counter(c for own in used for c in own)
         named = self._named
         return [
-            float(self.cluster.bandwidth[pair])
+            float(self._bandwidth[pair])
             / max((load[c] * (alike if c in named else 1) for c in own), default=1)
             for pair, own in zip(pairs, used, strict=True)
         ]
@@ -181,8 +187,7 @@ class MeshFabric:
     @cached_property
     def _named(self) -> frozenset[int]:
         """Channels that several links hold."""
-        channels = self.cluster.channels
-        count = np.bincount(channels[channels >= 0])
+        count = np.bincount(self._channels[self._channels >= 0])
         return frozenset(np.flatnonzero(count > 1).tolist())
 
     def sends(self, size: float, pairs: Sequence[tuple[int, int]]) -> float:

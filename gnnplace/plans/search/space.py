@@ -7,7 +7,6 @@ where there are replicas (0 takes no less than 1 and holds more).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -166,18 +165,13 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
                 continue
             if count > MIXED and replicas & (replicas - 1) and count % (replicas * shards):
                 continue
-            shapes += shapes_of(pricer, Mesh(0, replicas, shards))
+            for choice, summed in menu_of(pricer, Mesh(0, replicas, shards)):
+                zeros = ZEROS if replicas > 1 else (1,) if summed else (0,)
+                shapes += [Shape(replicas, shards, zero, choice) for zero in zeros]
     space = Space(pricer, microbatches, tuple(shapes))
     for shape in shapes:
         space.plain_table(shape)  # priced now: every search begins with equal meshes
     return space
-
-
-def shapes_of(pricer: Pricer, mesh: Mesh) -> Iterator[Shape]:
-    """Splits and stages of ZeRO of meshes of one size."""
-    for choice, summed in menu_of(pricer, mesh):
-        zeros = ZEROS if mesh.replicas > 1 else (1,) if summed else (0,)
-        yield from (Shape(mesh.replicas, mesh.shards, zero, choice) for zero in zeros)
 
 
 def menu_of(pricer: Pricer, mesh: Mesh) -> list[tuple[SplitChoice, bool]]:

@@ -98,6 +98,7 @@ class ModelCosts:
                 for i in self._calls(number)
                 for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
             ]
+            splits += [(i, None) for i in self.cuts.aside]
             self.parts.prepare(splits, kind, shards, examples)  # together, which takes less
         if choice.labels is None:
             by_kind = {k: self._segment(number, kind, mesh, choice) for k, number in first.items()}
@@ -379,27 +380,23 @@ class ModelCosts:
 
     def _split(self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice) -> Split:
         """The configuration of every call over the shards, and seconds of its collectives."""
-        alike = number if choice.labels is not None else self.cuts.segments[number].kind
-        known = (alike, kind, mesh, choice)
-        if known not in self._chosen:
-            self._chosen[known] = self._solved(number, kind, mesh, choice)
-        return self._chosen[known]
-
-    def _solved(self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice) -> Split:
-        calls = self._calls(number)
+        calls, alike = self._calls(number), self.cuts.segments[number].kind
         if mesh[0] == 1:
             return tuple((None,) for _ in calls), (0.0, 0.0)
-        key = (self.cuts.segments[number].kind, kind, mesh)
-        if key not in self._problems:
-            self._problems[key] = SegmentProblem.of(self, number, calls, kind, mesh)
-        problem = self._problems[key]
-        if choice.labels is None:
-            chosen = best_strategy(problem.weighted(choice)).configuration
-        else:
-            chosen = problem.given(choice, [self.layers.calls.calls[i].name for i in calls])
-        split = tuple(problem.options[k + problem.before][chosen[k + problem.before]]
-                      for k in range(len(calls)))  # fmt: skip
-        return split, problem.exchanged(chosen)
+        known = (alike if choice.labels is None else (number, None), kind, mesh, choice)
+        if known not in self._chosen:
+            key = (alike, kind, mesh)
+            if key not in self._problems:
+                self._problems[key] = SegmentProblem.of(self, number, calls, kind, mesh)
+            problem = self._problems[key]
+            if choice.labels is None:
+                chosen = best_strategy(problem.weighted(choice)).configuration
+            else:
+                chosen = problem.given(choice, [self.layers.calls.calls[i].name for i in calls])
+            places = range(problem.before, problem.before + len(calls))
+            split = tuple(problem.options[k][chosen[k]] for k in places)
+            self._chosen[known] = split, problem.exchanged(chosen)
+        return self._chosen[known]
 
 
 def _pass(times: Sequence[Times], *, late: bool) -> float:
