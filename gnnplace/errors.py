@@ -6,6 +6,7 @@ The command line prints it and exits with the class's ``exit_code``; nothing els
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -67,7 +68,7 @@ class ChangedWarning(UserWarning):
 
 
 def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = "") -> GnnplaceError:
-    """One error for all faults of an input; those that differ by their key path alone are a line.
+    """One error for all faults of an input; those whose key paths differ by numbers are a line.
 
     Args:
         kind: its class.
@@ -76,7 +77,8 @@ def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
     """
     alike: dict[str, list[str]] = {}
     for fault in faults:
-        alike.setdefault(fault.partition(": ")[2] or fault, []).append(fault)
+        path, _, told = fault.partition(": ")
+        alike.setdefault(re.sub(r"\d+", "#", path) + told, []).append(fault)
     lines = [
         (f"{source}: " if source else "") + first + (f" (so have {len(rest)} more)" if rest else "")
         for first, *rest in alike.values()

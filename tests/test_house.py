@@ -50,7 +50,7 @@ def test_what_stands_is_counted():
 OWNERS = ("simulation/transfer.py", "costs/")
 DIVIDED = re.compile(r"/ [\w.()\[\]]*(bandwidth|_shared|_together)|[sS]izes?\[\w+\] \* \w+\.pace")
 ALLOWED = {
-    "plans/segments/pricing.py": "bytes of a device's own memory, which no link carries",
+    "problem/formats/attributed.py": "bytes of a device's own memory, which no link carries",
 }
 
 

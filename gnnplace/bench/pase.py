@@ -45,7 +45,7 @@ CONNECTED = ("linear", "addmm")
 
 
 @dataclass(frozen=True)
-class Fabric(MeshMachine):
+class AllDevices(MeshMachine):
     """Collectives of all devices of a cluster."""
 
     fabric: MeshFabric | None = None
@@ -113,7 +113,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     if chain.mixes or chain.batch % count:
         why = chain.mixes or f"{chain.batch} examples are no equal parts for {count} devices"
         raise InfeasibleError(f"the batch stays whole: {why}")
-    machine = Fabric(fabric=MeshFabric(cluster))
+    machine = AllDevices(fabric=MeshFabric(cluster))
     (kind,) = kinds
     step = WholeStep(source.layers.operations, (count,), machine, source=source, kind=kind)
     if method == TRICK:

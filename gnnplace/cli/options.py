@@ -17,6 +17,7 @@ from gnnplace.cli.numbers import (
     SECONDS,
     SEED,
     STEPS,
+    Range,
     add_number,
     add_options,
     size,
@@ -183,7 +184,11 @@ def add_placer_options(parser: ArgumentParser) -> None:
     for name, option in gnnplace.placer_options().items():
         having = [row.name for row in gnnplace.ROSTER.values() if name in row.options]
         told = f"{option.help} For {', '.join(having)}."
-        parser.add_argument(f"--{name}", type=option.kind, default=None, help=told)
+        if option.kind is str:
+            parser.add_argument(f"--{name}", default=None, help=told)
+        else:
+            allowed = Range(least=option.least)
+            add_number(parser, f"--{name}", option.kind, allowed, default=None, help=told)
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:

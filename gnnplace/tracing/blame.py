@@ -41,6 +41,10 @@ SHAPES = {
     "bincount": "give minlength= to torch.zeros(n).index_add instead",
 }
 """Ops whose result has a shape that depends on numbers, and what to do instead."""
+COND = (
+    "torch.cond cannot be captured: compute both branches and choose with "
+    "torch.where(condition, a, b)"
+)
 MASK = re.compile(r"\[[^\]]*([<>]=?|[!=]=|~|mask|isnan|isfinite)[^\]]*\]")
 READ = re.compile(r"\.item\(|\.tolist\(|\b(float|int|bool)\(|\.any\(\)|\.all\(\)")
 
@@ -113,6 +117,8 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     if type(error).__name__ in UNKNOWN:
         return on_numbers(str(error).partition("(")[0], place, module)
+    if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
+        return COND
     if "constant's list" in str(error):
         return (
             "a tensor is made inside the forward pass by what export cannot follow, such as "
@@ -189,10 +195,7 @@ def on_error(text: str, place: str) -> str:
     """What to try after another error; empty if nothing is known."""
     line = source_line(place)
     if "torch.cond(" in line:
-        return (
-            "torch.cond cannot be captured: compute both branches and choose with "
-            "torch.where(condition, a, b)"
-        )
+        return COND
     if ".numpy()" in text or "numpy" in line:
         return "NumPy cannot be recorded: use torch's function of that name"
     if "format string" in text or "__format__" in text:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gnnplace.bench.pase import PASE, TRICK, Fabric, WholeStep, split_step
+from gnnplace.bench.pase import PASE, TRICK, AllDevices, WholeStep, split_step
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.answers import given_plan
 from gnnplace.plans.mesh import MeshFabric
@@ -23,7 +23,7 @@ def chain():
 
 
 def step_of(chain, cluster):
-    machine = Fabric(fabric=MeshFabric(cluster))
+    machine = AllDevices(fabric=MeshFabric(cluster))
     mesh = (cluster.num_devices,)
     operations = chain.source.layers.operations
     return WholeStep(operations, mesh, machine, source=chain.source, kind="a100")

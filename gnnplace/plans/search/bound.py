@@ -43,7 +43,7 @@ from gnnplace.plans.search.relaxed import (
     stacked,
     stage_holds,
 )
-from gnnplace.plans.search.space import MIXED, Shape, Space
+from gnnplace.plans.search.space import MIXED, MeshKind, Space
 
 GRAIN = 1e-3  # of the grid of steps, whose logarithms are its multiples
 SCALES = 8  # halvings of the price of a byte, where bytes count as often as they are in flight
@@ -77,9 +77,9 @@ def _work(space: Space) -> float:
     return many * min(found, default=np.inf) / fabric.cluster.num_devices
 
 
-def _alike(space: Space) -> dict[Shape, Relaxed]:
+def _alike(space: Space) -> dict[MeshKind, Relaxed]:
     """The least that segments take on each shape of mesh, wherever it is; ZeRO 0 as well."""
-    found: dict[Shape, Relaxed] = {}
+    found: dict[MeshKind, Relaxed] = {}
     for own in space.shapes:
         for zero in (0, 1) if own.zero == 1 else (own.zero,):
             shape = own._replace(zero=zero)
@@ -89,7 +89,7 @@ def _alike(space: Space) -> dict[Shape, Relaxed]:
     return dict(sorted(found.items(), key=lambda x: _share(*x)))
 
 
-def _with_one(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> float:
+def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
     """The least step with one stage a rank."""
     count = space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
@@ -100,7 +100,7 @@ def _with_one(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> floa
     return high
 
 
-def _with_several(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> float:
+def _with_several(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
     """The least step with two chunks or more a rank."""
     cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
     for shape, table in alike.items():
@@ -115,7 +115,7 @@ def _with_several(space: Space, alike: Mapping[Shape, Relaxed], high: float) -> 
     return high
 
 
-def _speeds(space: Space, shape: Shape, table: Relaxed) -> list[float]:
+def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
     """How fast every device is at most, beside the least that segments take anywhere; at most 1."""
     pricer = space.pricer
     if len(pricer.fabric.cluster.kinds) == 1:
@@ -132,7 +132,7 @@ def _speeds(space: Space, shape: Shape, table: Relaxed) -> list[float]:
     return [speed[device.kind] for device in pricer.fabric.cluster.devices]
 
 
-def _share(shape: Shape, table: Relaxed) -> float:
+def _share(shape: MeshKind, table: Relaxed) -> float:
     """Device seconds of the whole model."""
     return shape.devices * float(table.sums[0, ALL, -1])
 
@@ -155,7 +155,7 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
     return float(np.exp(GRAIN * fails))
 
 
-def _places(space: Space, shape: Shape) -> list[Mesh]:
+def _places(space: Space, shape: MeshKind) -> list[Mesh]:
     """A mesh at every place where it differs from those at other places."""
     fabric, each = space.pricer.fabric, shape.devices
     known: dict[object, Mesh] = {}
@@ -238,7 +238,7 @@ def _several_hold(
     return bool(microbatches * (total + again) + end <= speed * step)
 
 
-def _mixed(space: Space, alike: Sequence[Shape], high: float) -> float:
+def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
     """The least step of any meshes that follow each other."""
     count = space.pricer.fabric.cluster.num_devices
     tables: list[Relaxed] = []

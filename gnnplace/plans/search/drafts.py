@@ -33,7 +33,7 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.plans.order.orders import limits
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
-from gnnplace.plans.search.space import BARRED, MANY, MIXED, Shape, Space, devices_of_server
+from gnnplace.plans.search.space import BARRED, MANY, MIXED, MeshKind, Space, devices_of_server
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import FASTEST, SplitChoice
 
@@ -43,7 +43,7 @@ LARGEST_STAGES = 12  # thresholds that `best_meshes` is run with
 Timed = tuple[float, Draft]
 """Seconds by the formula, and the draft."""
 BASELINES = ("ddp", "zero-1", "zero-2", "zero-3", "megatron", "chain", "alpa")
-Row = Sequence[tuple[int, Shape, int]]
+Row = Sequence[tuple[int, MeshKind, int]]
 """First segment, mesh and first device of every stage."""
 
 
@@ -90,7 +90,7 @@ def even_drafts(space: Space) -> Iterator[Timed]:
                 yield made
 
 
-def even_draft(space: Space, shape: Shape, stages: int) -> Timed | None:
+def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
     """So many stages on equal meshes, cut where the largest is least; None: nothing fits."""
     table = space.plain_table(shape)
     if table is None:
@@ -195,7 +195,7 @@ def baselines_of(space: Space) -> dict[str, list[Timed]]:
 
 def _replicas(space: Space, zero: int) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
-    shape = Shape(count, 1, zero if count > 1 else 0)
+    shape = MeshKind(count, 1, zero if count > 1 else 0)
     if space.pricer.size % count == 0 and space.table(shape) is not None:
         yield draft_of(space, [(0, shape, 0)])
 
@@ -207,7 +207,7 @@ def _uniform(space: Space) -> Iterator[Timed]:
         for stages in range(1, min(count // shards, segments) + 1):
             replicas, rest = divmod(count, shards * stages)
             split = FASTEST if shards == 1 else SplitChoice("weights", True, once=1.0 / MANY)
-            shape = Shape(replicas, shards, 0, split)
+            shape = MeshKind(replicas, shards, 0, split)
             if rest or space.pricer.size % replicas or space.table(shape) is None:
                 continue
             cuts = [round(k * segments / stages) for k in range(stages)]
@@ -216,7 +216,7 @@ def _uniform(space: Space) -> Iterator[Timed]:
 
 def _chain(space: Space) -> Iterator[Timed]:
     stages = min(space.pricer.fabric.cluster.num_devices, len(space.pricer.chain))
-    made = even_draft(space, Shape(1, 1, 0), stages)
+    made = even_draft(space, MeshKind(1, 1, 0), stages)
     if made is not None:
         yield made
 

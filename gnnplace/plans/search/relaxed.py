@@ -36,7 +36,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh
-from gnnplace.plans.search.space import Shape
+from gnnplace.plans.search.space import MeshKind
 from gnnplace.plans.search.stage import Pricer
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
@@ -68,7 +68,7 @@ def stacked(tables: Sequence[Relaxed]) -> Relaxed:
     return Relaxed(*(np.stack(field) for field in zip(*tables, strict=True)))
 
 
-def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: Shape) -> Relaxed | None:
+def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed | None:
     """The least sums of meshes, without the first axis; None where the model cannot be cut so."""
     found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None]
     if not found:
@@ -81,7 +81,7 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: Shape) -> Relaxed | N
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
-def rows_of(pricer: Pricer, mesh: Mesh, shape: Shape) -> tuple[FloatArray, FloatArray] | None:
+def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, FloatArray] | None:
     """Numbers of segments on a mesh. [WIDTH, segments], [segments]"""
     found = pricer.sums(mesh, choice=shape.choice)
     if found is None:

@@ -28,7 +28,7 @@ FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are 
 BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
 
 
-class Shape(NamedTuple):
+class MeshKind(NamedTuple):
     """A kind of mesh.
 
     Attributes:
@@ -67,11 +67,11 @@ class Space:
 
     pricer: Pricer
     microbatches: int
-    shapes: tuple[Shape, ...]
-    tables: dict[tuple[Shape, tuple[str, ...]], partition.Tables] = field(default_factory=dict)
+    shapes: tuple[MeshKind, ...]
+    tables: dict[tuple[MeshKind, tuple[str, ...]], partition.Tables] = field(default_factory=dict)
     barred: dict[tuple[int, bytes], partition.Tables] = field(default_factory=dict)
 
-    def table(self, shape: Shape, first: int = 0) -> partition.Tables | None:
+    def table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
         """What segments take on a mesh that begins at a device; None where there is none.
 
         Segments that may not be there take `BARRED` seconds each.
@@ -89,7 +89,7 @@ class Space:
             self.barred[key] = made._replace(sums=sums)
         return self.barred[key]
 
-    def plain_table(self, shape: Shape, first: int = 0) -> partition.Tables | None:
+    def plain_table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
         """What segments take on a mesh, whether or not they may be there."""
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
@@ -104,7 +104,7 @@ class Space:
         return self.tables[key]
 
 
-def _table(pricer: Pricer, mesh: Mesh, shape: Shape) -> partition.Tables | None:
+def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | None:
     found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
@@ -158,7 +158,7 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
     """All meshes for micro-batches of one size."""
     count, size = pricer.fabric.cluster.num_devices, pricer.size
     most = devices_of_server(pricer.fabric)
-    shapes: list[Shape] = []
+    shapes: list[MeshKind] = []
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
         for replicas in range(1, count // shards + 1):
             if size % replicas or (pricer.chain.mixes and replicas > 1):
@@ -167,7 +167,7 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
                 continue
             for choice, summed in menu_of(pricer, Mesh(0, replicas, shards)):
                 zeros = ZEROS if replicas > 1 else (1,) if summed else (0,)
-                shapes += [Shape(replicas, shards, zero, choice) for zero in zeros]
+                shapes += [MeshKind(replicas, shards, zero, choice) for zero in zeros]
     space = Space(pricer, microbatches, tuple(shapes))
     for shape in shapes:
         space.plain_table(shape)  # priced now: every search begins with equal meshes
