@@ -19,7 +19,7 @@ def numeric_options(name):
     }
     words = ("int", "float", "bytes")
     numeric = {option for option, kind in kinds.items() if any(word in kind for word in words)}
-    return numeric - {"--workers"}, dict(_ranges.get(parser, {}))
+    return numeric, dict(_ranges.get(parser, {}))
 
 
 def positionals(name):

@@ -118,7 +118,7 @@ class Messages(nn.Module):
 MakeMessages = Callable[[int, str], nn.Module]
 
 
-class Layer(nn.Module):
+class MessageLayer(nn.Module):
     """One round of messages and pooling."""
 
     def __init__(self, hidden: int, messages: MakeMessages = Messages) -> None:
@@ -178,7 +178,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.enter = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
-        self.layers = nn.ModuleList(Layer(hidden, messages) for _ in range(layers))
+        self.layers = nn.ModuleList(MessageLayer(hidden, messages) for _ in range(layers))
 
     def forward(self, data: GraphBatch) -> Tensor:
         """States of all ops. [m, hidden]"""

@@ -24,7 +24,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import Schema, parse
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
-from gnnplace.problem.formats.protobuf import Message, varint
+from gnnplace.problem.formats.protobuf import WireMessage, varint
 from gnnplace.problem.problem import Problem
 
 COMPUTE, TYPES = "COMP_NODE", {4: "COMP_NODE"}
@@ -94,13 +94,13 @@ def _of_messages(data: bytes) -> Iterator[Node]:
         size, at = varint(data, at)
         if at + size > len(data):
             raise InputError("no protobuf message, or cut off")
-        message, at = Message(data[at : at + size]), at + size
+        message, at = WireMessage(data[at : at + size]), at + size
         if not first:
             yield _node(message)
         first = False
 
 
-def _node(message: Message) -> Node:
+def _node(message: WireMessage) -> Node:
     keys: dict[str, Any] = {}
     for one in message.messages(10):
         whole = [n for field in (7, 9, 11, 13, 27) for n in one.numbers(field)[:1]]

@@ -20,7 +20,7 @@ from networkx.utils import UnionFind
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, problem_of
-from gnnplace.problem.formats.protobuf import Message
+from gnnplace.problem.formats.protobuf import WireMessage
 from gnnplace.problem.problem import Problem
 
 GRAPH = 7  # of a model
@@ -49,7 +49,7 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
         FormatError: naming the file, the key path and the fault.
     """
     try:
-        graphs = Message(Path(path).read_bytes()).messages(GRAPH)
+        graphs = WireMessage(Path(path).read_bytes()).messages(GRAPH)
         if not graphs or not graphs[0].messages(NODE):
             raise InputError("graph.node: missing; is it an ONNX model?")
         return _problem(Path(path).stem, graphs[0], cluster)
@@ -59,7 +59,7 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _problem(name: str, graph: Message, cluster: Cluster | None) -> Problem:
+def _problem(name: str, graph: WireMessage, cluster: Cluster | None) -> Problem:
     values, weights = _values(graph), {one.text(8) for one in graph.messages(INITIALIZER)}
     nodes = graph.messages(NODE)
     made = {value: k for k, node in enumerate(nodes) for value in node.texts(2) if value}
@@ -85,7 +85,7 @@ def _problem(name: str, graph: Message, cluster: Cluster | None) -> Problem:
 
 def _op(
     k: int,
-    node: Message,
+    node: WireMessage,
     values: Mapping[str, Value],
     readers: Mapping[str, list[int]],
     together: str,
@@ -123,7 +123,7 @@ def _of(name: str, values: Mapping[str, Value]) -> Value:
     return values[name]
 
 
-def _values(graph: Message) -> dict[str, Value]:
+def _values(graph: WireMessage) -> dict[str, Value]:
     """Shapes of initializers, inputs, outputs and values between, by name."""
     found = {}
     for one in graph.messages(INITIALIZER):
@@ -142,11 +142,11 @@ def _values(graph: Message) -> dict[str, Value]:
     return found
 
 
-def _dims(shape: Message) -> list[tuple[int, Message]]:
+def _dims(shape: WireMessage) -> list[tuple[int, WireMessage]]:
     return list(enumerate(shape.messages(1)))
 
 
-def _size(dim: Message, where: str) -> int:
+def _size(dim: WireMessage, where: str) -> int:
     if not dim.numbers(1):
         told = f"is {dim.text(2)!r}" if dim.text(2) else "has no value"
         raise InputError(f"{where}: {told}; export the model with fixed sizes")

@@ -56,7 +56,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-class Message:
+class WireMessage:
     """Fields of a message by their numbers.
 
     Args:
@@ -68,9 +68,9 @@ class Message:
         for name, value in fields(data):
             self._values.setdefault(name, []).append(value)
 
-    def messages(self, name: int) -> list[Message]:
+    def messages(self, name: int) -> list[WireMessage]:
         """A repeated field of messages."""
-        return [Message(one) for one in self._values.get(name, ()) if isinstance(one, bytes)]
+        return [WireMessage(one) for one in self._values.get(name, ()) if isinstance(one, bytes)]
 
     def texts(self, name: int) -> list[str]:
         """A repeated field of text."""

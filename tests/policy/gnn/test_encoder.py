@@ -10,7 +10,7 @@ from gnnplace.policy.gnn.encoder import (
     NUM_POOLED,
     Encoder,
     EncoderInputs,
-    Layer,
+    MessageLayer,
     NullEncoder,
     aggregated,
 )
@@ -33,7 +33,7 @@ def random_graph(ops: int, hidden: int = 6, seed: int = 0) -> EncoderInputs:
 @torch.no_grad()
 def test_what_is_multiplied_once_a_bucket_is_the_same():
     """The layer as its text says it: one matrix on all parts side by side."""
-    layer, data = Layer(6), random_graph(9)
+    layer, data = MessageLayer(6), random_graph(9)
     y, whole = layer.norm(data.x), torch.zeros(9, dtype=torch.long)
     pooled = scatter(y, data.bucket, dim=0, dim_size=NUM_BUCKETS, reduce="mean")
     along = torch.relu(layer.along(pooled.T[None]))[0].T
