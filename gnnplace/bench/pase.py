@@ -24,14 +24,14 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER as STATE
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InfeasibleError
-from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.parts import Part
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem.cluster import Cluster
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.calls import PARAMETER
-from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import Configuration, parts_in, read_layout
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
@@ -42,18 +42,6 @@ from gnnplace.sharding.captured.problem import (
 
 PASE, TRICK = "pase", "weird-trick"
 CONNECTED = ("linear", "addmm")
-
-
-@dataclass(frozen=True)
-class AllDevices(MeshMachine):
-    """Collectives of all devices of a cluster."""
-
-    fabric: MeshFabric | None = None
-
-    def collective(self, op: str, devices: int, size: float) -> float:
-        """Seconds of a collective of all devices."""
-        assert self.fabric is not None
-        return self.fabric.collective(op, size, range(devices))
 
 
 @dataclass(eq=False)
@@ -113,7 +101,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     if chain.mixes or chain.batch % count:
         why = chain.mixes or f"{chain.batch} examples are no equal parts for {count} devices"
         raise InfeasibleError(f"the batch stays whole: {why}")
-    machine = AllDevices(fabric=MeshFabric(cluster))
+    machine = ShardMachine(fabric=MeshFabric(cluster), place=Mesh(0, 1, count))
     (kind,) = kinds
     step = WholeStep(source.layers.operations, (count,), machine, source=source, kind=kind)
     if method == TRICK:

@@ -21,7 +21,7 @@ from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
-from gnnplace.plans.segments.chain import FASTEST, Chain, SplitChoice
+from gnnplace.plans.segments.chain import FASTEST, FREE, WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
@@ -104,8 +104,10 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
     meshes = [Mesh(p * replicas * shards, replicas, shards) for p in order]
     pricer = Pricer(chain, MeshFabric(cluster), size)
-    style = "free" if "shards" in given else "weights"
-    borders = {"on": (True,), "off": (False,)}.get(given.get("sp", "" if style == "free" else "on"))
+    style = FREE if "shards" in given else WEIGHTS
+    borders: tuple[bool, ...] = (False, True)  # which are tried
+    if "sp" in given or style == WEIGHTS:
+        borders = (given.get("sp", "on") == "on",)
     microbatches = chain.batch // size
     if "layers" in given:
         bounds = layer_bounds(chain, given["layers"], len(order))
@@ -118,7 +120,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
-    return with_splits(pricer, draft, style, borders or (False, True)) if shards > 1 else draft
+    return with_splits(pricer, draft, style, borders) if shards > 1 else draft
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:

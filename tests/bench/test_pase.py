@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 
-from gnnplace.bench.pase import PASE, TRICK, AllDevices, WholeStep, split_step
+from gnnplace.bench.pase import PASE, TRICK, WholeStep, split_step
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.answers import given_plan
-from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.problem import captured_parts, captured_tables, completed
@@ -23,7 +24,7 @@ def chain():
 
 
 def step_of(chain, cluster):
-    machine = AllDevices(fabric=MeshFabric(cluster))
+    machine = ShardMachine(fabric=MeshFabric(cluster), place=Mesh(0, 1, cluster.num_devices))
     mesh = (cluster.num_devices,)
     operations = chain.source.layers.operations
     return WholeStep(operations, mesh, machine, source=chain.source, kind="a100")

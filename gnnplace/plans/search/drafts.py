@@ -33,9 +33,9 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.plans.order.orders import limits
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
-from gnnplace.plans.search.space import BARRED, MANY, MIXED, MeshKind, Space, devices_of_server
+from gnnplace.plans.search.space import BARRED, MEGATRON, MIXED, MeshKind, Space, devices_of_server
 from gnnplace.plans.search.stage import Stage
-from gnnplace.plans.segments.chain import FASTEST, SplitChoice
+from gnnplace.plans.segments.chain import FASTEST
 
 DEEPEST = 64  # stages at most
 PRECISION = 1e-3
@@ -206,7 +206,7 @@ def _uniform(space: Space) -> Iterator[Timed]:
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
         for stages in range(1, min(count // shards, segments) + 1):
             replicas, rest = divmod(count, shards * stages)
-            split = FASTEST if shards == 1 else SplitChoice("weights", True, once=1.0 / MANY)
+            split = FASTEST if shards == 1 else MEGATRON
             shape = MeshKind(replicas, shards, 0, split)
             if rest or space.pricer.size % replicas or space.table(shape) is None:
                 continue

@@ -88,11 +88,10 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         return None
     chain, costs, zero = pricer.chain, found.costs, shape.zero
     parameters = costs.parameters.copy()
-    again = np.broadcast_to(costs.tied, parameters.shape)
     for tied in chain.tied:
-        parameters[list(tied.segments[1:])] -= again[list(tied.segments[1:])]
+        parameters[list(tied.segments[1:])] -= costs.tied[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    summed = np.minimum(np.broadcast_to(costs.summed, parameters.shape), parameters)
+    summed = np.minimum(costs.summed, parameters)
     gather, scatter, end, state, update = (np.zeros_like(parameters) for _ in range(5))
     for own, group, alike in (
         (parameters - summed, mesh.of_replicas(), mesh.shards),

@@ -7,7 +7,7 @@ where there are replicas (0 takes no less than 1 and holds more).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +18,14 @@ from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import FASTEST, SplitChoice
+from gnnplace.plans.segments.chain import FASTEST, FREE, WEIGHTS, SplitChoice
 
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
 ZEROS = (1, 2, 3)
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
+MEGATRON = SplitChoice(WEIGHTS, tokens=True, once=1.0 / MANY)
 BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
 
 
@@ -117,10 +118,9 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.KEPT] = found.saved
     sums[partition.STATE] = PARAMETER[pricer.chain.precision][0] * found.frozen
     end = np.zeros(len(pricer.chain) + 1)
-    summed = np.broadcast_to(costs.summed, costs.parameters.shape)
     for own, group, alike in (
-        (costs.parameters - summed, mesh.of_replicas(), mesh.shards),
-        (summed, mesh.devices, 1),
+        (costs.parameters - costs.summed, mesh.of_replicas(), mesh.shards),
+        (costs.summed, mesh.devices, 1),
     ):
         during, after, state = _exchanged(pricer, shape.zero, float(own.sum()), group, alike)
         sums[partition.SECONDS, 1:] += np.cumsum(own * during)
@@ -190,21 +190,21 @@ def menu_of(pricer: Pricer, mesh: Mesh) -> list[tuple[SplitChoice, bool]]:
     unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
     found: list[tuple[SplitChoice, bool, FloatArray]] = []
     for tokens in (True, False):
-        made = [SplitChoice("weights", tokens, once=1.0 / MANY)]
+        made = [replace(MEGATRON, tokens=tokens)]
         for price in PRICES:
             state, saved = price * unit, price * unit * FLYING
-            made.append(SplitChoice("free", tokens, state, saved, 1.0 / MANY))
+            made.append(SplitChoice(FREE, tokens, state, saved, 1.0 / MANY))
         for choice in made:
             sums = pricer.sums(mesh, choice=choice)
             if sums is None:
                 continue
             costs = sums.costs
-            summed = np.broadcast_to(costs.summed, costs.forward.shape)
-            rows = np.array([costs.forward + costs.backward + costs.weights, costs.parameters,
-                             costs.parameters - summed, costs.saved, costs.entering])  # fmt: skip
+            took = costs.forward + costs.backward + costs.weights
+            apart = costs.parameters - costs.summed
+            rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering])
             if not any(bool((other <= rows).all()) for _, _, other in found):
                 found = [x for x in found if not (x[0].tokens <= tokens and (rows <= x[2]).all())]
-                found.append((choice, bool(summed.any()), rows))
+                found.append((choice, bool(costs.summed.any()), rows))
     return [(choice, summed) for choice, summed, _ in found]
 
 

@@ -21,9 +21,7 @@ from gnnplace.plans.segments.chain import SplitChoice
 STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a device's bytes
 
 
-def with_splits(
-    pricer: Pricer, draft: Draft, style: str = "free", borders: Sequence[bool] = (False, True)
-) -> Draft:
+def with_splits(pricer: Pricer, draft: Draft, style: str, borders: Sequence[bool]) -> Draft:
     """A draft whose stages have the splits with which they fit, or the leanest ones.
 
     Args:

@@ -130,8 +130,8 @@ def sums_of(costs: SegmentCosts) -> SegmentSums:
         sums(costs.saved),
         sums(costs.parameters),
         sums(costs.error * seconds),
-        sums(np.broadcast_to(costs.frozen, seconds.shape)),
-        sums(np.broadcast_to(costs.summed, seconds.shape)),
+        sums(costs.frozen),
+        sums(costs.summed),
     )
 
 
@@ -212,7 +212,7 @@ class Pricer:
         total = 0.0
         for tied in self.chain.tied:
             inside = [s for s in tied.segments if stage.first <= s < stage.last]
-            own = np.broadcast_to(costs.tied, costs.forward.shape)[inside]
+            own = costs.tied[inside]
             total += float(own.sum() - own.max(initial=0.0))
         return total
 

@@ -54,6 +54,9 @@ class Tied:
     elements: float
 
 
+FREE, WEIGHTS = "free", "weights"  # styles of splits
+
+
 @dataclass(frozen=True)
 class SplitChoice:
     """How the split of segments over their shards is chosen.
@@ -73,7 +76,7 @@ class SplitChoice:
         labels: of every call by name, where they are given and not chosen.
     """
 
-    style: str = "free"
+    style: str = FREE
     tokens: bool = False
     state: float = 0.0
     saved: float = 0.0
@@ -104,7 +107,9 @@ class SegmentCosts:
         summed: elements among `parameters` that every shard has whole, and whose gradients are
             sums over the shards. [segments]
         tied: elements among them of parameters that other segments read too. [segments]
-        frozen: elements of its parameters on this device that are not trained. [segments] or [1]
+        frozen: elements of its parameters on this device that are not trained. [segments]
+
+    The last three may be given as [1], and are the same for all segments then.
     """
 
     forward: FloatArray
@@ -119,6 +124,11 @@ class SegmentCosts:
     frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
     summed: FloatArray = field(default_factory=lambda: np.zeros(1))
     tied: FloatArray = field(default_factory=lambda: np.zeros(1))
+
+    def __post_init__(self) -> None:
+        for name in ("frozen", "summed", "tied"):
+            given = np.broadcast_to(getattr(self, name), self.forward.shape)
+            object.__setattr__(self, name, given)
 
 
 class CostSource(Protocol):

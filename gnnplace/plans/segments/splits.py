@@ -25,7 +25,7 @@ from gnnplace.costs.memory import PARAMETER as STATE_BYTES
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import SplitChoice
+from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
 from gnnplace.plans.segments.placements import TOKENS, is_cut_by_tokens
 from gnnplace.sharding import ShardingProblem
 from gnnplace.sharding.captured.calls import PARAMETER
@@ -44,7 +44,7 @@ from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables,
 if TYPE_CHECKING:
     from gnnplace.plans.segments.pricing import ModelCosts
 
-CUT, WEIGHTS = "cut", "weights"
+CUT = "cut"
 BARRED = 1e6  # seconds of what a choice does not have; far above what segments take
 
 
@@ -93,7 +93,7 @@ class SegmentProblem(CapturedProblem):
         inner = [source._whole_examples(i) for i in calls]
         ends = [_border(f"leaves {v}", graph, (v,), (), cut(v)) for v in leaving if v in own]
         operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
-        machine = _Shards(fabric=source.fabric, place=whole, parts=float(mesh[1]))
+        machine = ShardMachine(fabric=source.fabric, place=whole, parts=float(mesh[1]))
         return cls(
             operations,
             mesh[:1],
@@ -253,7 +253,7 @@ def _border(
 
 
 @dataclass(frozen=True)
-class _Shards(MeshMachine):
+class ShardMachine(MeshMachine):
     """Collectives of one replica's shards on a part of the batch."""
 
     fabric: MeshFabric | None = None
