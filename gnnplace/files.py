@@ -184,19 +184,28 @@ def read_yaml(path: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not YAML; names the place.
     """
+    return yaml_of(read_text(path), path, loader)
+
+
+def yaml_of(text: str, source: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+    """Plain data of a YAML text.
+
+    Raises:
+        FormatError: it is not YAML, or has a tag that makes more than plain data; names `source`.
+    """
     try:
-        return yaml.load(read_text(path), Loader=loader)
+        return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
         told = str(getattr(error, "problem", None) or "syntax error")
-        raise FormatError(f"{path}: {where}: not YAML: {' '.join(told.split())}") from None
+        raise FormatError(f"{source}: {where}: not YAML: {' '.join(told.split())}") from None
     except RecursionError:
-        raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
+        raise FormatError(f"{source}: nested too deeply; is it the right file?") from None
     except (FormatError, OSError):
         raise
     except (ValueError, OverflowError, TypeError, AttributeError) as error:  # dates and such
-        raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        raise FormatError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def read_text(path: str | Path) -> str:

@@ -1,28 +1,44 @@
-"""``gnnplace convert``: public profiles and graphs of others as problems."""
+"""``gnnplace convert``: graphs of others as problems; plans as launch files, and back."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console
-from gnnplace.cli.numbers import add_options
+from gnnplace.cli.console import check_output, console, print_lines, say
+from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import add_output
+from gnnplace.errors import InputError
+from gnnplace.files import write_text
+from gnnplace.plans.launch.launch_plan import NAMES
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
-SUMMARY = "Reads a public profile or graph and writes it as a problem."
+SUMMARY = "Reads profiles and graphs as problems; writes plans for launchers, and reads them."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("file", help="The profile or graph to read.")
+    parser.add_argument("file", help="The profile, graph, plan or launch file to read.")
     parser.add_argument(
-        "--from", dest="format", required=True, help=f"Its format: {', '.join(READERS)}."
+        "--from",
+        dest="format",
+        default=None,
+        help=f"Its format: {', '.join(READERS)}; or its launcher: {', '.join(NAMES)}.",
+    )
+    parser.add_argument(
+        "--to",
+        dest="launcher",
+        default=None,
+        help=f"The launcher to write a plan for: {', '.join(NAMES)}.",
     )
     add_options(
         parser,
-        ("--cluster", str, None, "A preset's name or a YAML file; not every format has one."),
+        ("--cluster", str, None, "A preset's name or a YAML file; by default what FILE says."),
+        ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
+        ("--batch", (int, COUNT), None, "The examples of a step, where a launch file has none."),
     )
     add_output(parser, "The file to write, such as problem.json.")
 
@@ -30,6 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Reads and writes."""
     check_output(args.output)
+    if (args.format is None) == (args.launcher is None):
+        raise InputError("convert: give --from FORMAT, or --to LAUNCHER for a plan; one of them")
+    if args.launcher is not None:
+        return _export(args)
+    if args.format in NAMES:
+        return _import(args)
     cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
     problem = gnnplace.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)
@@ -37,4 +59,31 @@ def run(args: Namespace) -> int:
         f"{problem.name}: {problem.num_ops} ops, {problem.graph.num_tensors} tensors, "
         f"{problem.num_devices} devices; written to {args.output}"
     )
+    return 0
+
+
+def _export(args: Namespace) -> int:
+    """A plan's file as a launcher's."""
+    plan = gnnplace.read_plan(args.file)
+    made = gnnplace.export_plan(plan, args.launcher, model=args.model, cluster=args.cluster)
+    write_text(args.output, made.text)
+    from gnnplace.report.launch import launch_lines
+
+    print_lines(*launch_lines(plan, made, args.output))
+    return 0
+
+
+def _import(args: Namespace) -> int:
+    """A launcher's file as a plan's."""
+    if args.cluster is None:
+        raise InputError(
+            "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"
+        )
+    given = gnnplace.read_launch_file(args.file, args.format)
+    print_lines(f"{Path(args.file).name}: {given.words}")
+    (plan,) = gnnplace.plan(args.model, args.cluster, batch=args.batch, given=given, progress=say)
+    plan.save(args.output)
+    from gnnplace.report.plans import plan_lines
+
+    print_lines(*plan_lines(plan), f"written to {args.output}")
     return 0

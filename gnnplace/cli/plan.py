@@ -32,7 +32,13 @@ SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", metavar="MODEL", help=model_help("The model to train"))
+    parser.add_argument(
+        "what",
+        metavar="MODEL",
+        nargs="?",
+        default=None,
+        help=model_help("The model to train, left out where a launch file has its sizes"),
+    )
     parser.add_argument(
         "--cluster",
         required=True,
@@ -78,8 +84,8 @@ def add_arguments(parser: ArgumentParser) -> None:
             "--given",
             str,
             None,
-            "A plan of your own to predict instead: a file, whose batch, precision and optimizer "
-            "count, or words such as "
+            "A plan of your own to predict instead: the file of a plan or of a launcher, whose "
+            "batch, precision and optimizer count, or words such as "
             "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
         ),
         (

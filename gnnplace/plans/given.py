@@ -30,12 +30,13 @@ from gnnplace.problem.cluster import Cluster
 NUMBERS = {"dp": 1, "tp": 1, "shards": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
 PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS: dict[str, tuple[str, ...]] = {
-    "recompute": ("none", "full"),
+    "recompute": (),
     "sp": ("on", "off"),
     "schedule": (),
     "layers": (),
 }
 EQUAL = "equal"
+RECOMPUTE = re.compile("none|full|block:[1-9][0-9]{0,3}")
 
 
 def parsed(words: str) -> dict[str, str]:
@@ -61,6 +62,11 @@ def parsed(words: str) -> dict[str, str]:
     for name, values in WORDS.items():
         if values and found.get(name, values[0]) not in values:
             raise InputError(f"--given: {name}={found[name]}: must be one of {', '.join(values)}")
+    if RECOMPUTE.fullmatch(found.get("recompute", "none")) is None:
+        raise InputError(
+            f"--given: recompute={found['recompute']}: must be none, full or block:K, the first K "
+            "layers of every stage"
+        )
     return found
 
 
@@ -114,13 +120,24 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     else:
         choice = SplitChoice(style, borders == (True,), once=1 / microbatches)
         bounds = even_bounds(pricer, meshes[0], len(order), choice)
-    full = given.get("recompute") == "full"
+    again = given.get("recompute", "none")
     stages = [
-        Stage(a, b, mesh, number["zero"], frozenset(range(a, b)) if full else frozenset())
+        Stage(a, b, mesh, number["zero"], recomputed(chain, a, b, again))
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
     return with_splits(pricer, draft, style, borders) if shards > 1 else draft
+
+
+def recomputed(chain: Chain, first: int, last: int, word: str) -> frozenset[int]:
+    """Segments of a stage that a word says are recomputed: none, full, or the first K layers."""
+    kind, _, count = word.partition(":")
+    run = range(first, last)
+    if kind != "block":
+        return frozenset(run if kind == "full" else ())
+    starts = sorted(k for k in layer_starts(chain).values() if k in run)
+    most = [*starts, last][min(int(count), len(starts))]
+    return frozenset(range(starts[0], most) if starts else ())
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
@@ -277,12 +294,20 @@ def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
     names, position, bounds = list(starts), 0, [0]
     for count in counts[:-1]:
         position += count
-        bounds.append(starts[names[position]])
-        if bounds[-1] <= bounds[-2]:
+        after = position == len(names)  # a stage of the head alone
+        bounds.append(_end_of_layers(chain, names[-1]) if after else starts[names[position]])
+        if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):
+            told = "what comes after the layers" if after else names[position]
             raise InputError(
-                f"--given: layers={words}: {names[position]} cannot be cut from what is before it"
+                f"--given: layers={words}: {told} cannot be cut from what is before it"
             )
     return [*bounds, len(chain)]
+
+
+def _end_of_layers(chain: Chain, last: str) -> int:
+    """The first segment after all that compute in the last layer."""
+    own = [k for k, s in enumerate(chain.segments) if any(layer_of(m) == last for m in s.modules)]
+    return own[-1] + 1
 
 
 def _counts(words: str, layers: int, stages: int) -> list[int]:
@@ -295,7 +320,7 @@ def _counts(words: str, layers: int, stages: int) -> list[int]:
             )
         return [layers // stages] * stages
     parts = words.split("+")
-    if not all(part.isdecimal() and int(part) for part in parts):
+    if not all(part.isdecimal() for part in parts):
         raise InputError(f"--given: layers={words}: must be 'equal', or numbers such as 6+6+4")
     counts = [int(part) for part in parts]
     if len(counts) != stages or sum(counts) != layers:

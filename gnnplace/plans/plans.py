@@ -20,6 +20,9 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.given import check_words
 from gnnplace.plans.handover import handed_over
+from gnnplace.plans.launch.importing import completed, named_model, priced_words
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
 from gnnplace.plans.obeying import find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
@@ -36,6 +39,59 @@ AUTO = "auto"
 CAPTURING = "planning: capturing the model"
 FURTHER = 20  # plans that are looked through for each that is run
 STEPS = 5
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What is planned for, with what a given plan says of it.
+
+    Attributes:
+        model: by its name, or a module.
+        batch: examples of a step; None: those of the example inputs.
+        precision: of parameters and passes.
+        optimizer: its name.
+        given: words of a plan or a plan, to be priced; None: one is searched.
+        told: what the words leave out of a launch file, each in one line.
+    """
+
+    model: str | nn.Module
+    batch: int | None
+    precision: str
+    optimizer: str
+    given: str | Plan | None = None
+    told: tuple[str, ...] = ()
+
+
+def basis_of(
+    given: str | Plan | LaunchPlan | None,
+    model: str | nn.Module | None,
+    cluster: Cluster,
+    batch: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+) -> Basis:
+    """What is planned for: what is asked, then what a given plan or launch file says.
+
+    Args and errors are those of `plan_model`.
+    """
+    read = None if given is None else _read(given)
+    told: tuple[str, ...] = ()
+    if isinstance(read, Plan):
+        own = read.file
+        check_words(
+            own, cluster=cluster.name, batch=batch, precision=precision, optimizer=optimizer
+        )
+        batch, precision, optimizer = own.batch, own.precision, own.optimizer
+    elif isinstance(read, LaunchPlan):
+        launched = completed(read, cluster.num_devices, batch)
+        model = model or named_model(launched)
+        batch, precision = launched.batch, precision or launched.precision
+        optimizer = optimizer or launched.optimizer
+        read, lines = priced_words(launched)
+        told = tuple(lines)
+    if model is None:
+        raise InputError("MODEL: is missing; only a launch file that has its sizes names one")
+    return Basis(model, batch, precision or "32-true", optimizer or "adamw", read, told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,16 +149,20 @@ def read_plan(path: str | Path) -> JointPlan:
     return _joint(parsed_plan(path))
 
 
-def _joint(plan: Plan, cluster: str | Cluster = "") -> JointPlan:
-    """The plan, which names the cluster's file where it was given as one."""
+def _joint(
+    plan: Plan, cluster: str | Cluster = "", model: str | nn.Module | None = None
+) -> JointPlan:
+    """The plan, which names the model as it was asked for, and the file of the cluster."""
     file = plan.file
     if isinstance(cluster, str) and Path(cluster).is_file():
         file = file.model_copy(update={"cluster_file": cluster})
+    if isinstance(model, str):
+        file = file.model_copy(update={"model": model})
     return JointPlan(file, plan.reason, plan.notices, plan.op_placement, plan.trials)
 
 
 def plan_model(
-    model: str | nn.Module,
+    model: str | nn.Module | None,
     cluster: str | Cluster,
     inputs: Any = None,
     *,
@@ -114,7 +174,7 @@ def plan_model(
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
     top: int = 1,
-    given: str | Plan | None = None,
+    given: str | Plan | LaunchPlan | None = None,
     tries: int = 0,
     runnable: bool = False,
     accept_other_loss: bool = False,
@@ -127,7 +187,8 @@ def plan_model(
     by a roofline.
 
     Args:
-        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
+        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`; None: of the
+            sizes that the given launch file has.
         cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: example inputs of a module.
         loss: the loss of a module; None: its output is the loss.
@@ -141,7 +202,8 @@ def plan_model(
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
         budget: seconds that the search may take.
         top: how many plans are answered at most.
-        given: a plan of one's own, in words or read from a file: its times instead of a search.
+        given: a plan of one's own, in words, or a plan or a launch file, read or by its path: its
+            times instead of a search.
         tries: run so many of the fastest plans for a few steps on the devices that are here, and
             put the one whose measured step is shortest first; 0 runs nothing.
         runnable: search only plans that can be run: with as many replicas in every stage.
@@ -166,26 +228,25 @@ def plan_model(
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
     if asked.max_memory:
         raise InputError("max-memory: a plan's devices are alike; give memory_limit")
-    given = None if given is None else _read(given)
-    own = given.file if isinstance(given, Plan) else None
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
-    if own is not None:
-        asks = {"batch": batch, "precision": precision, "optimizer": optimizer}
-        check_words(own, cluster=devices.name, **asks)
+    basis = basis_of(given, model, devices, batch, precision, optimizer)
     if progress is not None:
         progress(CAPTURING)
     chain = chain_of(
-        model,
+        basis.model,
         devices,
         inputs,
         loss=loss,
-        batch=own.batch if own and batch is None else batch,
-        precision=precision or (own.precision if own else "32-true"),
-        optimizer=optimizer or (own.optimizer if own else "adamw"),
+        batch=basis.batch,
+        precision=basis.precision,
+        optimizer=basis.optimizer,
         accept_other_loss=accept_other_loss,
     )
-    if given is not None:
-        return [_joint(given_plan(chain, devices, given), cluster)]
+    model = basis.model
+    if basis.given is not None:
+        priced = given_plan(chain, devices, basis.given)
+        priced = replace(priced, notices=(*priced.notices, *basis.told))
+        return [_joint(priced, cluster, model)]
     if tries:
         check_trials(devices, model)
     most, runnable = max(top, FURTHER * tries), runnable or tries > 0
@@ -207,7 +268,7 @@ def plan_model(
             found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
         )
         found[0] = replace(found[0], op_placement=other)
-    return [_joint(plan, cluster) for plan in found]
+    return [_joint(plan, cluster, model) for plan in found]
 
 
 def compare_plans(
@@ -242,11 +303,13 @@ def compare_plans(
     return find_baselines(chain, devices, budget=budget, progress=progress)
 
 
-def _read(given: str | Plan) -> str | Plan:
+def _read(given: str | Plan | LaunchPlan) -> str | Plan | LaunchPlan:
     """Words, or the plan of a file."""
-    if isinstance(given, str) and (given.endswith(".json") or Path(given).is_file()):
+    if not isinstance(given, str) or ("=" in given and not Path(given).is_file()):
+        return given
+    if Path(given).suffix in ("", ".json", ".csv") and not is_launch_file(given):
         return parsed_plan(given)
-    return given
+    return read_launch_file(given)
 
 
 def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:

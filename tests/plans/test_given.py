@@ -37,6 +37,8 @@ def test_layers_begin_where_they_compute_first(model):
         ("equal", 4, [0, 3, 5, 7, 10]),
         ("3+1", 2, [0, 7, 10]),
         ("1+2+1", 3, [0, 3, 7, 10]),
+        ("0+2+2", 3, [0, 1, 5, 10]),
+        ("2+2+0", 3, [0, 5, 9, 10]),
     ],
 )
 def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stages, bounds):
@@ -50,7 +52,8 @@ def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stag
         ("2+1", 2, "whose sum is the model's 4 layers"),
         ("2+2", 3, "must be 3 numbers"),
         ("2+x", 2, "numbers such as 6"),
-        ("0+4", 2, "numbers such as 6"),
+        ("2+0+2", 3, "cannot be cut from what is before it"),
+        ("4+0+0", 3, "cannot be cut from what is before it"),
     ],
 )
 def test_numbers_that_do_not_fit_are_one_line(model, words, stages, told):
@@ -77,3 +80,24 @@ def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
     with pytest.raises(InputError, match=told) as caught:
         draft_of_words(model, cluster(4), f"{words},microbatch_size=1")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "again"),
+    [
+        ("none", [set(), set()]),
+        ("full", [set(range(7)), set(range(7, 10))]),
+        ("block:1", [{1, 2}, {7, 8, 9}]),
+        ("block:2", [{1, 2, 3, 4}, {7, 8, 9}]),
+        ("block:9", [{*range(1, 7)}, {7, 8, 9}]),
+    ],
+)
+def test_what_is_recomputed_is_all_or_the_first_layers_of_every_stage(model, word, again):
+    words = f"pp=2,microbatch_size=1,layers=3+1,recompute={word}"
+    draft = draft_of_words(model, cluster(2), words)
+    assert [set(stage.recompute) for stage in draft.stages] == again
+
+
+def test_a_word_of_recomputation_that_there_is_not_is_one_line(model):
+    with pytest.raises(InputError, match="recompute=block:0: must be none, full or block:K"):
+        draft_of_words(model, cluster(2), "microbatch_size=1,recompute=block:0")

@@ -225,7 +225,10 @@ def _recorded(file: PlanFile, workload: Workload, attention: bool = True) -> _Mo
         MismatchError: it is another one.
     """
     whole = layers_of(with_batch(workload, file.batch), file.precision, proven=False)
-    if fingerprint(whole.calls, cuts_of(whole.calls, whole.rules)) != file.fingerprint:
+    short = file.model.removeprefix("hf:").partition("?")[0]  # what options are said of
+    names = dict.fromkeys((file.model, short, type(workload.model).__name__))
+    cuts = cuts_of(whole.calls, whole.rules)
+    if file.fingerprint not in [fingerprint(replace(whole.calls, name=n), cuts) for n in names]:
         raise MismatchError(
             "plan: fingerprint: it was made for another model (its calls or their shapes differ, "
             "or model has another name); make a plan for this one"

@@ -1,0 +1,264 @@
+"""`export_plan`: a plan as the file of a launcher, with the price of what it cannot carry.
+
+What a launcher cannot carry is given up one thing at a time: the order of actions, cuts inside of
+layers, the split over shards, recomputation of some layers, then what this launcher lacks. After
+each the step is priced again, so that the seconds and bytes of all lines add up to the difference
+between the plan and what is written. The written text is read back: a field that comes back as
+another is a line, too.
+
+Complexity: a capture of the model, and a price of the plan for each thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.given import draft_of_plan, draft_of_words, layer_bounds, orders_in, recomputed
+from gnnplace.plans.launch.from_plan import launch_plan_of, sizes_of_config
+from gnnplace.plans.launch.importing import priced_words
+from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.order.orders import Orders
+from gnnplace.plans.plan import Plan, PlanFile
+from gnnplace.plans.search.draft import Draft, Priced, realized
+from gnnplace.plans.search.space import devices_of_server
+from gnnplace.plans.search.splits import with_splits
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import WEIGHTS, Chain
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.tracing.models import workload_of
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A thing that a launch file does not carry.
+
+    Attributes:
+        told: what it is, and what is written instead, in one line.
+        seconds: by which a step is longer without it; None where it could not be priced.
+        bytes: by which the fullest device holds more.
+    """
+
+    told: str
+    seconds: float | None = None
+    bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class LaunchFile:
+    """A plan as the file of a launcher.
+
+    Attributes:
+        text: of the file.
+        plan: that it says.
+        losses: what it does not carry.
+        seconds: predicted seconds of a step of what is written; None where it was not priced.
+        command: what starts a run by it, FILE for its name.
+    """
+
+    text: str
+    plan: LaunchPlan
+    losses: tuple[Loss, ...]
+    seconds: float | None
+    command: str
+
+
+def export_plan(
+    plan: Plan, launcher: str, *, model: str | None = None, cluster: str | Cluster | None = None
+) -> LaunchFile:
+    """A plan as the file of a launcher.
+
+    Args:
+        plan: searched, given or read.
+        launcher: the name of the launcher.
+        model: the model by its name, where the plan's file does not say enough to make it again.
+        cluster: the cluster, where that is so.
+
+    Raises:
+        InputError: there is no such launcher.
+        InfeasibleError: it cannot say the plan at all.
+    """
+    target, file = launcher_of(launcher), plan.file
+    sizes, lacks = _sizes(model or file.model, file)
+    base, given_up = launch_plan_of(plan, sizes)
+    steps = list(target.nearest(base))
+    last = steps[-1][1] if steps else base
+    gpus, losses, seconds = 8, [Loss(x) for x in given_up] + [Loss(x) for x, _ in steps], None
+    try:
+        prices = Prices.of(plan, model or file.model, cluster)
+        gpus = devices_of_server(MeshFabric(prices.cluster))
+        losses, seconds = prices.losses(plan, base, steps)
+    except GnnplaceError as error:
+        losses.append(Loss(f"nothing is priced again: {error}"))
+    losses += [Loss(lacks)] if lacks and sizes is None else []
+    text = target.write(last, _lines(plan, launcher, losses, seconds), gpus)
+    losses += [Loss(x) for x in unlike(last, target, text)]
+    return LaunchFile(text, last, tuple(losses), seconds, target.command)
+
+
+def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
+    """A line for each field of a plan that the launcher's own reader does not find in a text."""
+    back = launcher.read(text, "what was written")
+    for field in fields(LaunchPlan):
+        one, other = getattr(plan, field.name), getattr(back, field.name)
+        if field.name in ("notes", "sizes", "group", "overlap") or one == other or other is None:
+            continue
+        equal = plan.layers is not None and len(set(plan.layers)) == 1
+        if not (field.name == "layers" and equal and other is None):
+            yield f"{field.name} {one}: is read as {other}"
+
+
+def _lines(plan: Plan, launcher: str, losses: list[Loss], seconds: float | None) -> list[str]:
+    file = plan.file
+    fullest = max(entry.all for entry in file.memory.values()) / 1e9
+    lines = [
+        f"A plan of gnnplace for {launcher}: {file.model} on {file.cluster}.",
+        f"Predicted: {plan.step_time:.4g} s a step, {fullest:.3g} GB on the fullest device.",
+    ]
+    if seconds is not None and abs(seconds - plan.step_time) > 1e-3 * plan.step_time:
+        lines.append(f"As written here: {seconds:.4g} s a step.")
+    return [*lines, *(f"Not carried: {loss_line(loss)}" for loss in losses)]
+
+
+def loss_line(loss: Loss) -> str:
+    """What is not carried, and what that costs."""
+    if loss.seconds is None or loss.bytes is None:
+        return loss.told
+    return f"{loss.told} ({1e3 * loss.seconds:+.3g} ms a step, {loss.bytes / 1e9:+.3g} GB)"
+
+
+def _sizes(model: str, file: PlanFile) -> tuple[ModelSizes | None, str]:
+    """Sizes of a model, and why there are none."""
+    shape = file.inputs[0].shape if file.inputs else []
+    try:
+        config = getattr(workload_of(model, fake=True).model, "config", None)
+    except GnnplaceError as error:
+        return None, f"sizes of the model: {error}"
+    sizes = sizes_of_config(config, shape[1]) if len(shape) == 2 else None
+    return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
+
+
+@dataclass(eq=False)
+class Prices:
+    """What plans of one model take on one cluster.
+
+    Attributes:
+        model: its name.
+        cluster: its devices.
+        chain: the captured model, in the precision of the plan.
+    """
+
+    model: str
+    cluster: Cluster
+    chain: Chain
+
+    @classmethod
+    def of(cls, plan: Plan, model: str, cluster: str | Cluster | None) -> Prices:
+        """Captures the model of a plan.
+
+        Raises:
+            GnnplaceError: the model or the cluster cannot be made again.
+        """
+        file = plan.file
+        devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+        return cls(model, devices, _captured(model, devices, file, file.precision))
+
+    def losses(
+        self, plan: Plan, base: LaunchPlan, steps: list[tuple[str, LaunchPlan]]
+    ) -> tuple[list[Loss], float]:
+        """What each thing costs, in the order in which it is given up; seconds of what is left.
+
+        Raises:
+            MismatchError: the model is not the plan's.
+            InputError: what is left cannot be priced.
+        """
+        first = draft_of_plan(self.chain, self.cluster, plan)
+        before = self._priced(first, orders_in(plan))
+        losses = []
+        for told, draft in self._given_up(first, base):
+            after = self._priced(draft)
+            losses.append(_loss(told, before, after))
+            before = after
+        chain = self.chain
+        for told, nearest in steps:
+            if nearest.precision != chain.precision:
+                chain = _captured(
+                    self.model, self.cluster, plan.file, nearest.precision or "32-true"
+                )
+            words, _ = priced_words(nearest)
+            after = _realized(chain, self.cluster, draft_of_words(chain, self.cluster, words))
+            losses.append(_loss(told, before, after))
+            before = after
+        return losses, before.step_time
+
+    def _given_up(self, draft: Draft, base: LaunchPlan) -> Iterator[tuple[str, Draft]]:
+        """Drafts without what no launcher can say, one thing at a time."""
+        chain, pricer = self.chain, Pricer(self.chain, MeshFabric(self.cluster), draft.size)
+        if draft.schedule != base.full_schedule and ":searched" in draft.schedule:
+            name = draft.schedule.partition(":")[0]
+            draft = replace(draft, schedule=name, rules=None)
+            yield f"order of actions: was searched; that of {name} is written", draft
+        count = len(draft.stages)
+        if base.layers is not None and count > 1:
+            bounds = layer_bounds(chain, "+".join(map(str, base.layers)), count)
+            moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
+            again = frozenset().union(*(s.recompute for s in draft.stages))
+            stages = [
+                replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
+                for s, a, b in zip(draft.stages, bounds, bounds[1:], strict=False)
+            ]
+            draft = replace(draft, stages=tuple(stages))
+            if moved:
+                told = ", ".join(map(str, moved))
+                yield f"stage {told}: begins inside of a layer; whole layers are written", draft
+        if base.tp > 1:
+            split = with_splits(pricer, draft, WEIGHTS, (base.sp,))
+            if self._placements(split) != self._placements(draft):
+                yield f"split over {base.tp} shards: is not Megatron's, which is written", split
+            draft = split
+        stages = [replace(s, recompute=recomputed(chain, s.first, s.last, base.recompute))
+                  for s in draft.stages]  # fmt: skip
+        if any(a.recompute != b.recompute for a, b in zip(stages, draft.stages, strict=True)):
+            draft = replace(draft, stages=tuple(stages))
+            yield f"recompute: by segments; {base.recompute} is written", draft
+
+    def _placements(self, draft: Draft) -> list[object]:
+        source = self.chain.source
+        if not isinstance(source, ModelCosts):
+            return []
+        kinds = [self.cluster.devices[s.mesh.first].kind for s in draft.stages]
+        return [
+            source.placements(
+                kind, s.mesh.shards, draft.size // s.mesh.replicas, s.first, s.last, s.choice
+            )
+            for kind, s in zip(kinds, draft.stages, strict=True)
+        ]
+
+    def _priced(self, draft: Draft, orders: Orders | None = None) -> Priced:
+        return _realized(self.chain, self.cluster, draft, orders)
+
+
+def _captured(model: str, cluster: Cluster, file: PlanFile, precision: str) -> Chain:
+    return chain_of(
+        model, cluster, batch=file.batch, precision=precision, optimizer=file.optimizer,
+        accept_other_loss=True,
+    )  # fmt: skip
+
+
+def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:
+    priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft, orders)
+    if priced is None:
+        raise InputError(f"{chain.name}: cannot be cut as it would be written")
+    return priced
+
+
+def _loss(told: str, before: Priced, after: Priced) -> Loss:
+    most = [max(x.held(p) for p in range(len(x.chunks))) for x in (before, after)]
+    return Loss(told, after.step_time - before.step_time, most[1] - most[0])

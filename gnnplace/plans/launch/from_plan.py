@@ -1,0 +1,130 @@
+"""A plan as a launch plan: what launchers can be told of it, and what none of them can.
+
+Of a plan's file stages become numbers of whole layers: a layer is of the stage where it begins. A
+stage of another mesh than the others cannot be said to any launcher. Cuts inside of a layer, splits
+other than Megatron's, recomputation of some layers and orders that were searched are given up, each
+with a line.
+
+Complexity: linear in the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.plans.given import layer_of
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, ModelSizes
+from gnnplace.plans.order.orders import SEARCHED
+from gnnplace.plans.plan import Plan, PlanFile
+
+DECODERS = {"gpt2": False, "llama": True, "mistral": True}
+"""Model types whose layers launchers have, and whether their feed-forward part has a gate."""
+
+
+def sizes_of_config(config: Any, length: int) -> ModelSizes | None:
+    """Sizes by a configuration of transformers; None where its layers are others'.
+
+    Args:
+        config: of a decoder, with the common names of transformers.
+        length: tokens of an example.
+    """
+    kind = getattr(config, "model_type", None)
+    if kind not in DECODERS:
+        return None
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    return ModelSizes(
+        layers=config.num_hidden_layers,
+        hidden=hidden,
+        heads=heads,
+        groups=getattr(config, "num_key_value_heads", None) or heads,
+        feed_forward=(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
+                      or 4 * hidden),
+        length=length,
+        vocabulary=config.vocab_size,
+        gated=DECODERS[kind],
+        tied=bool(config.tie_word_embeddings),
+    )  # fmt: skip
+
+
+def launch_plan_of(plan: Plan, sizes: ModelSizes | None = None) -> tuple[LaunchPlan, list[str]]:
+    """What launchers can be told of a plan, and a line for each thing that none can.
+
+    Args:
+        plan: searched, given or read.
+        sizes: of its model, where they are known.
+
+    Raises:
+        InfeasibleError: its stages have unlike meshes or ZeRO.
+    """
+    file = plan.file
+    meshes = {(len(s.rows), len(s.rows[0]), s.zero if len(s.rows) > 1 else 0) for s in file.stages}
+    if len(meshes) > 1:
+        raise InfeasibleError(
+            f"{file.model}: its stages have unlike meshes ({plan.shape}), which no launcher can be "
+            "told; search again with --runnable, or give pp, dp and tp with --given"
+        )
+    dp, tp, zero = next(iter(meshes))
+    ranks = max(file.rank_of) + 1
+    chunks, lines = len(file.stages) // ranks, list[str]()
+    layers, inside = stage_layers(file)
+    lines += inside
+    recompute, told = _recompute(file, layers)
+    name, _, searched = file.schedule.partition(":")
+    if searched == SEARCHED:
+        told = [*told, f"order of actions: was searched; that of {name} is written"]
+    places = [d for k in range(ranks) for d in file.stages[file.rank_of.index(k)].device_names]
+    numbers = [int(d.rpartition(":")[2]) for d in places if d.rpartition(":")[2].isdecimal()]
+    if numbers != sorted(numbers):
+        told.append("devices: not in their order; launchers number ranks by servers")
+    made = LaunchPlan(
+        dp=dp, tp=tp, pp=ranks, sp=tp == 1 or all(s.border == "tokens" for s in file.stages),
+        chunks=chunks, layers=layers if len(file.stages) > 1 else None,
+        microbatch_size=file.microbatch_size, batch=file.batch, zero=zero, recompute=recompute,
+        schedule=name, precision=file.precision, gradients=file.gradients,
+        optimizer=file.optimizer, sizes=sizes,
+    )  # fmt: skip
+    return made, [*lines, *told]
+
+
+def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
+    """Layers that begin in every stage, and a line for each stage that begins inside of one.
+
+    None where no module is numbered.
+    """
+    seen: dict[str, int] = {}
+    lines = []
+    for k, stage in enumerate(file.stages):
+        own = dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
+        split = [layer for layer in own if seen.setdefault(layer, k) != k]
+        if split:
+            lines.append(f"stage {k}: begins inside of {split[0]}, which is whole on stage {k - 1}")
+    counts = tuple(sum(at == k for at in seen.values()) for k in range(len(file.stages)))
+    return (counts if seen else None), lines
+
+
+def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, list[str]]:
+    """The word for what is recomputed, and what it does not say."""
+    stages = file.stages
+    again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
+    if not any(again):
+        return NONE, []
+    lacking = [k for k, s in enumerate(stages) if again[k] < (layers or again)[k]]
+    if not lacking:
+        return FULL, []
+    most = max(again)
+    every = all(count == min(most, own) for count, own in zip(again, layers or again, strict=True))
+    word = f"block:{most}"
+    told = (
+        f"recompute: some layers of {len(lacking)} stages; {word} (the first {most} of every stage)"
+    )
+    return word, [] if every and _first(file, again) else [f"{told} is written"]
+
+
+def _first(file: PlanFile, again: list[int]) -> bool:
+    """Whether it is the first layers of every stage that are recomputed."""
+    for stage, count in zip(file.stages, again, strict=True):
+        own = list(dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m))))
+        if {layer_of(m) for m in stage.recompute.modules} - {""} != set(own[:count]):
+            return False
+    return True

@@ -1,0 +1,75 @@
+"""`priced_words`: what the planner prices of a launch plan, and a line for what it does not.
+
+The words of a launch file are those of `--given` (`plans.given`); where that has no such word, the
+nearest is priced and the difference said. What changes the step by more than a line can say is
+refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gnnplace.errors import InputError
+from gnnplace.plans.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan, check_plan_words
+
+
+def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
+    """A plan whose file leaves replicas or the batch open: with those of the cluster.
+
+    Args:
+        plan: as it was read.
+        devices: of the cluster.
+        batch: examples of a step, where they are said elsewhere.
+
+    Raises:
+        InputError: the degrees do not divide the devices, or batch and micro-batch are not known.
+    """
+    if plan.dp is None:
+        plan = plan.with_dp(devices, "launch file")
+    batch = batch or plan.batch
+    if batch is None and plan.microbatch_size is not None and plan.dp is not None:
+        batch = plan.dp * plan.microbatch_size  # accumulation of one: what launchers assume
+    return check_plan_words(replace(plan, batch=batch), "launch file")
+
+
+def named_model(plan: LaunchPlan) -> str | None:
+    """A model of the sizes in a launch file, by its name; None where it has none."""
+    return None if plan.sizes is None else plan.sizes.model
+
+
+def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
+    """Words of `--given` for a launch plan, and what they leave out, each in one line.
+
+    Raises:
+        InputError: the file leaves open what a price needs, or has what cannot be priced.
+    """
+    missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
+    if missing:
+        raise InputError(
+            f"launch file: does not say {', '.join(missing)}: write them into its head, as "
+            f'# gnnplace: {{"{missing[0]}": 8}}'
+        )
+    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
+        if getattr(plan, name) > 1:
+            raise InputError(
+                f"launch file: {name} {getattr(plan, name)}: {what} cannot be priced yet"
+            )
+    lines = list(plan.notes)
+    kind, _, count = plan.recompute.partition(":")
+    if kind == SELECTIVE:
+        plan = replace(plan, recompute=NONE)
+        lines.append("recompute=selective: priced as none; attention in one kernel keeps no scores")
+    if kind == "uniform":
+        plan = replace(plan, recompute=FULL)
+        lines.append(f"recompute=uniform:{count}: priced as full, which keeps every layer's input")
+    if plan.schedule == "gpipe":
+        plan = replace(plan, schedule="1f1b")
+        lines.append("schedule gpipe: priced as 1f1b, which takes as long and holds less")
+    if plan.group is not None:
+        lines.append(f"ZeRO over groups of {plan.group}: priced over all {plan.dp} replicas")
+    if plan.gradients == "fp32" and (plan.precision or "").endswith(("master", "true")):
+        lines.append("gradients in fp32: priced in the type of the parameters")
+    hidden = [name for name in plan.overlap if name != "p2p"]
+    if hidden:
+        lines.append(f"overlap of {', '.join(hidden)}: priced without")
+    return replace(plan, gradients=None, dp=plan.dp).words, lines

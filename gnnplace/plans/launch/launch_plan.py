@@ -1,0 +1,289 @@
+"""`LaunchPlan`: what a launch file says of a plan, in the words of `--given`; `ModelSizes` beside.
+
+It is what all launchers have in common: their writers take one, their readers give one. A launcher
+knows no captured calls, so that stages are numbers of layers and a split is Megatron's (`tp`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from gnnplace.errors import FormatError, InputError
+
+NONE, FULL, SELECTIVE = "none", "full", "selective"
+RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
+MARK = "gnnplace: "  # before what a header holds
+NAMES = ("megatron-lm", "accelerate")
+BYTES = 1 << 20  # of a launch file at most
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Sizes of a decoder that a launch file names.
+
+    Attributes:
+        layers: decoder layers.
+        hidden: width of the residual stream.
+        heads: of attention.
+        groups: heads of keys and values.
+        feed_forward: width inside of the feed-forward part.
+        length: tokens of an example.
+        vocabulary: tokens that there are, before padding.
+        gated: a feed-forward part with a gate (SwiGLU), as Llama's; else GPT-2's.
+        tied: embedding and head share their weights.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    groups: int
+    feed_forward: int
+    length: int
+    vocabulary: int
+    gated: bool = True
+    tied: bool = False
+
+    @property
+    def model(self) -> str:
+        """A model of these sizes as `hf:` names it: Llama's layers where gated, else GPT-2's."""
+        if self.gated:
+            words = {
+                "num_hidden_layers": self.layers, "hidden_size": self.hidden,
+                "num_attention_heads": self.heads, "num_key_value_heads": self.groups,
+                "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
+                "max_position_embeddings": self.length,
+            }  # fmt: skip
+        else:
+            words = {
+                "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
+                "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
+                "n_positions": self.length,
+            }  # fmt: skip
+        words |= {"length": self.length}
+        told = [f"{name}={value}" for name, value in words.items()]
+        told += [f"tie_word_embeddings={self.tied}"]
+        return f"hf:{'llama' if self.gated else 'gpt2'}?{'&'.join(told)}"
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A plan as a launch file says it. What a file leaves open is None.
+
+    Attributes:
+        dp: replicas.
+        tp: shards of Megatron's split.
+        pp: pipeline ranks.
+        cp: shards of the tokens with whole weights.
+        ep: groups of experts.
+        sp: what goes between layers is cut along its tokens over the shards.
+        chunks: stages of every pipeline rank.
+        layers: of every stage in the order of the model; None: as many in each.
+        microbatch_size: examples of a micro-batch on a replica.
+        batch: examples of a step.
+        zero: stage of ZeRO.
+        group: replicas that ZeRO parts over; None: all.
+        recompute: none, selective, full, block:K or uniform:K.
+        schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
+        precision: in Lightning's words.
+        gradients: the type in which gradients are summed: fp32, or same as the parameters'.
+        optimizer: sgd, adam or adamw.
+        overlap: what is hidden behind work: gradients, parameters, tp, p2p.
+        sizes: of the model.
+        notes: what the file says and our words do not, each in one line.
+    """
+
+    dp: int | None = None
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sp: bool = True
+    chunks: int = 1
+    layers: tuple[int, ...] | None = None
+    microbatch_size: int | None = None
+    batch: int | None = None
+    zero: int = 0
+    group: int | None = None
+    recompute: str = NONE
+    schedule: str = "1f1b"
+    precision: str | None = None
+    gradients: str | None = None
+    optimizer: str | None = None
+    overlap: tuple[str, ...] = ()
+    sizes: ModelSizes | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def world(self) -> int | None:
+        """Processes of the run."""
+        return None if self.dp is None else self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a step on every replica.
+
+        Raises:
+            InputError: batch, micro-batch or replicas are not known, or do not divide.
+        """
+        if self.dp is None or self.batch is None or self.microbatch_size is None:
+            raise InputError("launch plan: dp, batch and microbatch_size must be known")
+        count, rest = divmod(self.batch, self.dp * self.microbatch_size)
+        if rest or not count:
+            raise InputError(
+                f"launch plan: a batch of {self.batch} is no multiple of {self.dp} replicas x "
+                f"{self.microbatch_size} examples"
+            )
+        return count
+
+    @property
+    def full_schedule(self) -> str:
+        """The schedule with its chunks a rank, as `--given` has it."""
+        return f"interleaved:{self.chunks}" if self.schedule == "interleaved" else self.schedule
+
+    @property
+    def words(self) -> str:
+        """In the words of `--given`; what is 1, none or off is left out."""
+        counts = {name: getattr(self, name) for name in ("dp", "tp", "cp", "ep", "pp")}
+        found = [f"{name}={count}" for name, count in counts.items() if count not in (None, 1)]
+        found += ["sp=off"] if self.tp > 1 and not self.sp else []
+        if self.layers is not None:
+            found.append(f"layers={'+'.join(map(str, self.layers))}")
+        if self.microbatch_size is not None:
+            found.append(f"microbatch_size={self.microbatch_size}")
+        found += [f"zero={self.zero}"] if self.zero else []
+        found += [f"gradients={self.gradients}"] if self.gradients == "fp32" else []
+        found += [f"recompute={self.recompute}"] if self.recompute != NONE else []
+        found += [f"schedule={self.full_schedule}"] if self.schedule != "1f1b" else []
+        return ",".join(found)
+
+    def with_dp(self, world: int, source: str) -> LaunchPlan:
+        """With the replicas that so many processes leave.
+
+        Raises:
+            FormatError: the degrees do not divide the number of processes.
+        """
+        inside = self.tp * self.pp * self.cp
+        if world < 1 or world % inside:
+            raise FormatError(
+                f"{source}: {world} processes are no multiple of tp x cp x pp = {self.tp} x "
+                f"{self.cp} x {self.pp}"
+            )
+        return replace(self, dp=world // inside)
+
+
+def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) -> list[str]:
+    """Lines for the head of a file, without the sign of a comment.
+
+    Args:
+        plan: that the file is of.
+        lines: what a reader should know.
+        keys: fields of the plan that the launcher's own keys cannot say: the last line has them,
+            for `with_header`.
+    """
+    held = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
+    told = [" ".join(line.split()) for line in lines]  # a name may have a newline
+    return [*told, *([MARK + json.dumps(held)] if held else [])]
+
+
+def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
+    """A plan that was read, with what the header of the same text says and the keys leave open.
+
+    Raises:
+        FormatError: the header is no JSON of a plan's fields.
+    """
+    found = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
+    return plan if found is None else with_fields(plan, _json(found[1], source), source)
+
+
+def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
+    """A plan with what fields beside the launcher's own keys say; keys that are there count more.
+
+    Raises:
+        FormatError: a field is unknown, or is not of its type.
+    """
+    kinds = {"batch": int, "microbatch_size": int, "schedule": str, "zero": int, "recompute": str,
+             "optimizer": str, "gradients": str, "precision": str, "layers": list, "sp": bool,
+             "chunks": int, "pp": int, "dp": int, "sizes": dict}  # fmt: skip
+    usual = LaunchPlan()
+    if not isinstance(held, dict):
+        raise FormatError(f"{source}: header: must be an object of a plan's words")
+    said: dict[str, Any] = {}
+    for key, value in held.items():
+        if key not in kinds or type(value) is not kinds[key]:
+            raise FormatError(f"{source}: header: {key}: {str(value)[:40]!r} is no word of a plan")
+        if getattr(plan, key) == getattr(usual, key):
+            said[key] = tuple(held[key]) if key == "layers" else value
+    if "sizes" in said:
+        said["sizes"] = _sizes(said["sizes"], source)
+    return replace(plan, **said)
+
+
+def _sizes(held: dict[str, Any], source: str) -> ModelSizes:
+    wanted = asdict(ModelSizes(1, 1, 1, 1, 1, 1, 1))
+    if held.keys() != wanted.keys() or any(type(held[k]) is not type(wanted[k]) for k in wanted):
+        raise FormatError(f"{source}: header: sizes: must have {', '.join(wanted)}")
+    return ModelSizes(**held)
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise FormatError(f"{source}: header: not JSON: {text[:60]!r}") from None
+
+
+def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
+    """The plan, if what it says of itself agrees.
+
+    Raises:
+        FormatError: naming what contradicts what.
+    """
+    for told in _faults(plan):
+        raise FormatError(f"{source}: {told}")
+    return plan
+
+
+def _faults(plan: LaunchPlan) -> Iterator[str]:
+    """What contradicts what; each may rely on those before it."""
+    for name in ("dp", "tp", "pp", "cp", "ep", "chunks", "microbatch_size", "batch"):
+        value = getattr(plan, name)
+        if value is not None and not 1 <= value <= 10**9:
+            yield f"{name} is {value}: must be at least 1"
+    if RECOMPUTE.fullmatch(plan.recompute) is None:
+        yield f"recompute {plan.recompute!r}: must be none, selective, full, block:K or uniform:K"
+    stages = plan.pp * plan.chunks
+    if plan.layers is not None and len(plan.layers) != stages:
+        yield f"layers of {len(plan.layers)} stages for {plan.pp} ranks with {plan.chunks} each"
+    if plan.sizes is not None:
+        yield from _size_faults(plan, plan.sizes, stages)
+    if plan.dp and plan.batch and plan.microbatch_size:
+        count, rest = divmod(plan.batch, plan.dp * plan.microbatch_size)
+        if rest or not count:
+            yield (
+                f"a batch of {plan.batch} is no multiple of {plan.dp} replicas x "
+                f"{plan.microbatch_size} examples"
+            )
+        if plan.schedule == "interleaved" and count % plan.pp:
+            yield f"interleaved: {count} micro-batches are no multiple of {plan.pp} ranks"
+
+
+def _size_faults(plan: LaunchPlan, sizes: ModelSizes, stages: int) -> Iterator[str]:
+    """What contradicts the sizes of the model."""
+    if plan.layers is not None and sum(plan.layers) != sizes.layers:
+        yield f"stages have {sum(plan.layers)} layers, and the model has {sizes.layers}"
+    if plan.layers is None and sizes.layers % stages:
+        yield f"{sizes.layers} layers are no multiple of {stages} stages; say how many each has"
+    if min(sizes.layers, sizes.hidden, sizes.heads, sizes.groups, sizes.length) < 1:
+        yield "sizes of the model: must be at least 1"
+    if sizes.heads % plan.tp:
+        yield f"{sizes.heads} heads are no multiple of tp {plan.tp}"
+    if sizes.groups % plan.tp and plan.tp % sizes.groups:
+        yield f"{sizes.groups} groups of keys and values and tp {plan.tp}: none is a multiple"
+    if sizes.hidden % sizes.heads:
+        yield f"hidden size {sizes.hidden} is no multiple of {sizes.heads} heads"
+    if plan.cp > 1 and sizes.length % (2 * plan.cp):
+        yield f"{sizes.length} tokens are no multiple of 2 x cp {plan.cp}"

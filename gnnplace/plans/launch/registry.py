@@ -1,0 +1,115 @@
+"""The launchers whose files are written and read, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnplace.errors import FormatError, InputError, suggestion
+from gnnplace.files import read_text
+from gnnplace.plans.launch import accelerate, megatron
+from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher.
+
+    Attributes:
+        write: makes the text of its file of a plan, lines for its head, and the GPUs of a server;
+            raises `InfeasibleError` where it cannot say the plan.
+        read: makes a plan of a text; errors begin with its second argument.
+        nearest: what it cannot say of a plan, one thing at a time, with the plan that it can.
+        held: fields of a plan that are the script's: its file has them as a comment.
+        command: what starts a run by its file, FILE.
+        framework: whose times and bytes a run of it has.
+    """
+
+    write: Callable[[LaunchPlan, Sequence[str], int], str]
+    read: Callable[[str, str], LaunchPlan]
+    nearest: Callable[[LaunchPlan], Iterator[tuple[str, LaunchPlan]]]
+    held: tuple[str, ...]
+    command: str
+    framework: str
+
+
+LAUNCHERS: Mapping[str, Launcher] = {
+    "megatron-lm": Launcher(
+        megatron.write_megatron, megatron.read_megatron, megatron.nearest_megatron, (),
+        "bash FILE", "megatron-lm",
+    ),
+    "accelerate": Launcher(
+        accelerate.write_accelerate, accelerate.read_accelerate, accelerate.nearest_accelerate,
+        accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
+    ),
+}  # fmt: skip
+
+
+def launcher_of(name: str) -> Launcher:
+    """The launcher of a name.
+
+    Raises:
+        InputError: there is none; the names are listed.
+    """
+    if name not in LAUNCHERS:
+        near = suggestion(name, LAUNCHERS)
+        raise InputError(f"launcher {name!r}: unknown; launchers: {', '.join(LAUNCHERS)}{near}")
+    return LAUNCHERS[name]
+
+
+def read_launch_file(path: str | Path, launcher: str | None = None) -> LaunchPlan:
+    """The plan of a launch file; nothing of it is run.
+
+    Args:
+        path: the file.
+        launcher: whose it is; None: it is told by its content.
+
+    Raises:
+        FormatError: the file cannot be read as such; names the place and the fault.
+        InputError: there is no such launcher.
+    """
+    text, source = launch_text(path), str(path)
+    return launcher_of(launcher or launcher_told_by(text, source)).read(text, source)
+
+
+def is_launch_file(path: str | Path) -> bool:
+    """Whether a file's content tells a launcher; what cannot be read is none."""
+    try:
+        launcher_told_by(launch_text(path), str(path))
+    except FormatError:
+        return False
+    return True
+
+
+def launch_text(path: str | Path) -> str:
+    """The text of a launch file.
+
+    Raises:
+        FormatError: it cannot be read, or is too large to be one.
+    """
+    try:
+        size = Path(path).stat().st_size
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    if size > BYTES:
+        raise FormatError(f"{path}: has {size / 1e6:.0f} MB; a launch file has 1 MB at most")
+    return read_text(path)
+
+
+def launcher_told_by(text: str, source: str) -> str:
+    """The launcher that a text is for.
+
+    Raises:
+        FormatError: it is none's.
+    """
+    signs = {
+        "megatron-lm": ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size"),
+        "accelerate": ("distributed_type:", "compute_environment:", "num_processes:"),
+    }
+    for name, words in signs.items():
+        if any(word in text for word in words):
+            return name
+    raise FormatError(
+        f"{source}: no launcher is told by it; say which: --from {', '.join(LAUNCHERS)}"
+    )

@@ -1,0 +1,233 @@
+"""Megatron-LM: the words of real flags, uneven stages as it makes them, nothing run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.megatron import (
+    layers_of_layout,
+    layout_of,
+    nearest_megatron,
+    read_megatron,
+    write_megatron,
+)
+
+SIZES = ModelSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
+# `tests/functional_tests/test_cases/*/*/model_config.yaml` of Megatron-LM d98e8a64: the flags that
+# say a plan, as they stand there.
+UNEVEN = """
+MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --log-params-norm: true
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 1024
+  --max-position-embeddings: 1024
+  --data-path: ${DATA_PATH}/text/my-gpt3_00_text_document
+  --tensor-model-parallel-size: 1
+  --pipeline-model-parallel-size: 4
+  --untie-embeddings-and-output-weights: true
+  --dist-ckpt-strictness: log_all # backward compatibility for TE changes
+  --bf16: true
+  --decoder-first-pipeline-num-layers: 2
+  --decoder-last-pipeline-num-layers: 2
+"""
+ACCOUNTED = """
+MODEL_ARGS:
+  --num-layers: 6
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 1024
+  --tensor-model-parallel-size: 1
+  --pipeline-model-parallel-size: 4
+  --num-virtual-stages-per-pipeline-rank: 2
+  --untie-embeddings-and-output-weights: true
+  --bf16: true
+  --account-for-embedding-in-pipeline-split: true
+  --account-for-loss-in-pipeline-split: true
+"""
+DEEPSEEK = """
+MODEL_ARGS:
+  --tensor-model-parallel-size: 2
+  --pipeline-model-parallel-size: 4
+  --pipeline-model-parallel-layout: Et*2|(tt|)*5t|tmL
+  --expert-model-parallel-size: 16
+  --context-parallel-size: 1
+  --expert-tensor-parallel-size: 1
+  --use-distributed-optimizer: true
+  --overlap-grad-reduce: true
+  --overlap-param-gather: true
+  --sequence-parallel: true
+  --micro-batch-size: 1
+  --global-batch-size: 512
+  --seq-length: 4096
+  --num-layers: 14 # original 61 layers
+  --hidden-size: 7168
+  --ffn-hidden-size: 18432
+  --num-attention-heads: 128
+  --swiglu: true
+  --untie-embeddings-and-output-weights: true
+  --multi-latent-attention: true
+  --num-experts: 64 # local 4 + 1 shared, EP16
+  --bf16: true
+"""
+SCRIPT = """#!/bin/bash
+GPUS_PER_NODE=8
+NUM_NODES=16
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+CHECKPOINT_PATH=$1 #<Specify path>
+rm -rf "$(touch /tmp/never)"
+TP="8"
+GPT_MODEL_ARGS=(
+    --num-layers 96
+    --hidden-size 12288
+    --num-attention-heads 96
+    --seq-length 2048
+    --attention-backend auto # Can use (flash/fused/unfused/local)
+)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 1536
+    --fp16
+    --lr 6.0e-5
+)
+MODEL_PARALLEL_ARGS=(
+\t--tensor-model-parallel-size $TP
+\t--pipeline-model-parallel-size ${PP:-16}
+)
+DATA_ARGS=("--vocab-size 51200" "--split '99,1,0'")
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} --save $CHECKPOINT_PATH --brand-new-flag 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (UNEVEN, "pp=4,layers=2+4+4+2,microbatch_size=4,gradients=fp32"),
+        (ACCOUNTED, "pp=4,layers=0+1+1+1+1+1+1+0,microbatch_size=4,gradients=fp32,"
+                    "schedule=interleaved:2"),
+        (DEEPSEEK, "tp=2,ep=16,pp=4,layers=2+2+2+2+2+2+1+1,microbatch_size=1,zero=1,gradients=fp32,"
+                   "schedule=interleaved:2"),
+        (SCRIPT, "tp=8,pp=16,sp=off,microbatch_size=1,gradients=fp32"),
+    ],
+)  # fmt: skip
+def test_real_files_have_the_words_that_their_authors_mean(text, words):
+    assert read_megatron(text, "file").words == words
+
+
+def test_sizes_and_precision_come_from_the_flags():
+    plan = read_megatron(SCRIPT, "file")
+    assert plan.sizes == ModelSizes(96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True)
+    assert (plan.precision, plan.batch) == ("16-master", 1536)
+    assert plan.notes == ("flags that are not known, and not priced: --brand-new-flag",)
+    assert read_megatron(DEEPSEEK, "file").overlap == ("gradients", "parameters")
+
+
+def test_a_width_with_swiglu_is_megatrons():
+    plan = read_megatron(UNEVEN + "  --swiglu: true\n", "file")
+    assert plan.sizes is not None
+    assert plan.sizes.feed_forward == int((4 * 512 * 2 / 3) / 64) * 64  # arguments.py
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers"),
+    [
+        ("Et*3|tt|ttt|t*6L", (3, 2, 3, 6)),
+        ("E|t*2|tt||L", (0, 2, 2, 0, 0)),
+        ("Et|(tt|)*2t,L", (1, 2, 2, 1)),
+        ("E,t|t|tL", (1, 1, 1)),
+    ],
+)
+def test_a_layout_says_the_layers_of_every_stage(layout, layers):
+    assert layers_of_layout(layout, "file") == layers
+    assert layers_of_layout(layout_of(layers), "file") == layers
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("  --decoder-first-pipeline-num-layers: two\n", "was 2 before"),
+        ("  --account-for-loss-in-pipeline-split: true\n", "takes one of them"),
+        ("  --pipeline-model-parallel-layout: tE|L\n", "takes one of them"),
+        ("  --recompute-granularity: full\n", "must be uniform or block"),
+        ("  --recompute-granularity: some\n", "full or selective"),
+        ("  --world-size: 6\n", "no multiple of tp x cp x pp"),
+        ("  --num-query-groups: $(cat /etc/passwd)\n", "made by a shell, and nothing is run"),
+        ("  --context-parallel-size: 3\n", "no multiple of 2 x cp 3"),
+    ],
+)
+def test_what_contradicts_is_one_line(change, told):
+    with pytest.raises(FormatError, match=told) as caught:
+        read_megatron(UNEVEN + change, "file")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["tE|L", "E|t", "Et|tL|", "Ex|L", "E(t|(t|)*2)*2L"])
+def test_a_layout_without_its_ends_is_one_line(layout):
+    with pytest.raises(FormatError, match="layout") as caught:
+        layers_of_layout(layout, "file")
+    assert "\n" not in str(caught.value)
+
+
+def drawn(draw: random.Random) -> LaunchPlan:
+    """A plan that Megatron-LM can run."""
+    pp, chunks, count = draw.choice([1, 2, 4]), draw.choice([1, 1, 2]), draw.choice([4, 8])
+    chunks = chunks if pp > 1 else 1
+    layers = tuple(draw.randint(0, 4) for _ in range(pp * chunks)) if pp > 1 else None
+    if layers is not None and (len(set(layers)) == 1):
+        layers = (*layers[:-1], layers[-1] + 1)
+    total = sum(layers) if layers else 12
+    tp, dp = draw.choice([1, 2, 4]), draw.choice([1, 2, 3])
+    size = draw.choice([1, 2])
+    return LaunchPlan(
+        dp=dp, tp=tp, pp=pp, sp=tp == 1 or draw.random() < 0.5, chunks=chunks, layers=layers,
+        microbatch_size=size, batch=dp * size * count, zero=draw.choice([0, 1, 2, 3]),
+        recompute=draw.choice(["none", "full", "selective", "block:2", "uniform:3"]),
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        precision=draw.choice(["bf16-master", "16-master", "32-true"]),
+        gradients="same", optimizer=draw.choice(["adamw", "sgd"]),
+        overlap=draw.choice([(), ("gradients",), ("gradients", "parameters")]),
+        sizes=replace(SIZES, layers=max(total, 1), groups=draw.choice([4, 8]),
+                      gated=draw.random() < 0.5, tied=draw.random() < 0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_plan_comes_back_as_it_was_written(seed):
+    plan = drawn(random.Random(seed))
+    if plan.layers is not None and not sum(plan.layers):
+        return
+    if plan.precision == "16-master":
+        plan = replace(plan, gradients="fp32")  # what --fp16 means
+    lines = ["a plan of x\nrm -rf /"]
+    text = write_megatron(plan, lines, 2)
+    assert "\nrm" not in text
+    back = read_megatron(text, "file")
+    world = plan.world or 1
+    wanted = plan if world % 2 == 0 or world == 1 else replace(plan, dp=back.dp)
+    assert back == wanted
+
+
+def test_what_it_cannot_say_is_named_with_the_nearest():
+    plan = LaunchPlan(dp=1, pp=2, chunks=2, layers=(1, 2, 3, 2), microbatch_size=1, batch=3,
+                      schedule="v", precision="bf16-mixed", sizes=SIZES)  # fmt: skip
+    steps = list(nearest_megatron(plan))
+    assert [told.split(":")[0] for told, _ in steps] == ["schedule v", "precision bf16-mixed"]
+    last = steps[-1][1]
+    assert (last.schedule, last.layers, last.precision) == ("1f1b", (3, 5), "bf16-master")
+    assert next(nearest_megatron(replace(plan, batch=4)))[1].full_schedule == "interleaved:2"
+
+
+def test_without_sizes_there_is_no_file():
+    with pytest.raises(InfeasibleError, match="sizes of a decoder"):
+        write_megatron(LaunchPlan(dp=1, microbatch_size=1, batch=1), [])
