@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.plans.plans import compare_plans as compare_plans
     from gnnplace.plans.plans import plan_model as plan
     from gnnplace.plans.plans import read_plan as read_plan
+    from gnnplace.plans.rows import price_plans as price_plans
     from gnnplace.plans.run.workers import run_plan as run_plan
     from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy.placing import ROSTER as ROSTER

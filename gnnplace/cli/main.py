@@ -35,6 +35,7 @@ COMMANDS = {
     "report": "PROBLEM PLACEMENT... -o report.html: one page",
     "convert": "FILE --from FORMAT -o problem.json: public profiles",
     "plan": "MODEL --cluster C: stages, replicas, shards, recomputation, order",
+    "costs": "show --cluster C [--framework F]: what predictions assume",
     "shard": "NETWORK|MODEL|TABLES: the best way to split every layer",
     "shard-run": "MODEL: runs a split model, checked and timed beside DDP",
     "hybrid": "MODEL|PROBLEM --cluster C: data-parallel groups, how many",

@@ -23,6 +23,7 @@ from gnnplace.cli.options import (
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
+from gnnplace.report.priced import priced_lines
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 AUTO = "auto"
@@ -85,8 +86,21 @@ def add_arguments(parser: ArgumentParser) -> None:
             str,
             None,
             "A plan of your own to predict instead: the file of a plan or of a launcher, whose "
-            "batch, precision and optimizer count, or words such as "
+            "batch, precision and optimizer count, a CSV file of many plans, or words such as "
             "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
+        ),
+        (
+            "--framework",
+            str,
+            None,
+            "Whose constants price plans of your own: pytorch (the default), nanotron, "
+            "megatron-lm, megatron-deepspeed or torchtitan.",
+        ),
+        (
+            "--environment",
+            str,
+            None,
+            "What the machine adds to them: checked-collectives; none by default.",
         ),
         (
             "--runnable",
@@ -120,6 +134,54 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 
 
+def is_priced_by_row(given: str | None, framework: str | None, environment: str | None) -> bool:
+    """Whether a table of plans is asked for, or words at a framework's constants.
+
+    Raises:
+        InputError: a search for a framework that is not searched for, or a file of its own words.
+    """
+    if given is not None and given.endswith(".csv"):
+        return True
+    if framework in (None, "pytorch") and environment is None:
+        return False
+    if given is None:
+        raise InputError(
+            f"--framework {framework}: plans are searched for PyTorch alone; give yours with "
+            "--given, in words or as a CSV file"
+        )
+    if "=" not in given:
+        raise InputError(f"--given {given}: a file says its framework; leave --framework out")
+    return True
+
+
+def _price(args: Namespace, headroom: str | float) -> int:
+    """Prices every plan of a table, prints the best first, writes them in their order."""
+    odd = next((n for n in ("html", "trace", "table") if getattr(args, n) is not None), None)
+    if odd is not None or args.tries:
+        raise InputError(f"--{odd or 'try'}: is of one plan; leave it out with a table of plans")
+    priced = gnnplace.price_plans(
+        args.what,
+        args.cluster,
+        args.given,
+        framework_name=args.framework,
+        environment_name=args.environment,
+        batch=args.batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        memory_limit=args.memory_limit,
+        headroom=headroom,
+        accept_other_loss=args.accept_other_loss,
+        progress=say,
+    )
+    if args.output is not None:
+        write_text(args.output, priced.csv())
+    if args.json:
+        print_json(priced.rows())
+    else:
+        print_lines(*priced_lines(priced))
+    return 0
+
+
 def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
@@ -128,6 +190,8 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    if is_priced_by_row(args.given, args.framework, args.environment):
+        return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:
         raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
                          "the plan with gnnplace execute")  # fmt: skip

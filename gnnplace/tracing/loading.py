@@ -51,7 +51,7 @@ def load(spec: str, *, share: int = 1, fake: bool | FakeTensorMode = False) -> W
         InputError: nothing of that name, or what it returns is no workload; names the mistake.
     """
     path, _, query = spec.partition("?")
-    options = _options(query, spec)
+    options = options_of(query, spec)
     try:
         with _fake_mode(fake):
             return _build(path, options, share, spec)
@@ -115,7 +115,7 @@ def is_sized(spec: str) -> bool:
     if not colon or module in (ZOO, HUGGING_FACE):
         return False
     function = find_callable(module, name, f"model {spec!r}")
-    return _default_batch(function, _options(query, spec)) is not None
+    return _default_batch(function, options_of(query, spec)) is not None
 
 
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
@@ -208,7 +208,8 @@ def _share(batch: Any, share: int, what: str) -> int:
     return batch // share
 
 
-def _options(query: str, spec: str) -> dict[str, Any]:
+def options_of(query: str, spec: str) -> dict[str, Any]:
+    """What stands after the `?` of a spec, `NAME=VALUE` joined by `&`, as YAML reads values."""
     options = {}
     for part in query.split("&") if query else []:
         key, equals, text = part.partition("=")

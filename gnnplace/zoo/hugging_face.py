@@ -61,14 +61,15 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
     Raises:
         InputError: an unknown name or field.
     """
-    config = _config(name, options)
+    config = configuration(name, options)
     model = _model(config)
     inputs = _inputs(model, config, batch, length)
     called = name if _file(name) is None else type(model).__name__
     return Workload(called, model.train(), inputs)
 
 
-def _config(name: str, options: dict[str, Any]) -> Any:
+def configuration(name: str, options: dict[str, Any]) -> Any:
+    """The configuration of `transformers` that a name and fields make; see `hugging_face`."""
     from transformers import AutoConfig
 
     path = _file(name)

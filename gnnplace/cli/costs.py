@@ -1,0 +1,51 @@
+"""``gnnplace costs show``: the constants that predictions assume, with owners and sources."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from jsonargparse import ArgumentParser, Namespace
+
+from gnnplace.cli.console import print_json, print_lines
+from gnnplace.cli.numbers import add_options
+from gnnplace.cli.options import add_json, cluster_help
+from gnnplace.errors import InputError
+from gnnplace.problem.cluster.gpus import known_kind
+
+SUMMARY = "Shows what predictions of given plans assume: constants, owners, units, sources."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("action", help="show.")
+    parser.add_argument(
+        "--cluster",
+        required=True,
+        help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
+    )
+    add_options(
+        parser,
+        ("--framework", str, "pytorch", "The framework whose constants count."),
+        ("--environment", str, None, "What the machine adds: checked-collectives."),
+    )
+    add_json(parser)
+
+
+def run(args: Namespace) -> int:
+    """Prints the constants, the hardware's first."""
+    from gnnplace.costs.frameworks.constants import assumed, framework
+    from gnnplace.costs.profiling.targets import resolve_cluster
+    from gnnplace.plans.decoders.network import network_of
+    from gnnplace.report.priced import constant_lines
+
+    if args.action != "show":
+        raise InputError(f"costs: action {args.action!r} is unknown; use: gnnplace costs show")
+    constants = list(assumed(args.framework, args.environment))
+    cluster = resolve_cluster(args.cluster)
+    if args.json:
+        print_json([asdict(constant) for constant in constants])
+        return 0
+    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
+    network = network_of(cluster, framework(args.framework))
+    print_lines(*constant_lines(constants, network, kinds))
+    return 0

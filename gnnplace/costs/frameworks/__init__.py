@@ -1,0 +1,1 @@
+"""Constants with owners: what hardware, libraries, frameworks and environments add to tables."""

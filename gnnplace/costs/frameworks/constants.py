@@ -1,0 +1,132 @@
+"""Constants of a training step, each once, with its owner, unit and source.
+
+A step's seconds are hardware x library x framework x environment. What hardware owns (sustained
+clocks, bytes a second in a step, what hidden exchanges cost) holds for every framework; what a
+framework owns (its host's floor, its sums of gradients, what it keeps) is fitted on rows of that
+framework alone, with the hardware's constants held. They stand in ``constants.json``::
+
+    {"hardware": {NAME: {"value", "unit", "source"}}, "library": {…},
+     "frameworks": {FRAMEWORK: {NAME: …}}, "environments": {ENVIRONMENT: {NAME: …}}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gnnplace.errors import InputError, suggestion
+
+HARDWARE, LIBRARY, FRAMEWORK, ENVIRONMENT = "hardware", "library", "framework", "environment"
+DEFAULT_FRAMEWORK = "pytorch"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that predictions assume.
+
+    Attributes:
+        owner: "hardware", "library", "framework NAME" or "environment NAME".
+        name: what it is called in the data.
+        value: in the unit.
+        unit: such as "s" or "bytes a parameter"; a factor has "1".
+        source: where it is from, and on what it was fitted.
+    """
+
+    owner: str
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
+class ConstantSet:
+    """The numbers of one owner, by name."""
+
+    owner: str
+    constants: Mapping[str, Constant]
+
+    def __getitem__(self, name: str) -> float:
+        return self.constants[name].value
+
+    def of(self, name: str, kind: str) -> float:
+        """Of a kind of device: `NAME.KIND`, else `NAME`, which is said of all others."""
+        own = self.constants.get(f"{name}.{kind}", self.constants.get(name))
+        if own is None:
+            raise KeyError(f"{self.owner}: {name} of {kind}")
+        return own.value
+
+
+@cache
+def _data() -> dict[str, Any]:
+    text = files("gnnplace.costs.frameworks").joinpath("constants.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
+    return ConstantSet(owner, {name: Constant(owner, name, **row) for name, row in rows.items()})
+
+
+@cache
+def hardware() -> ConstantSet:
+    """What devices and networks do in a step, whatever runs on them."""
+    return _set(HARDWARE, _data()["hardware"])
+
+
+@cache
+def library() -> ConstantSet:
+    """Rates of fused attention."""
+    return _set(LIBRARY, _data()["library"])
+
+
+def framework_names() -> tuple[str, ...]:
+    """The frameworks whose constants are known."""
+    return tuple(_data()["frameworks"])
+
+
+def environment_names() -> tuple[str, ...]:
+    """The environments that are known; none is assumed unless it is named."""
+    return tuple(_data()["environments"])
+
+
+def framework(name: str) -> ConstantSet:
+    """What a framework adds.
+
+    Raises:
+        InputError: its constants are not known; those that are are listed.
+    """
+    return _named("framework", name, _data()["frameworks"])
+
+
+def environment(name: str) -> ConstantSet:
+    """What an environment adds.
+
+    Raises:
+        InputError: there is none of that name; those that are known are listed.
+    """
+    return _named("environment", name, _data()["environments"])
+
+
+def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
+    if name not in known:
+        near = suggestion(name, known)
+        raise InputError(f"--{what} {name!r}: unknown; use one of {', '.join(known)}{near}")
+    return _set(f"{what} {name}", known[name])
+
+
+def assumed(framework_name: str, environment_name: str | None = None) -> Iterator[Constant]:
+    """Every constant that predictions of a framework stand on, the hardware's first.
+
+    Raises:
+        InputError: no such framework or environment.
+    """
+    sets = [hardware(), library(), framework(framework_name)]
+    if environment_name is not None:
+        sets.append(environment(environment_name))
+    for own in sets:
+        yield from own.constants.values()

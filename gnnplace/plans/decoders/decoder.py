@@ -1,0 +1,181 @@
+"""`Decoder`: the sizes of a decoder of text, from its Hugging Face configuration.
+
+Two kinds of layers are known: *gated* ones with rotary positions, root-mean-square norms and no
+biases (Llama, Touvron et al., 2023, arXiv 2302.13971; Mistral, Qwen2, OLMo, Granite), and *plain*
+ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+GATED = ("llama", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "granite", "smollm3")
+PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode")
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Sizes of a decoder and of the examples that it is trained on.
+
+    Attributes:
+        name: as it was given.
+        hidden: width of the stream between layers.
+        layers: how many.
+        heads: of queries.
+        kv_heads: of keys and values; fewer where queries share them.
+        head_size: width of a head.
+        feed_forward: width inside of the feed-forward.
+        gated: two matrices up and one down, norms without biases; else one up, one down.
+        vocabulary: rows of the embedding.
+        tied: the head has the embedding's weights.
+        positions: learned positions; 0 where they are rotary or added to scores.
+        length: tokens of an example.
+        batch: examples of a step, where a plan says nothing else.
+    """
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    gated: bool
+    vocabulary: int
+    tied: bool
+    length: int
+    batch: int = 1
+    positions: int = 0
+
+    @property
+    def queries(self) -> int:
+        """Width of all heads of queries."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Width of all heads of keys."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def layer_matrices(self) -> int:
+        """Parameters of a layer that shards part: its matrices."""
+        attention = self.hidden * (2 * self.queries + 2 * self.keys)
+        return attention + (3 if self.gated else 2) * self.hidden * self.feed_forward
+
+    @property
+    def layer_vectors(self) -> int:
+        """Parameters of a layer that every shard has: norms and biases."""
+        if self.gated:
+            return 2 * self.hidden
+        biases = self.queries + 2 * self.keys + 2 * self.hidden + self.feed_forward
+        return 4 * self.hidden + biases
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of a layer."""
+        return self.layer_matrices + self.layer_vectors
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the embedding of words."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def last_norm(self) -> int:
+        """Parameters of the norm before the head."""
+        return (1 if self.gated else 2) * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Parameters in all."""
+        ends = self.embedding * (1 if self.tied else 2) + self.positions * self.hidden
+        return self.layers * self.layer_parameters + ends + self.last_norm
+
+
+def decoder_of(model: str | nn.Module, inputs: Any = None) -> Decoder | None:
+    """The decoder that a model is: a causal one of `transformers`, by name or made; else None.
+
+    Args:
+        model: `hf:CONFIG`, whose weights are not made, `module:callable`, or a module.
+        inputs: example inputs of a module.
+
+    Raises:
+        InputError: an unknown configuration, field or callable.
+    """
+    from gnnplace.tracing.loading import load, options_of
+
+    if isinstance(model, str):
+        path, _, query = model.partition("?")
+        if path.startswith("hf:"):
+            from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
+
+            options = options_of(query, model)
+            sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
+            return from_config(model, configuration(path.removeprefix("hf:"), options), *sizes)
+        made = load(model, fake=True)
+        name, model, inputs = model, made.model, made.inputs
+    else:
+        name = type(model).__name__
+    if not type(model).__name__.endswith(CAUSAL):
+        return None
+    tensors = list(inputs.values() if isinstance(inputs, Mapping) else inputs or ())
+    if not tensors or tensors[0].dim() != 2:
+        return None
+    batch, length = tensors[0].shape
+    return from_config(name, model.config, int(length), int(batch))
+
+
+def from_config(name: str, config: Any, length: int, batch: int = 1) -> Decoder | None:
+    """Sizes by a configuration's fields; None where its layers are of another kind.
+
+    Args:
+        name: what the decoder is called.
+        config: of `transformers`.
+        length: tokens of an example.
+        batch: examples of a step.
+
+    Raises:
+        InputError: a width that its heads do not divide.
+    """
+    kind = config.model_type
+    if kind not in GATED + PLAIN:
+        return None
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or hidden // heads)
+    if getattr(config, "head_dim", None) is None and hidden % heads:
+        raise InputError(f"{name}: hidden size {hidden} is no multiple of {heads} heads")
+    learned = {"gpt2": "n_positions", "gpt_bigcode": "n_positions"}.get(
+        kind, "max_position_embeddings" if kind in ("opt", "gpt_neo") else ""
+    )
+    return Decoder(
+        name,
+        hidden,
+        int(config.num_hidden_layers),
+        heads,
+        int(getattr(config, "num_key_value_heads", None) or heads),
+        size,
+        _feed_forward(config, hidden),
+        kind in GATED,
+        int(config.vocab_size),
+        bool(getattr(config, "tie_word_embeddings", True)),
+        length,
+        batch,
+        int(getattr(config, learned)) if learned else 0,
+    )
+
+
+def _feed_forward(config: Any, hidden: int) -> int:
+    """Width inside of the feed-forward; four times the stream's where nothing says another."""
+    for name in ("intermediate_size", "n_inner", "ffn_dim"):
+        if getattr(config, name, None):
+            return int(getattr(config, name))
+    return int(getattr(config, "expansion_ratio", 4) * hidden)

@@ -1,0 +1,95 @@
+"""Seconds of kernels of a decoder in a step: products, fused attention, bytes that pass.
+
+Products are those of the tables of measured kernels (`gnnplace.costs.prediction`), each gradient by
+its own shape, times the factor of a sustained clock: a kernel alone runs at a higher clock than the
+same in a step of seconds. Attention in one kernel (Dao, 2023, arXiv 2307.08691) has half of its
+scores under the causal mask, 2 T S h operations forward and 2.5 times as many backward, at a rate
+R S / (S + S0) of length S. What only moves bytes takes them over the memory's bandwidth times a
+share of it. Rates, factors and the share stand with their sources in `gnnplace.costs.frameworks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnnplace.costs.frameworks.constants import hardware, library
+from gnnplace.costs.prediction import predict
+from gnnplace.costs.rows import Rows
+from gnnplace.costs.tables import shipped
+from gnnplace.errors import InputError
+from gnnplace.problem.cluster.gpus import figures, known_kind
+
+HALF = "bfloat16"
+GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
+Shape = tuple[int, int, int]
+"""Rows, columns and the summed length of a product."""
+
+
+@dataclass(eq=False)
+class Kernels:
+    """What kernels take on a kind of GPU, in half precision.
+
+    Attributes:
+        kind: of the GPU, by its own name.
+        attention: the name of the library's rates, such as "flash".
+        clock: a factor of products that a framework's cluster owns, beside the hardware's.
+
+    Raises:
+        InputError: the GPU has no constants of a step.
+    """
+
+    kind: str
+    attention: str = "flash"
+    clock: float = 1.0
+    _known: dict[Shape, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.kind = known_kind(self.kind) or self.kind
+        if self.kind not in GPUS:
+            raise InputError(
+                f"device kind {self.kind!r}: no constants of a decoder's step are known; use one "
+                f"of {', '.join(GPUS)}, or give a plan in words without --framework"
+            )
+        self._products = hardware().of("products", self.kind) * self.clock
+        share = hardware()["stream"]
+        self.bandwidth = figures(self.kind).bandwidth * share
+        self.launch = hardware()["launch"]
+
+    def product(self, rows: float, columns: float, summed: float) -> float:
+        """Seconds of [rows, summed] times [summed, columns]."""
+        shape = tuple(max(round(size), 1) for size in (rows, columns, summed))
+        return self.products([shape])  # type: ignore[list-item]
+
+    def products(self, shapes: Sequence[Shape]) -> float:
+        """Seconds of products one after the other."""
+        missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._known]
+        if missing:
+            m, n, k = np.array(missing, dtype=np.float64).T
+            one, none = np.ones(len(missing)), np.zeros(len(missing))
+            op, dtype = np.full(len(missing), "matmul"), np.full(len(missing), HALF)
+            moved = 2.0 * (m * k + k * n + m * n)
+            rows = Rows(op, dtype, np.stack([one, m, n, k, none], axis=1), moved, none)
+            seconds = predict(rows, self.kind, shipped()).seconds
+            self._known.update(zip(missing, seconds.tolist(), strict=True))
+        return self._products * sum(self._known[shape] for shape in shapes)
+
+    def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
+        """Seconds of causal attention forward; backward takes 2.5 times the operations.
+
+        Args:
+            tokens: of the micro-batch.
+            length: of an example.
+            width: of all heads of queries.
+            head_size: of one of them.
+        """
+        own = library()
+        rate = own.of(f"{self.attention}_rate", self.kind) * min(1.0, (head_size / 128) ** 0.25)
+        half = own.of(f"{self.attention}_half", self.kind)
+        return 2.0 * tokens * length * width / (rate * length / (length + half))
+
+    def stream(self, size: float) -> float:
+        """Seconds in which so many bytes pass the memory in a step."""
+        return size / self.bandwidth

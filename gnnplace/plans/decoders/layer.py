@@ -1,0 +1,173 @@
+"""Seconds of a micro-batch through a layer and through head and loss, by framework.
+
+T tokens, t shards, h hidden, f feed-forward. A layer is four products (queries, keys and values;
+output; up; down) with their six gradients, each by its own shape, fused attention, and bytes that
+pass between them (norms, rotary positions, gates, residuals). Counted in half precision, forward
+and backward, a token and shard: gated layers as their kernels read and write; plain ones 36 h
+forward and, by framework, 52 to 100 h backward (what a framework fuses). The head is three products
+and bytes of every logit.
+
+Exchanges of a layer over t shards (Korthikanti et al., 2022, arXiv 2205.05198): with split tokens a
+gather before the first product of each half and a scatter after its last, backward the same turned
+round and the gather again; without, an all-reduce each way. Behind a product an exchange is hidden:
+what is shorter costs `overlap` of itself. nanotron hides gathers both ways, Megatron those of the
+backward pass that products follow, the others none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
+from gnnplace.costs.frameworks.constants import hardware
+from gnnplace.plans.decoders.kernels import Shape
+from gnnplace.plans.decoders.setting import Setting
+
+LAUNCHES = {True: (30, 45), False: (15, 30)}  # of a gated layer or a plain one, each pass
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of a micro-batch.
+
+    Attributes:
+        forward: of the forward pass.
+        backward: of the backward pass, without anything that is computed again.
+        again: what full recomputation adds to the backward pass.
+        attention: what selective recomputation adds.
+    """
+
+    forward: float
+    backward: float
+    again: float = 0.0
+    attention: float = 0.0
+
+
+def hidden(exchange: float, work: float) -> float:
+    """Seconds that an exchange adds to the work that it runs under."""
+    return max(0.0, exchange - work) + hardware()["overlap"] * min(exchange, work)
+
+
+@lru_cache(maxsize=4096)
+def layer_passes(setting: Setting, tokens: int, shards: int, context: int, split: bool) -> Passes:
+    """Seconds of a layer.
+
+    Args:
+        setting: what is priced on.
+        tokens: of the micro-batch on a device.
+        shards: of every matrix.
+        context: shards of tokens, whose keys and values are gathered.
+        split: whether tokens are split over the shards between products.
+    """
+    d, kernels = setting.decoder, setting.kernels
+    shapes = _products(setting, tokens, shards)
+    forward = [kernels.products([shape]) for shape in shapes]
+    inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
+    weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
+    width = d.queries / shards
+    attend = kernels.attend(tokens, d.length, width, d.head_size)
+    passed = _bytes(setting, tokens, shards)
+    launches = LAUNCHES[d.gated]
+    front = sum(forward) + attend + kernels.stream(passed[0]) + launches[0] * kernels.launch
+    back = sum(inner) + sum(weights) + setting.constants["attention_backward"] * attend
+    back += kernels.stream(passed[1]) + launches[1] * kernels.launch
+    sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
+    around = _around(setting, tokens, shards, context, attend)
+    early = setting.constants["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
+    return Passes(
+        front + sends[0] + around[0], back + sends[1] + around[1],
+        front + sends[0] + around[0] - early, attend,
+    )  # fmt: skip
+
+
+def _products(setting: Setting, tokens: int, shards: int) -> list[Shape]:
+    """Rows, columns and summed length of a layer's products; the first and third widen."""
+    d = setting.decoder
+    joined = -(-(d.queries + 2 * d.keys) // shards)
+    own, inside = -(-d.queries // shards), -(-d.feed_forward // shards)
+    up = (2 if d.gated else 1) * inside
+    return [
+        (tokens, joined, d.hidden), (tokens, d.hidden, own),
+        (tokens, up, d.hidden), (tokens, d.hidden, inside),
+    ]  # fmt: skip
+
+
+def _bytes(setting: Setting, tokens: int, shards: int) -> tuple[float, float]:
+    """Bytes that pass beside products and attention, forward and backward."""
+    d, own = setting.decoder, setting.constants
+    if not d.gated:
+        each = tokens * d.hidden / shards
+        return own["plain_forward"] * each, own["plain_backward"] * each
+    stream, queries, keys = d.hidden / shards, d.queries / shards, d.keys / shards
+    inside = d.feed_forward / shards
+    shared = 6 * stream + 2 * (queries + 2 * keys) + 8 * keys + 5 * queries
+    forward = 4 * stream + shared + 5 * inside
+    backward = 8 * stream + shared + (10 + 4) * inside
+    return 2.0 * tokens * forward, 2.0 * tokens * backward
+
+
+def _exchanges(
+    setting: Setting, tokens: int, shards: int, split: bool,
+    products: tuple[list[float], list[float], list[float]],
+) -> tuple[float, float]:  # fmt: skip
+    """What shards exchange in a layer, forward and backward, beyond what is hidden."""
+    if shards == 1:
+        return 0.0, 0.0
+    network, size = setting.network, 2.0 * tokens * setting.decoder.hidden
+    members = min(shards, network.each)
+    if not split:
+        reduced = network.reduce(shards, size, members)
+        return 2 * reduced, 2 * reduced
+    gather = network.exchange(ALL_GATHER, shards, size, members)
+    scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
+    forward, inner, weights = products
+    wide, narrow = (0, 2), (1, 3)
+    if setting.constants["hides_gathers"]:
+        front = sum(hidden(gather, forward[k] / shards) for k in wide) + 2 * scatter
+        back = sum(hidden(gather, inner[k] / shards) for k in narrow)
+    else:
+        front, back = 2 * (gather + scatter), 2 * gather
+    if setting.constants["hides_backward"]:
+        return front, back + sum(
+            hidden(gather, inner[k]) + hidden(scatter, weights[k]) for k in wide
+        )
+    return front, back + 2 * (gather + scatter)
+
+
+def _around(
+    setting: Setting, tokens: int, shards: int, context: int, attend: float
+) -> tuple[float, float]:
+    """Keys and values of all tokens that pass around a ring behind attention."""
+    if context == 1:
+        return 0.0, 0.0
+    network = setting.network
+    size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
+    members = max(1, min(context, network.each // shards))
+    once = network.exchange(ALL_GATHER, context, size, members)
+    return hidden(once, attend), hidden(2 * once, 2.5 * attend)
+
+
+@lru_cache(maxsize=4096)
+def head_passes(setting: Setting, tokens: int, shards: int, split: bool) -> Passes:
+    """Seconds of the head and the loss; arguments as those of `layer_passes`."""
+    d, kernels, own = setting.decoder, setting.kernels, setting.constants
+    rows = -(-d.vocabulary // shards)
+    product = kernels.products([(tokens, rows, d.hidden)])
+    inner = kernels.products([(tokens, d.hidden, rows)])
+    weights = kernels.products([(rows, d.hidden, tokens)])
+    logits = tokens * d.vocabulary / shards
+    front = product + kernels.stream(own["logit_forward"] * logits)
+    back = inner + weights + kernels.stream(own["logit_backward"] * logits)
+    if shards > 1:
+        network, size = setting.network, 2.0 * tokens * d.hidden
+        members = min(shards, network.each)
+        front += 3 * network.reduce(shards, 4.0 * tokens, members)
+        if split:
+            gather = network.exchange(ALL_GATHER, shards, size, members)
+            scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
+            front += gather
+            back += hidden(gather, inner) + hidden(scatter, weights)
+        else:
+            back += network.reduce(shards, size, members)
+    return Passes(front, back)

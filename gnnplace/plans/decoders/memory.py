@@ -1,0 +1,161 @@
+"""Bytes of a decoder's training step on every rank, by framework.
+
+P parameters of a device, T tokens of a micro-batch, t shards. State is exact: P (p + g + o / z),
+p, g and o bytes of a parameter, its gradient and what the optimizer keeps (float32 copy and moments
+of half-precision ones), z replicas that ZeRO parts over, and DDP's buckets where a framework has
+them beside its own gradients. What a layer keeps for its backward pass is counted by kinds of
+operations (inputs of products, of norms and of gates, queries, keys, values and results of fused
+attention, 4 bytes a head of its sums; Korthikanti et al., 2022, arXiv 2205.05198), over t where
+tokens are split; recomputation keeps a layer's input and one layer's all while it is computed
+again. The last rank has the logits besides. The allocator's fragmentation is a factor of what comes
+and goes; a context of its own a device.
+
+Sharded parameters (FSDP) are whole for the root and for `blocks` layers in flight, the peak is at
+the loss or in the last layer's backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.plans.decoders.setting import Setting, state_per_parameter
+from gnnplace.plans.decoders.step import Cut, tokens_of
+from gnnplace.plans.decoders.words import GivenWords
+
+GIBIBYTE = 2.0**30
+SHARDED = 2  # the ZeRO stage from which gradients are parted in every micro-batch
+
+
+@dataclass(frozen=True, eq=False)
+class RankBytes:
+    """Bytes of every rank. [ranks] each
+
+    Attributes:
+        state: parameters, gradients, optimizer, buckets.
+        allocated: the most that is allocated at an instant.
+        reserved: the most that the allocator has reserved.
+    """
+
+    state: FloatArray
+    allocated: FloatArray
+    reserved: FloatArray
+
+    @property
+    def fullest(self) -> int:
+        """The rank that reserves most."""
+        return int(np.argmax(self.reserved))
+
+
+def bytes_of(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+    """Bytes of every rank at their peaks.
+
+    Args:
+        setting: what is priced on.
+        words: the plan.
+        cut: the stages.
+    """
+    return (_sharded if words.zero >= SHARDED else _whole)(setting, words, cut)
+
+
+def likely_to_fit(setting: Setting, reserved: float) -> float:
+    """The probability that so many reserved bytes are had, errors of the log being normal."""
+    usable = setting.memory * setting.constants["usable"]
+    spread = setting.constants["memory_spread"]
+    return 0.5 * (1 + math.erf(math.log(usable / max(reserved, 1.0)) / (spread * math.sqrt(2))))
+
+
+def _kept(setting: Setting, words: GivenWords) -> tuple[float, float]:
+    """Bytes that a layer keeps of a micro-batch: with nothing computed again, and its input."""
+    d, own = setting.decoder, setting.constants
+    tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
+    parts = words.tp if split else 1
+    if d.gated:
+        stream = 12.0 * d.hidden / parts
+        inside = (4 * d.keys + 8 * d.feed_forward + 4 * d.heads) / words.tp
+    else:
+        stream = own["plain_kept_stream"] * d.hidden / parts
+        inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / words.tp
+    return tokens * (stream + inside), 2.0 * tokens * d.hidden / parts
+
+
+def _in_flight(words: GivenWords, count: int) -> FloatArray:
+    """Micro-batches whose values a rank keeps, in those of all its layers. [ranks]"""
+    ranks, chunks = words.pp, words.chunks
+    left = np.arange(ranks, 0, -1, dtype=np.float64)
+    if words.schedule == "gpipe":
+        left[:] = count
+    if chunks > 1:  # Megatron's warm-up: 2 (p - r - 1) + (v - 1) p + 1 of p v
+        left = (2 * (left - 1) + (chunks - 1) * ranks + 1) / chunks
+    return np.minimum(left, count)
+
+
+def _activations(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, float]:
+    """What is kept for backward passes, and one layer's while it is computed again. [ranks]"""
+    whole, small = _kept(setting, words)
+    batch = words.batch or setting.decoder.batch
+    flying = _in_flight(words, words.microbatches(batch))
+    kind, _, number = words.recompute.partition(":")
+    if kind in ("none", "selective"):
+        return flying * cut.layers * whole, 0.0
+    if kind == "uniform":
+        return flying * np.ceil(cut.layers / int(number)) * small, int(number) * whole
+    again = cut.layers
+    if kind == "block":
+        again = np.minimum(cut.layers, int(number) * words.chunks)
+    return flying * (again * small + (cut.layers - again) * whole), whole
+
+
+def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+    """Of parameters that every replica has."""
+    d, own = setting.decoder, setting.constants
+    count = words.dp * words.cp
+    told = words.gradients or setting.traits["gradients"]
+    parameter, gradient, optimizer = state_per_parameter(setting, told)
+    parts = count if words.zero else 1
+    buckets = own["bucket_bytes"] if count > 1 and words.zero == 0 else 0.0
+    half = own["half_gradient"] if setting.precision.startswith("16-master") else 0.0
+    state = cut.parameters * (parameter + gradient + half + optimizer / parts + buckets)
+    activations, again = _activations(setting, words, cut)
+    tokens, shards = tokens_of(setting, words), words.tp
+    if words.pp == 1:
+        gathered = own["gathered_alone"] * (1 - 1 / shards)
+        activations = activations + gathered * tokens * 4.0 * d.hidden * cut.layers
+    head = np.zeros_like(state)
+    head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4 * d.hidden) / shards
+    inside = (4 * (2 if d.gated else 1) * d.feed_forward + 2 * d.hidden) / shards
+    passing = tokens * (6.0 * d.hidden + inside)
+    gradients = own["gradient_passing"] * parameter * cut.parameters
+    moving = activations + again + head + own["passing"] * passing + gradients
+    updating = state
+    if words.zero and count > 1:
+        updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / count)
+    context = own["context"] * GIBIBYTE
+    flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
+    allocated = np.maximum(state + moving, updating)
+    return RankBytes(state, allocated, np.maximum(state + flying, updating) + context)
+
+
+def _sharded(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+    """Of parameters and gradients that replicas part (FSDP)."""
+    d, own = setting.decoder, setting.constants
+    count = words.dp * words.cp
+    told = words.gradients or setting.traits["gradients"]
+    parameter, gradient, optimizer = state_per_parameter(setting, told)
+    state = cut.parameters * (parameter + gradient + optimizer) / count
+    layer = d.layer_matrices / words.tp + d.layer_vectors
+    root = cut.parameters - cut.layers * layer
+    blocks = np.full_like(state, own["blocks"]) if words.zero == 3 else cut.layers
+    whole = 2.0 * root + 2.0 * layer * blocks
+    activations, again = _activations(setting, words, cut)
+    tokens = tokens_of(setting, words)
+    head = np.zeros_like(state)
+    head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4.0 * d.hidden) / words.tp
+    wide = 4.0 if gradient == 4.0 else 0.0
+    gradients = 2.0 * root + (4.0 + wide) * layer
+    late = activations + again + 16.0 * tokens * d.hidden / words.tp + gradients
+    allocated = state + whole + np.maximum(activations + head, late)
+    return RankBytes(state, allocated, allocated + own["context"] * GIBIBYTE)

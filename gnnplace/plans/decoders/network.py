@@ -1,0 +1,131 @@
+"""What groups of GPUs exchange: inside a server by tables, across servers by rings of all cards.
+
+A ring of n GPUs over several servers has a card for each of its GPUs of a server, so that B bytes
+that are gathered or scattered take, with g GPUs of the group in a server,
+
+    (n - 1) a + B (n - 1) / n / min(b, r g),
+
+a a step's latency, b the server's own links, r what a card attains; an all-reduce sends twice the
+bytes and passes a tree of the servers, 2 a log2 of their number (NCCL's; Patarasuk and Yuan, 2009,
+for the bytes of a ring). Inside of one server `gnnplace.costs.collectives` answers.
+
+A cluster whose links name no fabric is read by bandwidth: what is slower than half of the fastest
+link joins servers. Links that share a channel share its bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, ring_seconds
+from gnnplace.costs.frameworks.constants import ConstantSet, hardware
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.cluster import FABRICS, Link, is_between
+
+NAMED_SIZES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Network:
+    """How the GPUs of a cluster reach one another.
+
+    Attributes:
+        each: GPUs of a server.
+        fabric: the fabric inside a server, where it is one whose collectives were measured.
+        inside: bytes a second between two GPUs of a server.
+        card: raw bytes a second of a GPU's part of the network, each way; 0 of one server.
+        latency: seconds of a message inside a server.
+        rates: constants of the hardware by name, with a framework's own where it has them.
+    """
+
+    each: int
+    fabric: str | None
+    inside: float
+    card: float
+    latency: float
+    rates: Mapping[str, float]
+
+    def exchange(self, op: str, count: int, size: float, members: int) -> float:
+        """Seconds of a gather, a scatter or an all-to-all.
+
+        Args:
+            op: as `costs.collectives` names it.
+            count: GPUs of the group.
+            size: bytes of all that is gathered or scattered.
+            members: GPUs of the group in a server.
+        """
+        if count < 2:
+            return 0.0
+        if count <= members:
+            return self._within(op, count, size)
+        own = self.rates
+        rate = min(own["server_links"], self.card * own["card_gather"] * members)
+        within = self._within(op, members, size) if members > 1 else 0.0
+        return max(within, (count - 1) / count * size / rate) + (count - 1) * own["ring_latency"]
+
+    def reduce(self, count: int, size: float, members: int) -> float:
+        """Seconds of an all-reduce; arguments as those of `exchange`."""
+        if count < 2:
+            return 0.0
+        if count <= members:
+            return self._within(ALL_REDUCE, count, size)
+        own = self.rates
+        rate = min(own["server_links"], self.card * own["card_reduce"] * members)
+        tree = 2 * own["tree_latency"] * math.log2(max(2.0, count / members))
+        return tree + 2 * size * (count - 1) / count / rate
+
+    def message(self, size: float, across: bool) -> float:
+        """Seconds of the bytes of a message between two stages."""
+        own = self.rates
+        rate = self.card * own["card_message"] if across and self.card else self.inside
+        return size / min(rate, own["inside_message"] if not across else rate)
+
+    def _within(self, op: str, count: int, size: float) -> float:
+        """Inside of one server: the table's, of the next larger group that it has."""
+        if self.fabric is None:
+            return ring_seconds(op, count, size, self.inside, self.latency * (count - 1))
+        known = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
+        return collective(op, size, Group(self.fabric, each=known)).seconds
+
+
+def network_of(cluster: Cluster, framework: ConstantSet) -> Network:
+    """How the GPUs of a cluster reach one another: what the first of them sees.
+
+    Args:
+        cluster: its devices in topology order.
+        framework: whose constants stand instead of the hardware's of the same name.
+    """
+    rates = {
+        name: framework.constants.get(name, constant).value
+        for name, constant in hardware().constants.items()
+    }
+    first = cluster.devices[0].name
+    links = [link for link in cluster.links if link.source == first]
+    if not links:
+        return Network(1, None, 1e12, 0.0, 0.0, rates)
+    fastest = max(link.bandwidth for link in links)
+    inner = [link for link in links if not _joins_servers(link, fastest)]
+    outer = [link for link in links if _joins_servers(link, fastest)]
+    each = len(inner) + 1
+    near = inner[0] if inner else links[0]
+    known = near.fabric in FABRICS and not is_between(near.fabric or "")
+    card = _card(cluster, outer[0], each) if outer else 0.0
+    return Network(each, near.fabric if known else None, near.bandwidth, card, near.latency, rates)
+
+
+def _joins_servers(link: Link, fastest: float) -> bool:
+    if link.fabric is not None:
+        return is_between(link.fabric)
+    return link.bandwidth < fastest / 2
+
+
+def _card(cluster: Cluster, link: Link, each: int) -> float:
+    """Raw bytes a second of a GPU's card: the fabric's, else the link's own, over its sharers."""
+    raw = hardware().constants.get(f"card.{link.fabric}")
+    if raw is not None:
+        return raw.value
+    own, server = set(link.channels), {device.name for device in cluster.devices[:each]}
+    sharing = {k.source for k in cluster.links if k.source in server and own & set(k.channels)}
+    return link.bandwidth / (hardware()["card_message"] * max(len(sharing), 1))

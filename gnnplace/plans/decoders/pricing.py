@@ -1,0 +1,122 @@
+"""What a plan of a decoder takes: seconds, their interval, bytes, whether it fits; or why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.memory import bytes_of, likely_to_fit
+from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.step import cut_of, step_time
+from gnnplace.plans.decoders.words import GivenWords
+
+LIKELY = 0.5
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """What a plan takes; None where it cannot be priced.
+
+    Attributes:
+        step_time: seconds.
+        low: of the interval that holds four in five of the framework's published steps.
+        high: likewise its end.
+        lower_bound: seconds that no plan is below; None where nothing is searched.
+        feasible: whether it can be and fits.
+        reason: why not; empty where it is.
+        state: bytes of parameters, gradients, optimizer and buckets, on the fullest device.
+        state_first: those of the first rank.
+        state_last: those of the last rank.
+        allocated: the most bytes allocated at an instant, on the fullest device.
+        peak: the most bytes reserved at an instant, there.
+        fits: the probability that it has them.
+        tokens_per_second: of all devices.
+    """
+
+    step_time: float | None = None
+    low: float | None = None
+    high: float | None = None
+    lower_bound: float | None = None
+    feasible: bool = False
+    reason: str = ""
+    state: float | None = None
+    state_first: float | None = None
+    state_last: float | None = None
+    allocated: float | None = None
+    peak: float | None = None
+    fits: float | None = None
+    tokens_per_second: float | None = None
+
+
+def price(setting: Setting, words: GivenWords) -> PlanAnswer:
+    """What a plan takes, or why it cannot be."""
+    try:
+        _check(setting, words)
+        cut = cut_of(setting, words)
+    except InputError as error:
+        return PlanAnswer(reason=str(error))
+    seconds, own = step_time(setting, words, cut), setting.constants
+    held = bytes_of(setting, words, cut)
+    k = held.fullest
+    peak = float(held.reserved[k])
+    fits = likely_to_fit(setting, peak)
+    tokens = (words.batch or setting.decoder.batch) * setting.decoder.length
+    reason = "" if fits >= LIKELY else _lacks(setting, peak, float(held.state[k]), k)
+    return PlanAnswer(
+        seconds, seconds * own["low"], seconds * own["high"], None, not reason, reason,
+        float(held.state[k]), float(held.state[0]), float(held.state[-1]),
+        float(held.allocated[k]), peak, fits, tokens / seconds,
+    )  # fmt: skip
+
+
+def _lacks(setting: Setting, peak: float, state: float, rank: int) -> str:
+    """What binds, in words."""
+    usable = setting.memory * setting.constants["usable"]
+    mend = (
+        "take more shards, stages or a higher zero"
+        if state > peak / 2
+        else "recompute, or take smaller micro-batches or more shards"
+    )
+    return (
+        f"a device of rank {rank} lacks {(peak - usable) / 1e9:.1f} GB: it reserves "
+        f"{peak / 1e9:.1f} GB, {state / 1e9:.1f} GB of them state, and has {usable / 1e9:.1f} GB; "
+        f"{mend}"
+    )
+
+
+def _check(setting: Setting, words: GivenWords) -> None:
+    """Whether a plan can be.
+
+    Raises:
+        InputError: what does not divide, or what the framework has not.
+    """
+    d, cluster, traits = setting.decoder, setting.cluster, setting.traits
+    if words.devices > cluster.num_devices:
+        raise InputError(
+            f"dp x tp x cp x pp is {words.devices}; {cluster.name!r} has {cluster.num_devices} "
+            "devices"
+        )
+    if words.shards > 1:
+        raise InputError("shards: any split is priced from a capture; give it alone, in words")
+    if words.ep > 1:
+        raise InputError("ep: the model has no experts")
+    batch = words.batch or d.batch
+    if batch % (words.dp * words.microbatch_size):
+        raise InputError(
+            f"a batch of {batch} is no multiple of {words.dp} replicas x {words.microbatch_size} "
+            "examples"
+        )
+    for what, size, shards in (
+        ("heads", d.heads, words.tp),
+        ("tokens of an example", d.length, words.cp),
+    ):
+        if size % shards:
+            raise InputError(f"{size} {what} are no multiple of {shards} shards")
+    if max(d.kv_heads, words.tp) % min(d.kv_heads, words.tp):
+        raise InputError(f"{d.kv_heads} heads of keys and {words.tp} shards do not divide")
+    if str(words.zero) not in traits["zeros"]:
+        raise InputError(f"zero={words.zero}: {setting.name} has {', '.join(traits['zeros'])}")
+    if words.schedule.partition(":")[0] not in traits["schedules"]:
+        raise InputError(f"schedule={words.schedule}: {setting.name} has none of that name")
+    if words.pp * words.chunks > d.layers:
+        raise InputError(f"{words.pp * words.chunks} stages, but the model has {d.layers} layers")

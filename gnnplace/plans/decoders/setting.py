@@ -1,0 +1,135 @@
+"""`Setting`: what a plan is priced on: decoder, GPUs and network, framework, precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gnnplace.costs.frameworks.constants import (
+    DEFAULT_FRAMEWORK,
+    ConstantSet,
+    environment,
+    framework,
+)
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.kernels import Kernels
+from gnnplace.plans.decoders.network import Network, network_of
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.presets import MEMORY
+
+Traits = dict[str, Any]
+TRAITS: dict[str, Traits] = {
+    "pytorch": {"cut": "least", "precision": "bf16-mixed", "gradients": "same", "zeros": "0123",
+                "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather"},
+    "nanotron": {"cut": "cost", "precision": "bf16-master", "gradients": "fp32", "zeros": "01",
+                 "schedules": ("1f1b", "gpipe"), "hides": "none"},
+    "megatron-lm": {"cut": "equal", "precision": "bf16-master", "gradients": "fp32",
+                    "zeros": "01", "schedules": ("1f1b", "interleaved"), "hides": "none"},
+    "megatron-deepspeed": {"cut": "equal", "precision": "bf16-master", "gradients": "same",
+                           "zeros": "01", "schedules": ("1f1b",), "hides": "none"},
+    "torchtitan": {"cut": "ends", "precision": "bf16-mixed", "gradients": "fp32", "zeros": "03",
+                   "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather"},
+}  # fmt: skip
+"""What frameworks do where a plan does not say: how they cut stages and sum gradients, which ZeRO
+and schedules they have, which exchanges of replicas they hide (their sources, November 2026)."""
+HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a plan is priced on.
+
+    Attributes:
+        decoder: the sizes.
+        cluster: the devices, all of one kind.
+        name: of the framework.
+        constants: of the framework.
+        checks: of the environment; None where none is named.
+        precision: in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+        kernels: seconds of kernels on one device.
+        network: seconds of exchanges.
+        memory: bytes of a device that may be allocated and reserved.
+    """
+
+    decoder: Decoder
+    cluster: Cluster
+    name: str
+    constants: ConstantSet
+    checks: ConstantSet | None
+    precision: str
+    optimizer: str
+    kernels: Kernels
+    network: Network
+    memory: float
+
+    @property
+    def traits(self) -> Traits:
+        """What the framework does where a plan does not say."""
+        return TRAITS[self.name]
+
+
+def setting_of(
+    decoder: Decoder,
+    cluster: Cluster,
+    *,
+    framework_name: str | None = None,
+    environment_name: str | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    memory_limit: float | None = None,
+) -> Setting:
+    """What plans of a decoder are priced on.
+
+    Args:
+        decoder: the sizes.
+        cluster: devices of one kind, in topology order.
+        framework_name: whose constants count; None: PyTorch's own.
+        environment_name: such as "checked-collectives"; None: none.
+        precision: in Lightning's words; None: the framework's usual one.
+        optimizer: None: "adamw".
+        memory_limit: bytes of a device; None: those of the cluster's devices. What a preset leaves
+            free of a known GPU counts: frameworks' own needs are priced.
+
+    Raises:
+        InputError: an unknown word, devices of several kinds, or of a kind without constants.
+    """
+    name = framework_name or DEFAULT_FRAMEWORK
+    own = framework(name)
+    checks = None if environment_name is None else environment(environment_name)
+    precision, optimizer = precision or TRAITS[name]["precision"], optimizer or "adamw"
+    if precision not in HALVES:
+        raise InputError(
+            f"precision {precision!r}: decoders are priced in half precision; use one of "
+            f"{', '.join(HALVES)}"
+        )
+    if optimizer not in MOMENTS:
+        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    if len(cluster.kinds) > 1:
+        raise InputError(
+            f"{cluster.name!r} has devices of several kinds, {', '.join(cluster.kinds)}; a plan's "
+            "devices are alike"
+        )
+    kernels = Kernels(cluster.kinds[0], clock=own["clock"])
+    memory = memory_limit or min(device.memory for device in cluster.devices)
+    if memory_limit is None and memory == MEMORY.get(kernels.kind):
+        memory = figures(kernels.kind).memory * own["driver_bytes"]
+    return Setting(
+        decoder, cluster, name, own, checks, precision, optimizer, kernels,
+        network_of(cluster, own), memory,
+    )  # fmt: skip
+
+
+def state_per_parameter(setting: Setting, gradients: str) -> tuple[float, float, float]:
+    """Bytes a parameter: of itself, of its gradient, of what the optimizer keeps.
+
+    Args:
+        setting: precision and optimizer count.
+        gradients: "fp32" or "same".
+    """
+    own, gradient, moment = PARAMETER[setting.precision]
+    kept = moment * (MOMENTS[setting.optimizer] + setting.precision.endswith("-master"))
+    return float(own), 4.0 if gradients == "fp32" else float(gradient), float(kept)

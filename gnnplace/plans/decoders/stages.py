@@ -1,0 +1,93 @@
+"""Layers of a decoder by stage, as a framework cuts them where a plan does not say.
+
+* `equal`: as many layers each; refused where the stages do not divide them (Megatron-LM,
+  Megatron-DeepSpeed).
+* `cost` (nanotron): blocks in order (embedding, layers, norm, head, loss) have costs 4 h^2 + 3 h f
+  a layer, v h the head, nothing else; a block stays on rank r until the sum *passes* (r + 1) / pp
+  of all (nanotron, `src/nanotron/models/base.py`). Head and loss end together on the last.
+* `ends` (torchtitan): embedding and head count as a layer each, layers + 2 over the stages, the
+  first get one more (`distributed/pipeline_parallel.py`).
+* `least`: the least largest stage, the head at the price of its operations (ours).
+"""
+
+from __future__ import annotations
+
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import Decoder
+
+TOLERANCE = 1e-9
+
+
+def layers_of(decoder: Decoder, stages: int, words: str) -> tuple[int, ...]:
+    """Layers of every stage, 0 allowed. [stages]
+
+    Args:
+        decoder: whose layers are cut.
+        stages: how many there are; those of a rank's chunks, if it has several.
+        words: "equal", "cost", "ends", "least" or numbers such as "6+6+4".
+
+    Raises:
+        InputError: they cannot be cut so.
+    """
+    if words == "cost":
+        return _by_cost(decoder, stages)
+    if words == "ends":
+        return _with_ends(decoder.layers, stages)
+    if words == "least":
+        return _least(decoder, stages)
+    if words == "equal":
+        if decoder.layers % stages:
+            raise InputError(
+                f"layers=equal: {decoder.layers} layers are no multiple of {stages} stages; say "
+                "how many each has, such as layers=6+6+4"
+            )
+        return (decoder.layers // stages,) * stages
+    counts = tuple(int(part) for part in words.split("+"))
+    if len(counts) != stages or sum(counts) != decoder.layers:
+        raise InputError(
+            f"layers={words}: must be {stages} numbers whose sum is the {decoder.layers} layers"
+        )
+    return counts
+
+
+def _by_cost(decoder: Decoder, stages: int) -> tuple[int, ...]:
+    """Nanotron's cut."""
+    h, f = decoder.hidden, decoder.feed_forward
+    layer, head = 4.0 * decoder.queries * h + 3 * h * f, float(decoder.vocabulary * h)
+    total, passed, rank = layer * decoder.layers + head, 0.0, 0
+    counts = [0] * stages
+    for _ in range(decoder.layers):
+        # The embedding costs nothing: what is passed before a block decides its rank.
+        if rank < stages - 1 and passed >= total * (rank + 1) / stages * (1 - TOLERANCE):
+            rank += 1
+        counts[rank] += 1
+        passed += layer
+    return tuple(counts)
+
+
+def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
+    """Torchtitan's cut."""
+    if stages == 1:
+        return (layers,)
+    each, more = divmod(layers + 2, stages)
+    counts = [each + (k < more) for k in range(stages)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    if min(counts) < 0:
+        raise InputError(f"{layers} layers with embedding and head cannot be cut over {stages}")
+    return tuple(counts)
+
+
+def _least(decoder: Decoder, stages: int) -> tuple[int, ...]:
+    """The least largest stage: the last has the head beside its layers."""
+    if stages == 1:
+        return (decoder.layers,)
+    each = decoder.layer_matrices + decoder.length * decoder.queries / 2
+    head = float(decoder.vocabulary * decoder.hidden)
+
+    def largest(last: int) -> float:
+        return max(-(-(decoder.layers - last) // (stages - 1)) * each, last * each + head)
+
+    last = min(range(decoder.layers // stages, -1, -1), key=largest)
+    whole, more = divmod(decoder.layers - last, stages - 1)
+    return (*(whole + (k < more) for k in range(stages - 1)), last)

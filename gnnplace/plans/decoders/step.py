@@ -1,0 +1,257 @@
+"""Seconds of a training step of a decoder under a given plan, by framework.
+
+Forward and backward passes of a stage take what its layers and its head take on the device, and at
+least what the host takes to launch them. In M micro-batches, one forward and one backward each
+(1F1B, Narayanan et al., 2021, arXiv 2104.04473), ranks with seconds w_r of a micro-batch and
+messages of q_r take
+
+    (M - 1) max w_r + sum w_r + 2 sum q_r,
+
+with v chunks a rank the last two over v. Then replicas exchange gradients (in the last backward
+pass, where they are hidden) and the optimizer steps. Sharded parameters (ZeRO 2, 3, FSDP, Zhao et
+al., 2023, arXiv 2304.11277) are gathered and their gradients scattered in every micro-batch, behind
+the layer before or after; what is hidden costs `overlap` of itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
+from gnnplace.plans.decoders.layer import Passes, head_passes, hidden, layer_passes
+from gnnplace.plans.decoders.setting import Setting, state_per_parameter
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.words import GivenWords
+
+EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
+BUCKET = 12.5e6  # parameters of a bucket of gradients: 25 MB in half precision
+FULLEST_TENSOR = 0.6  # of a layer's largest matrix, in a bucket that it fills alone
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A decoder cut into stages, one a rank.
+
+    Attributes:
+        layers: of each rank, all chunks together. [ranks]
+        parameters: that each of a rank's devices holds: matrices by shard, the rest whole. [ranks]
+    """
+
+    layers: FloatArray
+    parameters: FloatArray
+
+
+def cut_of(setting: Setting, words: GivenWords) -> Cut:
+    """Layers and parameters of every rank.
+
+    Raises:
+        InputError: the layers cannot be cut so.
+    """
+    d, chunks = setting.decoder, words.chunks
+    told = words.layers or setting.traits["cut"]
+    counts = layers_of(d, words.pp * chunks, told)
+    layers = np.array(counts, dtype=np.float64).reshape(chunks, words.pp).sum(axis=0)
+    parameters = layers * (d.layer_matrices / words.tp + d.layer_vectors)
+    parameters[0] += d.embedding / words.tp + d.positions * d.hidden
+    if not (d.tied and words.pp == 1):
+        parameters[-1] += d.embedding / words.tp
+    parameters[-1] += d.last_norm
+    return Cut(layers, parameters)
+
+
+def step_time(setting: Setting, words: GivenWords, cut: Cut) -> float:
+    """Seconds of a step.
+
+    Args:
+        setting: what is priced on.
+        words: the plan, whose batch its replicas and micro-batches divide.
+        cut: the stages.
+    """
+    batch = words.batch or setting.decoder.batch
+    count = words.microbatches(batch)
+    forward, backward = _passes(setting, words, cut)
+    total = _pipelined(setting, words, forward + backward, count)
+    fullest = int(np.argmax(cut.parameters))
+    total += _update(setting, words, float(cut.parameters[fullest]))
+    if words.zero < 2:
+        total += _replicas(setting, words, cut, float(backward[fullest]))
+    if setting.decoder.tied and words.pp > 1:
+        size = 4.0 * setting.decoder.embedding / words.tp
+        across = words.devices > setting.network.each
+        total += setting.network.reduce(2, size, 1 if across else 2)
+    if setting.checks is not None:
+        each = setting.checks["check"]
+        total += setting.checks["checks_world"] * each * words.devices
+        total += setting.checks["checks_end"] * each * words.tp * (words.tp > 1)
+    return total
+
+
+def tokens_of(setting: Setting, words: GivenWords) -> int:
+    """Tokens of a micro-batch on a device."""
+    return max(1, words.microbatch_size * setting.decoder.length // words.cp)
+
+
+def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, FloatArray]:
+    """Seconds of a micro-batch on every rank, forward and backward. [ranks] each"""
+    own, kernels = setting.constants, setting.kernels
+    tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
+    layer = layer_passes(setting, tokens, words.tp, words.cp, split)
+    head = head_passes(setting, tokens, words.tp, split)
+    if words.zero >= 2:
+        layer, root = _sharded(setting, words, layer)
+    else:
+        root = Passes(0.0, 0.0)
+    forward = cut.layers * layer.forward + root.forward
+    backward = cut.layers * layer.backward + _again(words, cut, layer) + root.backward
+    forward[-1] += head.forward
+    backward[-1] += head.backward
+    if words.zero < 2:
+        backward += kernels.stream(1.0) * own["accumulate"] * cut.parameters
+    host = _host(setting, words, cut)
+    share = own["host_forward"]
+    return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
+
+
+def _again(words: GivenWords, cut: Cut, layer: Passes) -> FloatArray:
+    """Seconds of what is computed again. [ranks]"""
+    kind, _, count = words.recompute.partition(":")
+    if kind == "selective":
+        return cut.layers * layer.attention
+    if kind in ("full", "uniform"):
+        return cut.layers * layer.again
+    if kind == "block":
+        return np.minimum(cut.layers, int(count) * words.chunks) * layer.again
+    return np.zeros_like(cut.layers)
+
+
+def _sharded(setting: Setting, words: GivenWords, layer: Passes) -> tuple[Passes, Passes]:
+    """A layer whose parameters are gathered and gradients scattered behind it; and the root's."""
+    d, network = setting.decoder, setting.network
+    count = words.dp * words.cp
+    members = replicas_in_server(setting, words)
+    wide = _gradient_bytes(setting, words)
+
+    def both(parameters: float) -> tuple[float, float]:
+        gather = network.exchange(ALL_GATHER, count, 2.0 * parameters, members)
+        return gather, network.exchange(REDUCE_SCATTER, count, wide * parameters, members)
+
+    gather, scatter = both(d.layer_matrices / words.tp + d.layer_vectors)
+    first, last = both(d.embedding / words.tp + d.positions * d.hidden)
+    late = scatter + (gather if words.zero == 3 else 0.0)
+
+    def over(work: float, exchange: float) -> float:
+        return work + hidden(exchange, work)
+
+    rank = 1.0 / words.pp
+    again = over(layer.backward + layer.again, late) - over(layer.backward, late)
+    return Passes(
+        over(layer.forward, gather), over(layer.backward, late), again, layer.attention
+    ), Passes((gather + first) * rank, (scatter + last) * rank)
+
+
+def _gradient_bytes(setting: Setting, words: GivenWords) -> float:
+    """Bytes of a gradient as replicas exchange it."""
+    return state_per_parameter(setting, words.gradients or setting.traits["gradients"])[1]
+
+
+def replicas_in_server(setting: Setting, words: GivenWords) -> int:
+    """Devices of a group of replicas in one server; shards are neighbours."""
+    each = setting.network.each
+    return max(1, min(words.dp * words.cp, each // min(words.tp, each)))
+
+
+def _host(setting: Setting, words: GivenWords, cut: Cut) -> FloatArray:
+    """Seconds that the host takes to launch a micro-batch, both ways. [ranks]"""
+    own, checks = setting.constants, setting.checks
+    ends = np.zeros_like(cut.layers)
+    ends[-1] = 1.0
+    layer = own["host_layer"] if words.tp == 1 else own["host_layer_shards"]
+    host = cut.layers * layer + (2 * ends + 1) * own["host_pass"]
+    host += 2 * own["host_message"] * (words.pp > 1)
+    if checks is not None and words.tp > 1:
+        started = cut.layers * EXCHANGES
+        host += (started + 6 * ends + 1) * checks["check"] * words.tp
+        if words.tp > setting.network.each:
+            host += started * (words.tp - 1) * setting.network.rates["ring_latency"]
+    return np.asarray(host)
+
+
+def _pipelined(setting: Setting, words: GivenWords, seconds: FloatArray, count: int) -> float:
+    """Seconds of all micro-batches through all ranks."""
+    if words.pp == 1:
+        return float(seconds[0]) * count
+    own = setting.constants
+    size = 2.0 * tokens_of(setting, words) * setting.decoder.hidden
+    split = words.sp == "on" and own["splits_tokens"] > 0
+    across = words.dp * words.tp * words.cp >= setting.network.each
+    wait = own["message_latency"]
+    message = setting.network.message(size / (words.tp if split else 1), across) + wait
+    longest = float(np.maximum(seconds + 2 * wait, message).max())
+    filled = float(seconds.sum()) - float(seconds.max()) + 2 * (words.pp - 1) * message
+    return longest * (count - 1) + float(seconds.max()) + filled / words.chunks
+
+
+def _update(setting: Setting, words: GivenWords, parameters: float) -> float:
+    """Seconds of the optimizer's step."""
+    own = setting.constants
+    parted = parameters / (words.dp * words.cp if words.zero > 0 else 1)
+    size = own["update_whole"] * parameters + own["update_part"] * parted
+    return setting.kernels.stream(size) + own["host_update"]
+
+
+def _replicas(setting: Setting, words: GivenWords, cut: Cut, backward: float) -> float:
+    """Seconds that replicas exchange gradients and parameters for, beyond what is hidden."""
+    count = words.dp * words.cp
+    if count == 1:
+        return 0.0
+    parameters = float(cut.parameters.max())
+    hides = words.overlap or setting.traits["hides"]
+    members = replicas_in_server(setting, words)
+    if hides != "none" or (words.zero == 0 and setting.constants["ddp"]):
+        exchanged = _in_buckets(setting, words, parameters, members, backward)
+    else:
+        exchanged = _at_end(setting, words, parameters, members)
+    if words.zero == 0:
+        return exchanged
+    return exchanged + _gathered(setting, words, cut, members, hides)
+
+
+def _in_buckets(
+    setting: Setting, words: GivenWords, parameters: float, members: int, backward: float
+) -> float:
+    """All-reduces of buckets of gradients, hidden in the last backward pass."""
+    d, own = setting.decoder, setting.constants
+    largest = max(2 * d.feed_forward, d.hidden) * d.hidden / words.tp
+    buckets = max(1.0, parameters / max(BUCKET, FULLEST_TENSOR * largest))
+    size = _gradient_bytes(setting, words) * parameters / buckets
+    once = setting.network.reduce(words.dp * words.cp, size, members)
+    if setting.checks is not None:
+        once = max(once, setting.checks["check"] * words.dp)
+    return hidden(buckets * once, own["hides_reduce"] * backward)
+
+
+def _at_end(setting: Setting, words: GivenWords, parameters: float, members: int) -> float:
+    """Gradients summed after the last backward pass: reduced, or scattered if they are parted."""
+    network, count = setting.network, words.dp * words.cp
+    size = _gradient_bytes(setting, words) * parameters
+    if words.zero and setting.constants["scatters"]:
+        return network.exchange(REDUCE_SCATTER, count, size, members)
+    return network.reduce(count, size, members)
+
+
+def _gathered(setting: Setting, words: GivenWords, cut: Cut, members: int, hides: str) -> float:
+    """Parameters that are gathered after a parted step of the optimizer."""
+    own, network, count = setting.constants, setting.network, words.dp * words.cp
+    if hides == "reduce+gather":
+        return 0.0
+    size = 2.0 * float(cut.parameters.max())
+    seconds = network.exchange(ALL_GATHER, count, own["gather_bytes"] * size, members)
+    if count > members:
+        calls = own["gathers_layer"] * float(cut.layers.max())
+        seconds += calls * (count - 1) * network.rates["ring_latency"]
+    if setting.checks is not None:
+        seconds += 2 * setting.checks["check"] * count
+    return seconds

@@ -1,0 +1,233 @@
+"""`gnnplace.price_plans`: what every plan of a table takes, by framework.
+
+Decoders of text in half precision on GPUs whose constants are known are priced from their sizes
+(`plans.decoders`): nothing is captured, a row takes a few milliseconds. Every other model, and
+float32, is captured once, and each row priced as a plan of one's own in words is
+(`plans.answers.given_plan`), for PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.costs.frameworks.constants import (
+    DEFAULT_FRAMEWORK,
+    environment,
+    framework,
+)
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import decoder_of
+from gnnplace.plans.decoders.kernels import GPUS
+from gnnplace.plans.decoders.pricing import PlanAnswer, price
+from gnnplace.plans.decoders.setting import HALVES, Setting, setting_of
+from gnnplace.plans.decoders.words import COLUMNS, GivenTable, GivenWords, read_given, words_in
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem.cluster.headroom import with_headroom, with_slack
+
+if TYPE_CHECKING:
+    from torch import nn
+
+AUTO = "auto"
+ANSWERS = tuple(field.name for field in fields(PlanAnswer))
+SUFFIX = ".csv"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PricedTable:
+    """A table of plans with what each takes.
+
+    Attributes:
+        table: as it was given.
+        answers: of every row, in its order.
+        framework: whose constants priced them.
+        environment: named, or None.
+    """
+
+    table: GivenTable
+    answers: tuple[PlanAnswer, ...]
+    framework: str
+    environment: str | None = None
+
+    def csv(self) -> str:
+        """The rows as they were written, with the answers after them."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow((*self.table.columns, *ANSWERS))
+        for cells, answer in zip(self.table.cells, self.answers, strict=True):
+            writer.writerow((*cells, *(_cell(getattr(answer, name)) for name in ANSWERS)))
+        return out.getvalue()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each row's words and answers, for JSON."""
+        return [
+            dict(zip(self.table.columns, cells, strict=True))
+            | {name: getattr(answer, name) for name in ANSWERS}
+            for cells, answer in zip(self.table.cells, self.answers, strict=True)
+        ]
+
+    def best_first(self) -> list[int]:
+        """Numbers of rows, what is feasible first, the fastest first."""
+
+        def key(k: int) -> tuple[bool, float]:
+            answer = self.answers[k]
+            return not answer.feasible, answer.step_time or float("inf")
+
+        return sorted(range(len(self.answers)), key=key)
+
+
+def _cell(value: float | bool | str | None) -> str:
+    """A cell of the answers: exact, empty where there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(float(value))
+
+
+def given_table(given: str | Path) -> GivenTable:
+    """Plans of a file, or one in words.
+
+    Raises:
+        FormatError: naming line and column of what cannot be read.
+        InputError: naming the word that is wrong.
+    """
+    if str(given).endswith(SUFFIX):
+        return read_given(given)
+    words = words_in(str(given))
+    pairs = [part.partition("=") for part in str(given).split(",")]
+    columns, cells = (tuple(p[k].strip() for p in pairs) for k in (0, 2))
+    return GivenTable(columns, (cells,), (words,))
+
+
+def price_plans(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    given: str | Path,
+    inputs: Any = None,
+    *,
+    framework_name: str | None = None,
+    environment_name: str | None = None,
+    batch: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    accept_other_loss: bool = False,
+    progress: Say | None = None,
+) -> PricedTable:
+    """What plans of one's own take.
+
+    Args:
+        model: `hf:CONFIG`, `module:callable`, a zoo name, or a module with `inputs`.
+        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        given: a CSV file, a row a plan, columns of words; or one plan in words.
+        inputs: example inputs of a module.
+        framework_name: whose constants count, such as "nanotron"; None: PyTorch's own.
+        environment_name: such as "checked-collectives"; None: none.
+        batch: examples of a step, where a row says nothing else.
+        precision: in Lightning's words; None: the framework's usual one if it is named, else
+            "32-true".
+        optimizer: "sgd", "adam" or "adamw"; None: "adamw".
+        memory_limit: bytes that every device has, instead of its own.
+        headroom: what stays free on every device: "auto" what the framework takes, "10%", "2GB".
+        accept_other_loss: cut the batch also where its loss is another one then.
+        progress: is told what is done.
+
+    Raises:
+        FormatError: naming line and column of what cannot be read.
+        InputError: what is wrong with model, cluster or options.
+    """
+    table = given_table(given)
+    name = framework_name or DEFAULT_FRAMEWORK
+    framework(name)
+    if environment_name is not None:
+        environment(environment_name)
+    devices = resolve_cluster(cluster)
+    known = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
+    half = precision in HALVES or (precision is None and framework_name is not None)
+    decoder = decoder_of(model, inputs) if known and (half or framework_name) else None
+    if decoder is not None:
+        setting = setting_of(
+            replace(decoder, batch=batch or decoder.batch), devices, framework_name=name,
+            environment_name=environment_name, precision=precision, optimizer=optimizer,
+            memory_limit=_limit(devices, memory_limit, headroom),
+        )  # fmt: skip
+        return PricedTable(table, _from_sizes(setting, table.rows), name, environment_name)
+    if name != DEFAULT_FRAMEWORK or environment_name is not None:
+        called = model if isinstance(model, str) else "this model"
+        raise InputError(
+            f"--framework {name}: prices decoders of text of transformers on {', '.join(GPUS)}; "
+            f"leave it out for {called} on {devices.name}"
+        )
+    if progress is not None:
+        progress("planning: capturing the model")
+    answers = _from_capture(
+        model, devices, table, inputs, batch=batch, precision=precision, optimizer=optimizer,
+        memory_limit=memory_limit, headroom=headroom, accept_other_loss=accept_other_loss,
+    )  # fmt: skip
+    return PricedTable(table, answers, name)
+
+
+def _limit(
+    devices: Cluster, memory_limit: float | None, headroom: str | float | None
+) -> float | None:
+    """Bytes of a device that are asked for; None: what the framework leaves."""
+    if headroom in (AUTO, None):
+        return memory_limit
+    if memory_limit is not None:
+        limited = [d.model_copy(update={"memory": memory_limit}) for d in devices.devices]
+        devices = replace(devices, devices=tuple(limited))
+    return float(with_headroom(devices, headroom or 0.0).memory.min())
+
+
+def _from_sizes(setting: Setting, rows: Sequence[GivenWords]) -> tuple[PlanAnswer, ...]:
+    return tuple(price(setting, words) for words in rows)
+
+
+def _from_capture(
+    model: str | nn.Module, devices: Cluster, table: GivenTable, inputs: Any, *,
+    batch: int | None, precision: str | None, optimizer: str | None, memory_limit: float | None,
+    headroom: str | float | None, accept_other_loss: bool,
+) -> tuple[PlanAnswer, ...]:  # fmt: skip
+    """Rows as plans in words of one capture."""
+    from gnnplace.plans.answers import given_plan
+    from gnnplace.plans.segments.chains import chain_of
+
+    if memory_limit is not None:
+        limited = [d.model_copy(update={"memory": memory_limit}) for d in devices.devices]
+        devices = replace(devices, devices=tuple(limited))
+    if headroom is not None:
+        devices = with_slack(devices) if headroom == AUTO else with_headroom(devices, headroom)
+    chain = chain_of(
+        model, devices, inputs, batch=batch, precision=precision or "32-true",
+        optimizer=optimizer or "adamw", accept_other_loss=accept_other_loss,
+    )  # fmt: skip
+    answers = []
+    for cells, row in zip(table.cells, table.rows, strict=True):
+        pairs = zip(table.columns, cells, strict=True)
+        words = ",".join(
+            f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in COLUMNS and n != "batch"
+        )
+        own = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
+        try:
+            plan = given_plan(own, devices, words or "dp=1")
+        except InputError as error:
+            answers.append(PlanAnswer(reason=str(error)))
+            continue
+        states = [entry.state for entry in plan.file.memory.values()]
+        whole = [entry.all - entry.slack for entry in plan.file.memory.values()]
+        k = max(range(len(whole)), key=whole.__getitem__)
+        low, high = plan.file.interval or (None, None)
+        answers.append(PlanAnswer(
+            plan.step_time, low, high, None, plan.feasible, plan.reason or "", states[k],
+            states[0], states[-1], whole[k], whole[k], float(plan.feasible), None,
+        ))  # fmt: skip
+    return tuple(answers)

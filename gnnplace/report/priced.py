@@ -1,0 +1,66 @@
+"""A table of priced plans and the constants that it stands on, as a terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gnnplace.costs.frameworks.constants import Constant
+from gnnplace.plans.decoders.network import Network
+from gnnplace.plans.rows import PricedTable
+
+SHOWN = 30  # rows
+
+
+def priced_lines(priced: PricedTable) -> Iterator[str]:
+    """The plans, what is feasible first, the fastest first; then what cannot be, with why."""
+    order = priced.best_first()
+    told = f", environment {priced.environment}" if priced.environment else ""
+    yield f"{len(order)} plans, priced as {priced.framework} trains{told}; the fastest first"
+    yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
+    for k in order[:SHOWN]:
+        answer = priced.answers[k]
+        words = ",".join(
+            f"{name}={cell.strip()}"
+            for name, cell in zip(priced.table.columns, priced.table.cells[k], strict=True)
+            if cell.strip()
+        )
+        if answer.step_time is None or answer.low is None or answer.high is None:
+            yield f"{'-':>10}  {words}: {answer.reason}"
+            continue
+        rate = "" if answer.tokens_per_second is None else f"{answer.tokens_per_second:.0f}"
+        held = "" if answer.peak is None else f"{answer.peak / 1e9:.1f} GB"
+        fits = "" if answer.fits is None else f"{answer.fits:.0%}"
+        within = f"{answer.low:.4g} to {answer.high:.4g} s"
+        why = "" if answer.feasible else f": {answer.reason}"
+        yield (
+            f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {held:>8}  {fits:>4}  "
+            f"{words}{why}"
+        )
+    if len(order) > SHOWN:
+        yield f"and {len(order) - SHOWN} more; -o answers.csv has all"
+
+
+def constant_lines(
+    constants: Iterable[Constant], network: Network, kinds: set[str]
+) -> Iterator[str]:
+    """What is assumed, an owner after the other; of kinds of devices that are not here nothing.
+
+    Args:
+        constants: in the order of their owners.
+        network: what the cluster's links say.
+        kinds: of the cluster's devices.
+    """
+    rails = f", {network.card / 1e9:.4g} GB/s a device between servers" if network.card else ""
+    yield (
+        f"cluster: servers of {network.each}, {network.fabric or 'links of no measured fabric'} "
+        f"at {network.inside / 1e9:.4g} GB/s inside{rails}"
+    )
+    owner = ""
+    for constant in constants:
+        name, _, kind = constant.name.partition(".")
+        if kind and kind not in kinds and name != "card":
+            continue
+        if constant.owner != owner:
+            owner = constant.owner
+            yield f"{owner}:"
+        yield f"  {constant.name:24} {constant.value:>10.4g} {constant.unit}: {constant.source}"

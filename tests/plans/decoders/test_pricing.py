@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.pricing import price
+from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.words import GivenWords, words_in
+from gnnplace.problem.cluster.presets import preset
+
+LLAMA = Decoder("8.86B", 4096, 32, 32, 32, 128, 14336, True, 131072, False, 4096, 256)
+MPT = Decoder("7b", 4096, 32, 32, 32, 128, 16384, False, 50368, True, 2048, 256, 2048)
+
+
+@cache
+def nanotron() -> Setting:
+    """The 8.86 B Llama of nanotron's sweep on one server."""
+    return setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron")
+
+
+def test_a_published_step_of_nanotron_and_its_bytes():
+    """Ultra-Scale Playbook (Hugging Face, 2025): tp 8 on 8 H100 took 36.2 s, 18.7 GB of state."""
+    answer = price(nanotron(), words_in("tp=8,microbatch_size=1"))
+    assert answer.step_time == pytest.approx(36.2, rel=0.12)
+    assert answer.state == pytest.approx(18.7 * 2**30, rel=0.1)
+    assert answer.feasible
+    assert answer.low < answer.step_time < answer.high
+
+
+def test_a_published_step_of_fsdp():
+    """mosaicml/llm-foundry (Apache-2.0, 8c8dd48): MPT 7B, 2048 tokens, 48 examples on 8 H100."""
+    setting = setting_of(MPT, preset("dgx-h100-2x8"), precision="bf16-mixed")
+    answer = price(setting, words_in("dp=8,zero=3,microbatch_size=6,batch=48"))
+    assert answer.step_time == pytest.approx(1.154562, rel=0.1)
+    assert answer.feasible
+
+
+def test_state_is_what_zero_parts():
+    """2 + 4 bytes and 12 of the optimizer's over the replicas; DDP's buckets without ZeRO."""
+    size = LLAMA.parameters
+    for words, each in (("dp=4,zero=1", 2 + 4 + 12 / 4), ("dp=4", 2 + 4 + 12 + 2), ("dp=1", 18)):
+        assert price(nanotron(), words_in(words)).state == pytest.approx(size * each, rel=1e-9)
+
+
+def test_gradients_in_the_parameters_type_are_half():
+    many, few = (price(nanotron(), words_in(f"gradients={g}")).state for g in ("fp32", "same"))
+    assert many - few == pytest.approx(2 * LLAMA.parameters)
+
+
+def test_bytes_of_state_are_those_of_first_and_last_rank():
+    answer = price(nanotron(), words_in("pp=4,layers=10+8+8+6"))
+    each = LLAMA.layer_parameters
+    ends = LLAMA.embedding
+    assert answer.state_first == pytest.approx(18 * (10 * each + ends), rel=1e-3)
+    assert answer.state_last == pytest.approx(18 * (6 * each + ends), rel=1e-3)
+
+
+def test_checked_collectives_cost_the_host():
+    checked = setting_of(
+        LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron",
+        environment_name="checked-collectives",
+    )  # fmt: skip
+    words = words_in("dp=2,tp=8,microbatch_size=1")
+    # 32 layers, ten exchanges each, 0.21 ms for each of 8 ranks: 0.54 s a micro-batch.
+    assert price(checked, words).step_time > 128 * 32 * 10 * 8 * 2.1e-4
+    assert price(nanotron(), words).step_time < 128 * 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("tp=3", "32 heads are no multiple of 3 shards"),
+        ("dp=32", "has 16 devices"),
+        ("dp=8,microbatch_size=3", "a batch of 256 is no multiple of 8 replicas x 3 examples"),
+        ("zero=3,dp=2", "zero=3: nanotron has 0, 1"),
+        ("pp=2,layers=8+8", "2 numbers whose sum is the 32 layers"),
+        ("dp=2,ep=2", "the model has no experts"),
+        ("dp=2,shards=2", "shards: any split"),
+        ("microbatch_size=64", "lacks"),
+    ],
+)
+def test_a_plan_that_cannot_be_says_why(words, told):
+    answer = price(nanotron(), words_in(words))
+    assert not answer.feasible
+    assert told in answer.reason
+
+
+def test_recomputation_trades_bytes_for_seconds():
+    kinds = ("none", "block:16", "full")
+    found = [price(nanotron(), GivenWords(tp=8, microbatch_size=4, recompute=k)) for k in kinds]
+    seconds, peaks = [a.step_time for a in found], [a.peak for a in found]
+    assert seconds == sorted(seconds)
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_more_stages_have_a_longer_bubble():
+    """1F1B's (p - 1) / M of the work, and interleaving divides it."""
+    setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm")
+    plain, chunks = (
+        price(setting, words_in(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")).step_time
+        for s in ("1f1b", "interleaved:4")
+    )
+    assert 0 < plain - chunks < plain * 7 / 16
