@@ -100,6 +100,11 @@ class Numbering(TorchDispatchMode):
         asked: place and op of what asked first for numbers that are others in every step.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """That torch wraps no dispatch for its compiler (2.13), which takes 10 us a call."""
+        return False
+
     def __init__(
         self,
         names: dict[int, Hashable],

@@ -31,6 +31,7 @@ from gnnplace.errors import CaptureError
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import is_users, on_numbers
 from gnnplace.tracing.numbering import UNLIKE, Numbering, storage_of, tensors_in
+from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.watch import other_generators
 
@@ -153,7 +154,7 @@ class _Runs:
         self, places: Callable[[], str] | None = None, since: Numbering | None = None
     ) -> tuple[_Run, Numbers]:
         """The user's step as it is, on its own parameters; after another one, if any."""
-        with self.mode or nullcontext(), torch.enable_grad():
+        with without_numbers(self.mode), torch.enable_grad():
             inputs, run = self._begin(places)
             if since is not None:
                 run.carry(since)
@@ -169,7 +170,7 @@ class _Runs:
 
     def again(self, replay: Replay) -> tuple[_Run, Numbers]:
         """The recording, on leaves of its own."""
-        with self.mode or nullcontext(), torch.enable_grad():
+        with without_numbers(self.mode), torch.enable_grad():
             inputs, run = self._begin()
             with run:
                 state = [(kind, name, t.detach().requires_grad_(t.requires_grad))

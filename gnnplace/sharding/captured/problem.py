@@ -50,6 +50,7 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.sharding.solver.classes import ClassTable, over_classes
 
 Port = tuple[Layout, Layout]
 """How a value is read: its layout, and that of the gradient left behind."""
@@ -258,13 +259,14 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     for value, states in captured.shared.items():
         cost.append(np.zeros(len(states)))
         memory.append(captured.shared_memory(value))
-    tables: dict[object, FloatArray] = {}
+    tables: dict[object, tuple[FloatArray, ClassTable]] = {}
     edges = []
     for x in captured.links:
         key = (x.before, x.after, x.cost.__qualname__, x.info.bytes, x.info.gradient)
         if key not in tables:
-            tables[key] = _table(x)
-        edges.append(Edge(x.u, x.v, tables[key]))
+            found = _table(x)
+            tables[key] = found, over_classes(found)
+        edges.append(Edge(x.u, x.v, tables[key][0], None, tables[key][1]))
     devices = int(np.prod(captured.mesh))
     name = captured.graph.name
     return ShardingProblem(

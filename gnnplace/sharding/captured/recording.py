@@ -38,6 +38,7 @@ from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Replay, prove
+from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.watch import other_generators, uncompiled
 
@@ -197,8 +198,7 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
     for position, tensor in enumerate(stand.inputs):
         recorder.enter(tensor, INPUT, str(position))
     with ExitStack() as stack:
-        if stand.mode is not None:
-            stack.enter_context(stand.mode)
+        stack.enter_context(without_numbers(stand.mode))
         custom = stack.enter_context(custom_functions())
         stack.enter_context(_paths(step, recorder))
         stack.enter_context(unchanged(step))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 
@@ -231,12 +231,21 @@ def elimination_order(
     adjacency: Sequence[set[int]], sizes: Sequence[int]
 ) -> tuple[list[int], float]:
     """The better of the two orders, and its estimated work in table cells."""
+    order, work = _better_order(tuple(map(frozenset, adjacency)), tuple(sizes))
+    return list(order), work
+
+
+@lru_cache(maxsize=256)  # one graph is solved with many tables
+def _better_order(
+    adjacency: tuple[frozenset[int], ...], sizes: tuple[int, ...]
+) -> tuple[tuple[int, ...], float]:
     found = [_greedy(adjacency, sizes, score) for score in (min_fill, min_weight)]
-    return min(found, key=lambda entry: entry[1])
+    order, work = min(found, key=lambda entry: entry[1])
+    return tuple(order), work
 
 
 def _greedy(
-    adjacency: Sequence[set[int]], sizes: Sequence[int], score: Score
+    adjacency: Sequence[frozenset[int]], sizes: Sequence[int], score: Score
 ) -> tuple[list[int], float]:
     graph = [set(around) for around in adjacency]
     heap = [(*score(graph, sizes, node), node) for node in range(len(graph))]
