@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.execution.setting import execution_mode as execution_mode
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
+    from gnnplace.plans.explaining import explain_plan as explain_plan
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan

@@ -1,22 +1,22 @@
-"""``gnnplace explain``: what bounds a placement's step, and what else would cost."""
+"""``gnnplace explain``: what bounds the step of a placement or a plan, and what else would cost."""
 
 from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, print_json, say
+from gnnplace.cli.console import console, print_json, print_lines, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import add_json, add_search_options
 from gnnplace.cli.placed import add_placed, read_placed
 from gnnplace.report.explanations import explanation_data, explanation_parts
 
-SUMMARY = "Says what bounds a placement's step, why devices idle, and what else would cost."
+SUMMARY = "Says what bounds the step of a placement or a plan, and what else would cost."
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    add_placed(parser, "placement")
+    add_placed(parser, "placement", plans=True)
     parser.add_argument(
         "name", nargs="?", default=None, help="An op, if there is one of that name, or a module."
     )
@@ -31,14 +31,17 @@ def add_arguments(parser: ArgumentParser) -> None:
             "Search once without each constraint, for --budget seconds each: what it costs.",
         ),
         ("--placer", str, "best", "The placer that --loosen searches with."),
+        ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
     )
     add_search_options(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    """Explains a placement."""
+    """Explains a placement or a plan."""
     gnnplace.check_budget(args.budget)
+    if args.placement is None:
+        return _explain_plan(args)
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
     op, module = args.op, args.module or (None if known else args.name)
@@ -62,4 +65,18 @@ def run(args: Namespace) -> int:
     out = console()
     for part in explanation_parts(found):
         out.print(part, soft_wrap=isinstance(part, str))
+    return 0
+
+
+def _explain_plan(args: Namespace) -> int:
+    """Explains a plan, whose file alone was given."""
+    from gnnplace.report.plan_explanations import plan_explanation_data, plan_explanation_lines
+
+    found = gnnplace.explain_plan(
+        gnnplace.read_plan(args.what), model=args.model, cluster=args.cluster, progress=say
+    )
+    if args.json:
+        print_json(plan_explanation_data(found))
+    else:
+        print_lines(*plan_explanation_lines(found))
     return 0

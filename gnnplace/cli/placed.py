@@ -16,16 +16,21 @@ from gnnplace.problem import Problem
 from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
 
 
-def add_placed(parser: ArgumentParser, *placements: str) -> None:
+def add_placed(parser: ArgumentParser, *placements: str, plans: bool = False) -> None:
     """Declares what was placed and its placements.
 
     Args:
         parser: the parser of a command.
         placements: their names.
+        plans: a plan's file alone serves as well.
     """
-    parser.add_argument("what", metavar="MODEL", help="The model or problem file that was placed.")
+    told = "The model or problem file that was placed" + ("; or a plan's file." if plans else ".")
+    parser.add_argument("what", metavar="MODEL", help=told)
     for name in placements:
-        parser.add_argument(name, help="A placement file.")
+        if plans:
+            parser.add_argument(name, nargs="?", default=None, help="A placement file.")
+        else:
+            parser.add_argument(name, help="A placement file.")
     add_options(
         parser,
         (

@@ -1,0 +1,346 @@
+"""`explain_plan`: what bounds a plan's step, and which single change of it is worth most.
+
+**Parts.** The step is priced again without one thing after the other, with the orders of its
+actions kept: what the host takes to launch kernels, exchanges of shards inside of stages, messages
+between stages, sums of gradients at the end, ZeRO's exchanges with every micro-batch, and what is
+recomputed. What each takes away is its part: the seconds that are not hidden behind something else.
+Of what is left the busiest rank's work is `compute` and `update`, the rest `bubble`. Parts add up
+to the step.
+
+**Changes.** One word of the plan is changed at a time: ZeRO, what is recomputed, the schedule, the
+size of micro-batches, tokens between segments, the split, cuts of stages, and how many devices
+are replicas, shards and stages. Each is priced as the plan is.
+
+Complexity: a capture of the model and some 30 prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gnnplace.costs.floors import NOTHING
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.given import draft_of_plan, draft_of_words, even_bounds, orders_in
+from gnnplace.plans.launch.from_plan import launch_plan_of
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.order.orders import Orders, seconds_of
+from gnnplace.plans.plan import MemoryEntry, Plan
+from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realized
+from gnnplace.plans.search.search import under
+from gnnplace.plans.search.splits import with_splits
+from gnnplace.plans.search.stage import Pricer, Stage, StageCost
+from gnnplace.plans.segments.chain import FREE, WEIGHTS, Chain, SplitChoice
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+
+PARTS = {
+    "compute": "kernels of the busiest rank",
+    "host": "launches that kernels wait for",
+    "shards": "exchanges of shards inside of stages",
+    "messages": "messages between stages",
+    "zero": "ZeRO's exchanges with every micro-batch",
+    "reduction": "sums of gradients, and parameters gathered, at the end of the step",
+    "recompute": "what is recomputed",
+    "update": "the optimizer's step",
+    "bubble": "waits for other stages",
+}
+LEAST = 0.005  # of the step that a change is worth, to be told
+SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """A plan with one word changed.
+
+    Attributes:
+        told: the change, in a few words.
+        step_time: predicted seconds of a step.
+        held: bytes of the fullest device.
+        lacking: bytes by which a device is too small; at most 0 where all fit.
+    """
+
+    told: str
+    step_time: float
+    held: float
+    lacking: float
+
+
+@dataclass(frozen=True)
+class PlanExplanation:
+    """What bounds a plan.
+
+    Attributes:
+        plan: that was explained.
+        step_time: predicted seconds of a step.
+        interval: nine in ten steps are in it.
+        parts: seconds of the step by what they go to; see `PARTS`.
+        fullest: the name of the fullest device.
+        memory: its bytes.
+        room: bytes that it has.
+        changes: single changes that are faster and fit, the fastest first; of a plan that does not
+            fit those that make it fit.
+        tried: how many were priced.
+    """
+
+    plan: Plan
+    step_time: float
+    interval: tuple[float, float]
+    parts: dict[str, float]
+    fullest: str
+    memory: MemoryEntry
+    room: float
+    changes: tuple[PlanChange, ...]
+    tried: int
+
+    @property
+    def bound(self) -> str:
+        """The part that the most seconds go to."""
+        return max(self.parts, key=self.parts.__getitem__)
+
+
+class IdleFabric(MeshFabric):
+    """Devices whose exchanges take nothing."""
+
+    def collective(self, *_: object, **__: object) -> float:
+        """No seconds."""
+        return 0.0
+
+    def rate(self, *_: object, **__: object) -> float:
+        """No seconds a byte."""
+        return 0.0
+
+
+def explain_plan(
+    plan: Plan,
+    *,
+    model: str | None = None,
+    cluster: str | Cluster | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> PlanExplanation:
+    """What bounds a plan's step, and which single changes are worth most.
+
+    Args:
+        plan: searched, given or read.
+        model: the model by its name, where the plan's file does not say how to make it.
+        cluster: the cluster, where that is so.
+        progress: is told what is done.
+
+    Raises:
+        InputError: the model or the cluster cannot be made.
+        MismatchError: the plan is of another model or cluster.
+    """
+    file = plan.file
+    devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+    if progress is not None:
+        progress("explaining: capturing the model")
+    chain = chain_of(
+        model or file.model, devices, batch=file.batch, precision=file.precision,
+        optimizer=file.optimizer, accept_other_loss=True,
+    )  # fmt: skip
+    draft = draft_of_plan(chain, devices, plan)
+    pricer = Pricer(chain, MeshFabric(devices), draft.size)
+    priced = realized(pricer, draft, orders_in(plan))
+    if priced is None:
+        raise InputError(f"{chain.name}: cannot be cut as the plan says")
+    if progress is not None:
+        progress("explaining: pricing single changes")
+    tried = list(changes_of(plan, priced, pricer))
+    lacks = priced.lacking[1] > 0
+    better = [
+        x for x in tried
+        if x.lacking <= 0 and (lacks or x.step_time < (1 - LEAST) * priced.step_time)
+    ]  # fmt: skip
+    rank = max(range(len(priced.chunks)), key=priced.held)
+    name = devices.devices[draft.stages[draft.ranks.index(rank)].mesh.first].name
+    low, high = file.interval or (file.step_time or 0.0,) * 2
+    scale = priced.step_time / (file.step_time or priced.step_time)
+    return PlanExplanation(
+        plan, priced.step_time, (low * scale, high * scale), parts_of(priced, pricer), name,
+        file.memory[name], priced.memory[rank] + file.memory[name].slack,
+        tuple(sorted(better, key=lambda x: x.step_time)), len(tried),
+    )  # fmt: skip
+
+
+def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
+    """Seconds of a step by what they go to; they add up to it.
+
+    Args:
+        priced: a draft with its orders.
+        pricer: that it was priced with.
+    """
+    chain, fabric, draft = pricer.chain, pricer.fabric, priced.draft
+    found, before, orders = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.orders
+    steps: list[tuple[str, Pricer, Draft]] = []
+    if isinstance(chain.source, ModelCosts):
+        quiet = Pricer(without_host(chain, fabric), fabric, draft.size)
+        idle = IdleFabric(fabric.cluster)
+        apart = Pricer(without_host(chain, idle), fabric, draft.size)
+        steps = [("host", quiet, draft), ("shards", apart, draft)]
+        pricer = apart
+    calm = replace(draft, stages=tuple(replace(s, zero=min(s.zero, 1)) for s in draft.stages))
+    plain = replace(calm, stages=tuple(replace(s, recompute=frozenset()) for s in calm.stages))
+    steps += [("messages", pricer, draft), ("reduction", pricer, draft), ("zero", pricer, calm),
+              ("recompute", pricer, plain)]  # fmt: skip
+    left: tuple[StageCost, ...] = priced.costs
+    for name, own, changed in steps:
+        silent = name not in ("host", "shards")
+        summed = name in ("host", "shards", "messages")
+        made = _without(own, changed, orders, silent=silent, summed=summed)
+        if made is None:
+            continue
+        after, left = made
+        found[name], before = before - after, after
+    work = [sum(left[c].microbatch for c in own) for own in priced.chunks]
+    busiest = max(range(len(work)), key=work.__getitem__)
+    found["update"] = max(sum(left[c].update for c in own) for own in priced.chunks)
+    found["compute"] = draft.microbatches * work[busiest]
+    found["bubble"] = before - found["compute"] - found["update"]
+    if found["bubble"] < 0:  # the busiest rank is not the last to update
+        found["update"], found["bubble"] = found["update"] + found["bubble"], 0.0
+    return found
+
+
+def _without(
+    pricer: Pricer, draft: Draft, orders: Orders, *, silent: bool, summed: bool
+) -> tuple[float, tuple[StageCost, ...]] | None:
+    """Seconds of a step, and costs of its stages: without messages, and without sums at the end."""
+    costs = tuple(cost for s in draft.stages if (cost := pricer.cost(s)) is not None)
+    if len(costs) < len(draft.stages):
+        return None
+    line = pipeline(pricer, draft, costs)
+    ends = ends_of(pricer, draft, costs)
+    if not summed:
+        ends = tuple(
+            sum(costs[c].update for c, r in enumerate(draft.ranks) if r == rank)
+            for rank in range(len(ends))
+        )
+    if silent:
+        line = replace(line, sent=(0.0,) * len(line.sent))
+    return seconds_of(line, orders, ends), costs
+
+
+def without_host(chain: Chain, fabric: MeshFabric) -> Chain:
+    """A captured model whose kernels wait for no launch, over another fabric."""
+    old = chain.source
+    assert isinstance(old, ModelCosts)
+    source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
+    source.parts.floor, source.parts._recorded = NOTHING, old.parts._recorded
+    return replace(chain, source=source, _known={})
+
+
+def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:
+    """A plan with one word changed, each priced; what cannot be made so is left out.
+
+    Args:
+        plan: that is changed.
+        priced: the same as a draft.
+        pricer: that it was priced with.
+    """
+    pricers = {pricer.size: pricer}
+    slack = max(entry.slack for entry in plan.file.memory.values())
+    for told, draft in (*_of_draft(priced.draft, pricer), *_of_words(plan, priced.draft, pricer)):
+        if draft.size not in pricers:
+            pricers[draft.size] = Pricer(pricer.chain, pricer.fabric, draft.size)
+        made = realized(pricers[draft.size], draft)
+        if made is not None:
+            held = max(made.held(p) for p in range(len(made.chunks)))
+            yield PlanChange(told, made.step_time, held + slack, made.lacking[1])
+
+
+def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
+    """Changes that leave meshes and micro-batches as they are."""
+    stages = draft.stages
+    plain = replace(draft, rules=None, schedule=draft.schedule.replace(":searched", ""))
+    rows: list[tuple[str, tuple[Stage, ...]]] = []
+    if any(s.mesh.replicas > 1 for s in stages):
+        rows += [(f"zero={z}", tuple(replace(s, zero=z) for s in stages)) for z in range(4)]
+    none = tuple(replace(s, recompute=frozenset()) for s in stages)
+    full = tuple(replace(s, recompute=frozenset(range(s.first, s.last))) for s in stages)
+    rows += [("recompute=none", none), ("recompute=full", full), *_cut_evenly(draft, pricer)]
+    yield from ((told, replace(plain, stages=made)) for told, made in rows if made != stages)
+    for schedule in SCHEDULES:
+        other = _scheduled(plain, pricer.chain, schedule)
+        if other is not None:
+            yield f"schedule={schedule}", other
+    if max(s.mesh.shards for s in stages) > 1:
+        tokens = stages[-1].choice.tokens
+        told = f"sp={'off' if tokens else 'on'}"
+        yield told, with_splits(pricer, plain, WEIGHTS, (not tokens,))
+        told = "the fastest split of layers that fits (shards=N)"
+        yield told, with_splits(pricer, plain, FREE, (True, False))
+
+
+def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
+    """Stages that are as even as can be, where all have one mesh."""
+    stages = draft.stages
+    if len(stages) < 2 or len({(s.mesh.replicas, s.mesh.shards) for s in stages}) > 1:
+        return
+    choice = SplitChoice(tokens=stages[0].choice.tokens, once=1 / draft.microbatches)
+    bounds = even_bounds(pricer, stages[0].mesh, len(stages), choice)
+    again = frozenset[int]().union(*(s.recompute for s in stages))
+    yield (
+        "stages that are as even as can be (without layers=)",
+        tuple(
+            replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
+            for s, a, b in zip(stages, bounds, bounds[1:], strict=False)
+        ),
+    )
+
+
+def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
+    """The draft under another schedule; None where that is its own, or needs other stages."""
+    if schedule == draft.schedule or len(draft.stages) < 2:
+        return None
+    if draft.schedule == "1f1b":
+        return under(chain, draft, schedule)
+    alike = {"1f1b", "zero-bubble"}
+    return replace(draft, schedule=schedule) if {schedule, draft.schedule} <= alike else None
+
+
+def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
+    """Changes of the size of micro-batches, of replicas, shards and stages."""
+    size, batch = plan.file.microbatch_size, plan.file.batch
+    replicas = draft.stages[0].mesh.replicas
+    for other in (size * 2, size // 2):
+        if other and batch % (other * replicas) == 0:
+            whole = other * replicas
+            yield f"microbatch_size={other}", replace(
+                draft, size=whole, microbatches=batch // whole, rules=None,
+                schedule=draft.schedule.replace(":searched", ""),
+            )  # fmt: skip
+    try:
+        base, _ = launch_plan_of(plan)
+    except GnnplaceError:
+        return  # unlike meshes
+    split = "tp" if _is_megatron(draft, pricer) else "shards"
+    pairs = [("dp", split), ("dp", "pp"), (split, "pp")]
+    for more, less in [*pairs, *((b, a) for a, b in pairs)]:
+        count = {"dp": base.dp or 1, split: base.tp, "pp": base.pp}
+        if count[less] % 2:
+            continue
+        count[more], count[less] = count[more] * 2, count[less] // 2
+        words = [f"{name}={number}" for name, number in count.items() if number > 1]
+        words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
+        words += [f"recompute={'none' if base.recompute == 'none' else 'full'}"]
+        words += [f"schedule={base.full_schedule}"] if count["pp"] > 1 else []
+        try:
+            made = draft_of_words(pricer.chain, pricer.fabric.cluster, ",".join(words))
+        except GnnplaceError:
+            continue  # a batch or a model that these numbers do not divide
+        yield f"{more}={count[more]} and {less}={count[less]}", made
+
+
+def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
+    """Whether the split over shards costs what Megatron's does."""
+    if draft.stages[0].mesh.shards == 1:
+        return True
+    tokens = draft.stages[0].choice.tokens
+    other = with_splits(pricer, draft, WEIGHTS, (tokens,))
+    costs = [
+        (pricer.cost(a), pricer.cost(b)) for a, b in zip(draft.stages, other.stages, strict=True)
+    ]
+    return all(a == b for a, b in costs)

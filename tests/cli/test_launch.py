@@ -1,0 +1,58 @@
+"""Plans out to launchers and back, and explained, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gnnplace.cli.main import run
+
+MODEL = "hf:gpt2?n_layer=2&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"
+ON = ["--cluster", "nvlink-a100-8"]
+
+
+def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
+    """It takes some seconds: four commands capture the model."""
+    plan, script, back = (str(tmp_path / x) for x in ("plan.json", "train.sh", "back.json"))
+    words = "dp=2,tp=2,pp=2,microbatch_size=2,layers=1+1,zero=1"
+    asked = ["--batch", "16", "--precision", "bf16-master", "--given", words, "-o", plan]
+    assert run(["plan", MODEL, *ON, *asked]) == 0
+    assert json.loads(Path(plan).read_text())["model"] == MODEL
+    assert run(["convert", plan, "--to", "megatron-lm", "-o", script]) == 0
+    assert "not carried" not in capsys.readouterr().out
+    assert run(["convert", script, "--from", "megatron-lm", *ON, "-o", back]) == 0
+    one, other = (json.loads(Path(path).read_text()) for path in (plan, back))
+    assert other["step_time"] == pytest.approx(one["step_time"])
+    assert [s["placements"] for s in other["stages"]] == [s["placements"] for s in one["stages"]]
+    capsys.readouterr()
+    assert run(["explain", plan, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bound"] == "host"  # a toy: its kernels take microseconds
+    assert sum(found["parts"].values()) == pytest.approx(found["step_time"])
+    assert found["changes"][0]["step_time"] < found["step_time"]
+    yaml = tmp_path / "config.yaml"
+    assert run(["convert", plan, "--to", "accelerate", "-o", str(yaml)]) == 3
+    assert "no pipeline stages" in capsys.readouterr().err
+    assert not yaml.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["convert", "FILE", "-o", "OUT"], "give --from FORMAT, or --to LAUNCHER"),
+        (["convert", "FILE", "--to", "slurm", "-o", "OUT"], "cannot be read"),
+        (["convert", "FILE", "--from", "accelerate", "-o", "OUT"], "--cluster: is needed"),
+        (["convert", "FILE", "--from", "accelerate", *ON, "-o", "OUT"], "cannot be read"),
+        (["plan", *ON, "--given", "dp=2"], "MODEL: is missing"),
+        (["explain", "FILE"], "cannot be read"),
+    ],
+)
+def test_what_is_missing_is_one_line(words, told, tmp_path, capsys):
+    put = {"FILE": str(tmp_path / "none"), "OUT": str(tmp_path / "out")}
+    assert run([put.get(word, word) for word in words]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
