@@ -13,6 +13,7 @@ from benchmarks.studies.orders.networks import study_network_orders
 from benchmarks.studies.orders.study import study_orders
 from benchmarks.studies.plans.study import headline as plans_headline
 from benchmarks.studies.plans.study import study_plans
+from benchmarks.studies.published.study import page, study_published
 from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import add_output
@@ -24,7 +25,7 @@ PARTS = "seen,held-out,networks,searched,own"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("what", help="The study: orders, costs or plans.")
+    parser.add_argument("what", help="The study: orders, costs, plans or published.")
     add_output(
         parser,
         "The folder of rows and reports; orders needs one, and does not run again what is there.",
@@ -33,6 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser,
         ("--orders", str, "", "Traversal orders, separated by commas; all by default."),
+        ("--data", str, "", "Of published: the folder that has a folder for each set of runs."),
         ("--seeds", (int, COUNT), 3, "The number of trainings an order."),
         ("--generations", (int, COUNT), 90, "The number of generations of each training."),
         (
@@ -59,10 +61,12 @@ def chosen(args: Namespace) -> int:
         return _costs(args)
     if args.what == "plans":
         return _plans(args)
+    if args.what == "published":
+        return _published(args)
     if args.what != "orders":
         raise InputError(
-            f"study {args.what!r}: unknown; use orders, costs or plans, as in: python -m "
-            "benchmarks.studies orders -o FOLDER"
+            f"study {args.what!r}: unknown; use orders, costs, plans or published, as in: "
+            "python -m benchmarks.studies orders -o FOLDER"
         )
     if args.output is None:
         raise InputError("study orders: needs a folder for its rows; give one with -o")
@@ -108,6 +112,15 @@ def _plans(args: Namespace) -> int:
     print_lines(*plans_headline(study))
     if args.report:
         print_lines(f"written to {args.output}/plans-published.md")
+    return 0
+
+
+def _published(args: Namespace) -> int:
+    """Prints how far tables of plans are from thousands of published rows."""
+    if not args.data:
+        raise InputError("study published: needs the folder of its sets; give one with --data")
+    found = study_published(args.data, args.output, progress=say)
+    sys.stdout.write("\n".join(page(found)) + "\n")
     return 0
 
 

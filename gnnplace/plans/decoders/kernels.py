@@ -24,6 +24,7 @@ from gnnplace.problem.cluster.gpus import figures, known_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
+PRODUCTS = "products"  # attention in products and one kernel of scale, mask and softmax
 Shape = tuple[int, int, int]
 """Rows, columns and the summed length of a product."""
 
@@ -44,7 +45,7 @@ class Kernels:
     kind: str
     attention: str = "flash"
     clock: float = 1.0
-    _known: dict[Shape, float] = field(default_factory=dict)
+    _known: dict[tuple[Shape, float], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kind = known_kind(self.kind) or self.kind
@@ -58,23 +59,19 @@ class Kernels:
         self.bandwidth = figures(self.kind).bandwidth * share
         self.launch = hardware()["launch"]
 
-    def product(self, rows: float, columns: float, summed: float) -> float:
-        """Seconds of [rows, summed] times [summed, columns]."""
-        shape = tuple(max(round(size), 1) for size in (rows, columns, summed))
-        return self.products([shape])  # type: ignore[list-item]
-
-    def products(self, shapes: Sequence[Shape]) -> float:
-        """Seconds of products one after the other."""
-        missing = [shape for shape in dict.fromkeys(shapes) if shape not in self._known]
+    def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
+        """Seconds of products one after the other; of so many of each at once, if it is told."""
+        keys = [(shape, batch) for shape in shapes]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
         if missing:
-            m, n, k = np.array(missing, dtype=np.float64).T
-            one, none = np.ones(len(missing)), np.zeros(len(missing))
-            op, dtype = np.full(len(missing), "matmul"), np.full(len(missing), HALF)
-            moved = 2.0 * (m * k + k * n + m * n)
-            rows = Rows(op, dtype, np.stack([one, m, n, k, none], axis=1), moved, none)
+            m, n, k = np.array([shape for shape, _ in missing], dtype=np.float64).T
+            many, none = np.full(len(missing), max(batch, 1.0)), np.zeros(len(missing))
+            op, dtype = np.full(len(missing), "bmm" if batch else "matmul"), np.full(m.size, HALF)
+            moved = 2.0 * many * (m * k + k * n + m * n)
+            rows = Rows(op, dtype, np.stack([many, m, n, k, none], axis=1), moved, none)
             seconds = predict(rows, self.kind, shipped()).seconds
             self._known.update(zip(missing, seconds.tolist(), strict=True))
-        return self._products * sum(self._known[shape] for shape in shapes)
+        return self._products * sum(self._known[key] for key in keys)
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
         """Seconds of causal attention forward; backward takes 2.5 times the operations.
@@ -86,7 +83,14 @@ class Kernels:
             head_size: of one of them.
         """
         own = library()
-        rate = own.of(f"{self.attention}_rate", self.kind) * min(1.0, (head_size / 128) ** 0.25)
+        if self.attention == PRODUCTS:
+            scores = tokens * width / head_size * length
+            rows = scores / length**2
+            wide = self.products([(length, length, head_size)], rows)
+            narrow = self.products([(length, head_size, length)], rows)
+            return wide + narrow + self.stream(own["products_bytes"] * scores)
+        narrow = min(1.0, head_size / 128) ** own[f"{self.attention}_head"]
+        rate = own.of(f"{self.attention}_rate", self.kind) * narrow
         half = own.of(f"{self.attention}_half", self.kind)
         return 2.0 * tokens * length * width / (rate * length / (length + half))
 

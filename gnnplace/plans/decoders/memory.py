@@ -117,8 +117,12 @@ def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
     parameter, gradient, optimizer = state_per_parameter(setting, told)
     parts = count if words.zero else 1
     buckets = own["bucket_bytes"] if count > 1 and words.zero == 0 else 0.0
-    half = own["half_gradient"] if setting.precision.startswith("16-master") else 0.0
-    state = cut.parameters * (parameter + gradient + half + optimizer / parts + buckets)
+    if setting.precision == "16-master":
+        gradient += own["half_gradient"]
+        optimizer += own["half_gradient_parted"]
+    elif told == "fp32":
+        gradient += own["both_gradients"]
+    state = cut.parameters * (parameter + gradient + optimizer / parts + buckets)
     activations, again = _activations(setting, words, cut)
     tokens, shards = tokens_of(setting, words), words.tp
     if words.pp == 1:

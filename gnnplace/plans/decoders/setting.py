@@ -23,18 +23,24 @@ from gnnplace.problem.cluster.presets import MEMORY
 Traits = dict[str, Any]
 TRAITS: dict[str, Traits] = {
     "pytorch": {"cut": "least", "precision": "bf16-mixed", "gradients": "same", "zeros": "0123",
-                "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather"},
+                "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather",
+                "attention": "triton"},
     "nanotron": {"cut": "cost", "precision": "bf16-master", "gradients": "fp32", "zeros": "01",
-                 "schedules": ("1f1b", "gpipe"), "hides": "none"},
+                 "schedules": ("1f1b", "gpipe"), "hides": "none", "attention": "flash"},
     "megatron-lm": {"cut": "equal", "precision": "bf16-master", "gradients": "fp32",
-                    "zeros": "01", "schedules": ("1f1b", "interleaved"), "hides": "none"},
+                    "zeros": "01", "schedules": ("1f1b", "interleaved"), "hides": "none",
+                    "attention": "flash"},
     "megatron-deepspeed": {"cut": "equal", "precision": "bf16-master", "gradients": "same",
-                           "zeros": "01", "schedules": ("1f1b",), "hides": "none"},
+                           "zeros": "01", "schedules": ("1f1b",), "hides": "none",
+                           "attention": "products"},
     "torchtitan": {"cut": "ends", "precision": "bf16-mixed", "gradients": "fp32", "zeros": "03",
-                   "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather"},
+                   "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather",
+                   "attention": "flash"},
 }  # fmt: skip
 """What frameworks do where a plan does not say: how they cut stages and sum gradients, which ZeRO
-and schedules they have, which exchanges of replicas they hide (their sources, November 2026)."""
+and schedules they have, which exchanges of replicas they hide, which attention the published runs
+of them had (their sources, November 2026): PyTorch's FSDP that of triton of 2023; for a newer one
+name the environment `flash-attention`."""
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 
@@ -47,7 +53,7 @@ class Setting:
         cluster: the devices, all of one kind.
         name: of the framework.
         constants: of the framework.
-        checks: of the environment; None where none is named.
+        checks: of an environment that checks collectives; None of any other.
         precision: in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
         kernels: seconds of kernels on one device.
@@ -113,12 +119,16 @@ def setting_of(
             f"{cluster.name!r} has devices of several kinds, {', '.join(cluster.kinds)}; a plan's "
             "devices are alike"
         )
-    kernels = Kernels(cluster.kinds[0], clock=own["clock"])
+    newer = checks is not None and "flash" in checks.constants
+    kernels = Kernels(
+        cluster.kinds[0], "flash" if newer else TRAITS[name]["attention"], own["clock"]
+    )
     memory = memory_limit or min(device.memory for device in cluster.devices)
-    if memory_limit is None and memory == MEMORY.get(kernels.kind):
-        memory = figures(kernels.kind).memory * own["driver_bytes"]
+    nominal = figures(kernels.kind).memory
+    if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
+        memory = nominal * own["driver_bytes"]
     return Setting(
-        decoder, cluster, name, own, checks, precision, optimizer, kernels,
+        decoder, cluster, name, own, None if newer else checks, precision, optimizer, kernels,
         network_of(cluster, own), memory,
     )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Published runs of thousands of plans, priced by framework from a decoder's sizes."""

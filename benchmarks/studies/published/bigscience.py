@@ -1,0 +1,93 @@
+"""Megatron-DeepSpeed on 8 to 384 A100 of Jean Zay (bigscience, the choice of BLOOM's topology).
+
+Four cards of 100 Gbit/s serve eight GPUs; everything is recomputed. Repaired: layers with "~" are
+read as their number; where seconds and TFLOP/s of a row stand in each other's columns (line 669 or
+670) it is left out; lines 387 to 570 ran in part with `CUDA_LAUNCH_BLOCKING=1` and are left out of
+seconds, as is a row whose layers its stages do not divide. From line 904 on gradients are summed in
+float32 and the embedding counts as a layer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
+from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.pricing import price
+from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem.cluster.presets import ServerGroup
+
+FOLDER = "bigscience"
+VOCABULARY, LENGTH = 250880, 2048
+CARD = 4 * 12.5e9 / 8  # bytes a second of a GPU's part of a server's cards
+BLOCKING, SWAPPED, REBALANCED = 570, (669, 670), 904
+
+
+@cache
+def machine() -> Cluster:
+    """48 servers of Jean Zay; of links what the first GPU sees is all that is asked."""
+    inner = ServerGroup("a100-80", 8, "nvswitch-a100").cluster()
+    many = tuple(inner.devices[0].model_copy(update={"name": f"gpu:{i}"}) for i in range(48 * 8))
+    outer = tuple(
+        Link(source="gpu:0", target=f"gpu:{i}", latency=17e-6, bandwidth=CARD * 0.9)
+        for i in range(8, len(many))
+    )
+    return Cluster(many, inner.links + outer, "jean-zay")
+
+
+@cache
+def setting(hidden: int, layers: int, heads: int, half: str) -> Setting:
+    """A model on it, in float16 or bfloat16 over float32 copies."""
+    decoder = Decoder(
+        f"{hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, 4 * hidden, False,
+        VOCABULARY, True, LENGTH, positions=LENGTH,
+    )  # fmt: skip
+    return setting_of(
+        decoder, machine(), framework_name="megatron-deepspeed", precision=half, optimizer="adam"
+    )
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """Every row whose plan is whole."""
+    rows = read_rows(folder / FOLDER / "runs.csv.gz")
+    return [o for row in rows if (o := outcome(row)) is not None]
+
+
+def outcome(row: dict[str, str]) -> Outcome | None:
+    """A row; None where its plan or its model is not all there, or two cells are swapped."""
+    line, gpus = int(row["line"]), int(row["gpus"])
+    shape = [number(row[name]) for name in ("dp", "tp", "pp", "mbs", "gbs")]
+    layers, heads = number(row["layers"].strip("~")), number(row["heads"])
+    if None in shape or layers is None or heads is None or line in SWAPPED:
+        return None
+    dp, tp, pp, size, batch = (int(value or 0) for value in shape)
+    hidden, late = int(row["hidden"]), line >= REBALANCED
+    if hidden % int(heads) or dp * tp * pp != gpus:
+        return None
+    own = setting(hidden, int(layers), int(heads), "bf16-master" if late else "16-master")
+    words = GivenWords(
+        dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch - batch % (dp * size),
+        zero=int(row["zero"]), recompute="full", gradients="fp32" if late else "same",
+        layers=_layers(int(layers), pp, late),
+    )  # fmt: skip
+    peak, seconds = number(row["peak_mem_gb"]), number(row["sec_per_iter"])
+    ran = False if row["peak_mem_gb"] == "OOM" else True if peak or seconds else None
+    return Outcome(
+        f"{hidden}x{layers:g}, {heads:g} heads, {gpus} GPUs, batch {batch}", f"{hidden} wide",
+        str(words), price(own, words), seconds if line > BLOCKING else None, None,
+        peak * GIBIBYTE if peak else None, ran, True, words.microbatches(batch),
+    )  # fmt: skip
+
+
+def _layers(layers: int, stages: int, ends: bool) -> str:
+    """Equal stages; where the ends count as a layer each, one less in the first and the last."""
+    if ends and stages > 1 and (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return "+".join(str(each - (k in (0, stages - 1))) for k in range(stages))
+    if layers % stages:
+        few, more = divmod(layers, stages)
+        return "+".join(str(few + (k < more)) for k in range(stages))
+    return "equal"

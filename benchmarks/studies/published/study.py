@@ -1,0 +1,122 @@
+"""`studies published`: tables by set, of published runs that a folder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.studies.published import bigscience, foundry, simumax, ultrascale
+from benchmarks.studies.published.outcomes import (
+    Outcome,
+    byte_errors,
+    choices,
+    coverage,
+    fitting,
+    mean,
+    median,
+    near_best,
+    timed,
+)
+from gnnplace.errors import InputError
+from gnnplace.files import write_text
+
+Say = Callable[[str], None]
+SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
+    ultrascale.FOLDER: ("nanotron", ultrascale.outcomes),
+    foundry.FOLDER: ("pytorch", foundry.outcomes),
+    bigscience.FOLDER: ("megatron-deepspeed", bigscience.outcomes),
+    simumax.FOLDER: ("megatron-lm", simumax.outcomes),
+}
+HEADS = (
+    "set", "framework", "rows", "error", "median", "bias", "near-best", "any cluster", "rank",
+    "regret", "of three", "questions", "fits", "near limit", "state", "peak", "peak median",
+    "inside",
+)  # fmt: skip
+
+
+def study_published(
+    data: str | Path, output: str | Path | None = None, *, progress: Say = lambda line: None
+) -> dict[str, list[Outcome]]:
+    """Prices every published row of the sets in a folder.
+
+    Args:
+        data: a folder with a folder for each set, each with its rows as their source has them.
+        output: folder for `published.md`; nothing is written without one.
+        progress: called with a line before each set.
+
+    Raises:
+        InputError: the folder has none of the sets.
+        FormatError: a set's rows cannot be read.
+    """
+    folder = Path(data)
+    there = {name: how for name, how in SETS.items() if (folder / name).is_dir()}
+    if not there:
+        raise InputError(f"--data {data}: has none of the sets {', '.join(SETS)}")
+    found = {}
+    for name, (framework, read) in there.items():
+        progress(f"study published: {name}, priced as {framework} trains")
+        found[name] = read(folder)
+    if output is not None:
+        Path(output).mkdir(parents=True, exist_ok=True)
+        write_text(Path(output) / "published.md", "\n".join(page(found)))
+    return found
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return "–" if not np.isfinite(value) else f"{100 * value:.{digits}f} %"
+
+
+def cells(name: str, framework: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """A row of the table; `HEADS` says of what."""
+    own = timed(outcomes)
+    errors = [o.error for o in own]
+    rank, pick, three, asked = choices([o for o in outcomes if not o.late])
+    right, near, _, _, _ = fitting(outcomes)
+    state, peak = byte_errors(outcomes)
+    bias = float(np.median(errors)) if errors else float("nan")
+    return (
+        name, framework, str(len(own)), _percent(mean(errors)), _percent(median(errors)),
+        _percent(bias), _percent(mean([o.error for o in near_best(outcomes)])),
+        _percent(mean([o.error for o in own if o.alike])), f"{rank:.2f}", _percent(pick),
+        _percent(three), str(asked), _percent(right), _percent(near), _percent(mean(state)),
+        _percent(mean(peak)), _percent(median(peak)), _percent(coverage(outcomes), 0),
+    )  # fmt: skip
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [f"| {' | '.join(line)} |" for line in (HEADS, ["---"] * len(HEADS), *rows)]
+
+
+def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
+    """The tables: by set, by model, stragglers, fits."""
+    yield "# Published runs, priced by framework\n"
+    yield "Made by `python -m benchmarks.studies published --data FOLDER -o FOLDER`.\n"
+    yield from table([cells(name, SETS[name][0], own) for name, own in found.items()])
+    for name, own in found.items():
+        yield f"\n## {name}, by model\n"
+        models = sorted({o.model for o in own})
+        parts = {model: [o for o in own if o.model == model] for model in models}
+        yield from table([cells(model, SETS[name][0], part) for model, part in parts.items()])
+        yield ""
+        yield from notes(own)
+
+
+def notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What a table does not have: stragglers both ways, and who is told that it fits."""
+    late = [o for o in outcomes if o.late]
+    rank, pick, three, _ = choices(outcomes)
+    if late:
+        yield (
+            f"{len(late)} stragglers; with them rank {rank:.2f}, regret {_percent(pick)}, of the "
+            f"best of three {_percent(three)}; without them error "
+            f"{_percent(mean([o.error for o in outcomes if not o.late]))}."
+        )
+    _, _, count, ran, refused = fitting(outcomes)
+    if count:
+        yield (
+            f"Fits or not: {count} rows; of what ran {_percent(ran)} are said to fit, of what was "
+            f"too large {_percent(refused)} are refused."
+        )

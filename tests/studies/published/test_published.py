@@ -1,0 +1,78 @@
+"""The study of published runs: its sums by hand, its readers on rows in their sources' words."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+
+from benchmarks.studies.__main__ import run
+from benchmarks.studies.published.outcomes import (
+    Outcome,
+    choices,
+    coverage,
+    fitting,
+    mean,
+    near_best,
+)
+from benchmarks.studies.published.study import study_published
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.pricing import PlanAnswer
+
+# mosaicml/llm-foundry (Apache-2.0, 8c8dd48), two rows of its table.
+FOUNDRY = """\
+section,gpu,gpus,model,hidden,layers,heads,vocab,ffn,seq,micro_batch,grad_accum,global_batch,\
+precision,sharding,checkpointing,step_seconds
+H100,h100_80gb,8,7b,4096,32,32,50368,16384,2048,6,1,48,amp_bf16,FULL_SHARD,False,1.154562
+H100,h100_80gb,8,1b,2048,24,16,50368,8192,2048,14,1,112,amp_bf16,FULL_SHARD,False,0.630769
+H100,h100_80gb,8,1b,2048,24,16,50368,8192,2048,14,1,112,amp_fp8,FULL_SHARD,False,0.5
+"""
+
+
+def outcome(predicted: float, published: float, **more: object) -> Outcome:
+    """A row of one question."""
+    answer = PlanAnswer(predicted, 0.9 * predicted, 1.1 * predicted, fits=0.9, peak=60 * 2.0**30)
+    return Outcome("q", "m", f"{published}", answer, published, **more)  # type: ignore[arg-type]
+
+
+def test_regret_is_what_the_pick_takes_over_the_best():
+    rows = [outcome(p, t) for p, t in ((1.0, 2.0), (2.0, 1.0), (3.0, 3.0), (4.0, 4.0), (5.0, 5.0))]
+    _, pick, three, asked = choices(rows)
+    assert (pick, three, asked) == (1.0, 0.0, 1)
+    assert [o.seconds for o in near_best(rows)] == [1.0]
+    assert coverage(rows) == 0.6
+    assert mean([0.1, -0.3, float("nan")]) == pytest.approx(0.2)
+
+
+def test_rank_correlation_is_of_questions_of_eight_rows():
+    seconds = np.arange(1.0, 9.0)
+    assert choices([outcome(9 - t, t) for t in seconds])[0] == pytest.approx(-1.0)
+    assert np.isnan(choices([outcome(t, t) for t in seconds[:7]])[0])
+
+
+def test_fits_is_counted_both_ways():
+    rows = [outcome(1.0, 1.0, ran=True), outcome(1.0, 1.0, ran=False), outcome(1.0, 1.0)]
+    right, near, count, ran, refused = fitting(rows)
+    assert (right, near, count, ran, refused) == (0.5, 0.5, 2, 1.0, 0.0)
+
+
+def test_a_straggler_is_late_by_every_micro_batch():
+    assert outcome(1.0, 9.0, microbatches=8).late
+    assert not outcome(1.0, 5.0, microbatches=8).late
+
+
+def test_published_fsdp_steps_are_within_a_tenth(tmp_path, capsys):
+    (tmp_path / "llm-foundry").mkdir()
+    (tmp_path / "llm-foundry" / "runs.csv.gz").write_bytes(gzip.compress(FOUNDRY.encode()))
+    found = study_published(tmp_path, tmp_path)["llm-foundry"]
+    assert len(found) == 2  # float8 is left out
+    assert all(abs(o.error) < 0.1 and o.answer.feasible for o in found)
+    assert "| llm-foundry | pytorch | 2 |" in (tmp_path / "published.md").read_text()
+    assert run(["published", "--data", str(tmp_path)]) == 0
+    assert "| 7b | pytorch | 1 |" in capsys.readouterr().out
+
+
+def test_a_folder_without_sets_is_named(tmp_path):
+    with pytest.raises(InputError, match="has none of the sets ultrascale-playbook"):
+        study_published(tmp_path)
