@@ -98,6 +98,10 @@ def export_plan(
     except GnnplaceError as error:
         losses.append(Loss(f"nothing is priced again: {error}"))
     losses += [Loss(lacks)] if lacks and sizes is None else []
+    usual = LaunchPlan()
+    held = [x for x in target.held if getattr(last, x) != getattr(usual, x)]
+    if held:
+        losses.append(Loss(f"{', '.join(held)}: the script's to say; the file holds them unread"))
     text = target.write(last, _lines(plan, launcher, losses, seconds), gpus)
     losses += [Loss(x) for x in unlike(last, target, text)]
     return LaunchFile(text, last, tuple(losses), seconds, target.command)

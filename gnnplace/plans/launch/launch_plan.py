@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.plans.decoders.decoder import Decoder
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
 MARK = "gnnplace: "  # before what a header holds
-NAMES = ("megatron-lm", "accelerate")
+NAMES = (
+    "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
+)  # fmt: skip
 BYTES = 1 << 20  # of a launch file at most
 
 
@@ -46,6 +49,15 @@ class ModelSizes:
     vocabulary: int
     gated: bool = True
     tied: bool = False
+
+    @property
+    def decoder(self) -> Decoder:
+        """The same as whatever is priced from sizes has them."""
+        return Decoder(
+            self.model, self.hidden, self.layers, self.heads, self.groups,
+            self.hidden // self.heads, self.feed_forward, self.gated, self.vocabulary, self.tied,
+            self.length, positions=0 if self.gated else self.length,
+        )  # fmt: skip
 
     @property
     def model(self) -> str:

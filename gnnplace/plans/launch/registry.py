@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
-from gnnplace.plans.launch import accelerate, megatron
+from gnnplace.plans.launch import (
+    accelerate,
+    deepspeed,
+    megatron,
+    megatron_bridge,
+    nanotron,
+    torchtitan,
+)
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
 
 
@@ -43,7 +51,36 @@ LAUNCHERS: Mapping[str, Launcher] = {
         accelerate.write_accelerate, accelerate.read_accelerate, accelerate.nearest_accelerate,
         accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
     ),
+    "megatron-bridge": Launcher(
+        megatron_bridge.write_bridge, megatron_bridge.read_bridge, megatron_bridge.nearest_bridge,
+        (), "torchrun scripts/training/run_recipe.py --recipe NAME $(grep -v '^#' FILE)",
+        "megatron-lm",
+    ),
+    "torchtitan": Launcher(
+        torchtitan.write_torchtitan, torchtitan.read_torchtitan, torchtitan.nearest_torchtitan,
+        (), "torchrun -m torchtitan.train --module MODULE --config gnnplace_plan (FILE)",
+        "torchtitan",
+    ),
+    "deepspeed": Launcher(
+        deepspeed.write_deepspeed, deepspeed.read_deepspeed, deepspeed.nearest_deepspeed,
+        ("pp", "layers", "recompute"), "deepspeed train.py --deepspeed_config FILE",
+        "megatron-deepspeed",
+    ),
+    "nanotron": Launcher(
+        nanotron.write_nanotron, nanotron.read_nanotron, nanotron.nearest_nanotron, (),
+        "torchrun run_train.py --config-file FILE", "nanotron",
+    ),
 }  # fmt: skip
+
+
+SIGNS = {  # what the files of one launcher have and those of others do not
+    "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
+    "megatron-bridge": r"(?m)^\s*((cfg|config)\.)?(model|train|ddp)\.\w+\s*=",
+    "megatron-lm": r'(?m)^[^#"\n]*--(tensor-model-parallel-size|num-layers|micro-batch-size)',
+    "nanotron": r"(?m)^parallelism:|^tokens:",
+    "accelerate": r"(?m)^(distributed_type|compute_environment|num_processes):",
+    "deepspeed": r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:',
+}
 
 
 def launcher_of(name: str) -> Launcher:
@@ -69,7 +106,8 @@ def read_launch_file(path: str | Path, launcher: str | None = None) -> LaunchPla
         FormatError: the file cannot be read as such; names the place and the fault.
         InputError: there is no such launcher.
     """
-    text, source = launch_text(path), str(path)
+    plain = re.sub(r"(\.py):\w+$", r"\1", str(path))  # FILE.py:FUNCTION
+    text, source = launch_text(plain), str(path)
     return launcher_of(launcher or launcher_told_by(text, source)).read(text, source)
 
 
@@ -103,13 +141,7 @@ def launcher_told_by(text: str, source: str) -> str:
     Raises:
         FormatError: it is none's.
     """
-    signs = {
-        "megatron-lm": ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size"),
-        "accelerate": ("distributed_type:", "compute_environment:", "num_processes:"),
-    }
-    for name, words in signs.items():
-        if any(word in text for word in words):
+    for name, pattern in SIGNS.items():
+        if re.search(pattern, text):
             return name
-    raise FormatError(
-        f"{source}: no launcher is told by it; say which: --from {', '.join(LAUNCHERS)}"
-    )
+    raise FormatError(f"{source}: no launcher is told by it; say which: --from {', '.join(SIGNS)}")

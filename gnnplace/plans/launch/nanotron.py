@@ -1,0 +1,190 @@
+"""nanotron: the YAML of `run_train.py --config-file`.
+
+Written for and read by nanotron 2411b022 (`config/config.py`, `config/parallelism_config.py`,
+`models/base.py`). It trains Llama's layers. Stages cannot be told: it cuts them by the cost of
+blocks (`plans.decoders.stages`, "cost"), which is done here too, so that the words name the layers
+that a run has. A stage of ZeRO other than 0 acts as 1. `pp_engine` is afab where nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from gnnplace.errors import InfeasibleError
+from gnnplace.files import yaml_of
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.launch.keys import Keys
+from gnnplace.plans.launch.launch_plan import (
+    FULL,
+    NONE,
+    LaunchPlan,
+    ModelSizes,
+    check_plan_words,
+    header,
+)
+
+TOP = (
+    "checkpoints", "data_stages", "general", "lighteval", "logging", "model", "optimizer",
+    "parallelism", "profiler", "tokenizer", "tokens", "s3_upload", "metrics_logging",
+)  # fmt: skip
+PARALLEL = (
+    "dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer",
+    "tp_recompute_allgather", "expert_parallel_size", "context_parallel_size",
+)  # fmt: skip
+
+
+def cut_by_cost(sizes: ModelSizes, pp: int) -> tuple[int, ...]:
+    """Layers of every stage, as nanotron cuts them."""
+    return layers_of(sizes.decoder, pp, "cost")
+
+
+def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
+    """What nanotron cannot say, one thing at a time, with the nearest plan that it can."""
+    if plan.schedule not in ("1f1b", "gpipe") or plan.chunks > 1:
+        told = f"schedule {plan.full_schedule}: nanotron has 1f1b and afab; 1f1b is written"
+        layers = plan.layers
+        if layers is not None:
+            each = plan.chunks
+            layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(plan.pp))
+        plan = replace(plan, schedule="1f1b", chunks=1, layers=layers)
+        yield told, plan
+    if plan.sizes is not None and plan.pp > 1:
+        own = cut_by_cost(plan.sizes, plan.pp)
+        was = plan.layers or (plan.sizes.layers // plan.pp,) * plan.pp
+        plan = replace(plan, layers=own)
+        if own != was:
+            told = "+".join(map(str, was))
+            yield f"layers {told}: nanotron cuts by cost, {'+'.join(map(str, own))}", plan
+    if plan.zero > 1:
+        plan = replace(plan, zero=1)
+        yield "zero: nanotron has 0 and 1; zero=1 is written", plan
+    if plan.recompute not in (NONE, FULL):
+        kind = plan.recompute
+        plan = replace(plan, recompute=FULL if kind != "selective" else NONE)
+        told = f"recompute={kind}: nanotron has all layers or none; {plan.recompute} is written"
+        yield told, plan
+    if plan.precision != "bf16-master":
+        told = f"precision {plan.precision}: bf16-master is written"
+        plan = replace(plan, precision="bf16-master")
+        yield told, plan
+    if plan.optimizer == "adam":
+        plan = replace(plan, optimizer="adamw")
+        yield "optimizer adam: adamW is written", plan
+
+
+def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
+    """A configuration of nanotron, with made-up data.
+
+    Args:
+        plan: as `nearest_nanotron` leaves it.
+        lines: for the head of the file.
+        gpus: of a server; torchrun is told them.
+
+    Raises:
+        InfeasibleError: nanotron has no such model.
+    """
+    sizes = plan.sizes
+    if sizes is None or not sizes.gated:
+        raise InfeasibleError(
+            "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
+        )
+    if plan.cp > 1 or plan.ep > 1:
+        raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
+    data: dict[str, Any] = {
+        "checkpoints": {"checkpoint_interval": 1000, "checkpoints_path": "checkpoints"},
+        "data_stages": [{"name": "made up", "start_training_step": 1,
+                         "data": {"dataset": None, "num_loading_workers": 1, "seed": 42}}],
+        "general": {"project": "gnnplace", "run": "plan", "seed": 42},
+        "logging": {"iteration_step_info_interval": 1, "log_level": "info"},
+        "model": {
+            "dtype": "bfloat16", "ddp_bucket_cap_mb": 25, "make_vocab_size_divisible_by": 1,
+            "init_method": {"std": 0.02},
+            "model_config": {
+                "is_llama_config": True, "hidden_size": sizes.hidden, "hidden_act": "silu",
+                "intermediate_size": sizes.feed_forward, "num_hidden_layers": sizes.layers,
+                "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.groups,
+                "max_position_embeddings": sizes.length, "vocab_size": sizes.vocabulary,
+                "tie_word_embeddings": sizes.tied, "initializer_range": 0.02,
+                "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+            },
+        },
+        "optimizer": {
+            "accumulate_grad_in_fp32": plan.gradients == "fp32", "clip_grad": 1.0,
+            "weight_decay": 0.01, "zero_stage": plan.zero,
+            "learning_rate_scheduler": {"learning_rate": 1e-4, "lr_warmup_steps": 2,
+                                        "lr_decay_style": "cosine", "min_decay_lr": 1e-5},
+            "optimizer_factory": _factory(plan),
+        },
+        "parallelism": {
+            "dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "expert_parallel_size": 1,
+            "pp_engine": "afab" if plan.schedule == "gpipe" else "1f1b",
+            "tp_mode": "REDUCE_SCATTER" if plan.sp else "ALL_REDUCE",
+            "tp_linear_async_communication": "tp" in plan.overlap,
+            "recompute_layer": plan.recompute == FULL,
+        },
+        "tokenizer": {"tokenizer_name_or_path": "robot-test/dummy-tokenizer-wordlevel"},
+        "tokens": {"batch_accumulation_per_replica": plan.microbatches, "train_steps": 20,
+                   "micro_batch_size": plan.microbatch_size, "sequence_length": sizes.length,
+                   "val_check_interval": -1},
+    }  # fmt: skip
+    told = [f"# {line}" for line in header(plan, lines)]
+    return "\n".join([*told, yaml.safe_dump(data, sort_keys=False)])
+
+
+def _factory(plan: LaunchPlan) -> dict[str, Any]:
+    if plan.optimizer == "sgd":
+        return {"name": "sgd"}
+    return {"name": "adamW", "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
+            "torch_adam_is_fused": True}  # fmt: skip
+
+
+def read_nanotron(text: str, source: str) -> LaunchPlan:
+    """The plan of a configuration of nanotron.
+
+    Raises:
+        FormatError: it is none, or its sizes contradict.
+    """
+    keys = Keys(yaml_of(text, source), source)
+    odd = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
+    notes = [f"keys that are not known, and not priced: {', '.join(odd[:8])}"] if odd else []
+    model = "model.model_config."
+    heads, length = (
+        keys.needed(f"{model}num_attention_heads"),
+        keys.needed("tokens.sequence_length"),
+    )
+    sizes = ModelSizes(
+        keys.needed(f"{model}num_hidden_layers"), keys.needed(f"{model}hidden_size"), heads,
+        keys.count(f"{model}num_key_value_heads", heads) or heads,
+        keys.needed(f"{model}intermediate_size"), length, keys.needed(f"{model}vocab_size"),
+        tied=keys.switch(f"{model}tie_word_embeddings"),
+    )  # fmt: skip
+    dp, tp, pp = (keys.needed(f"parallelism.{name}") for name in ("dp", "tp", "pp"))
+    size = keys.needed("tokens.micro_batch_size")
+    steps = keys.count("tokens.batch_accumulation_per_replica", 1) or 1
+    mode = keys.word("parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"), "ALL_REDUCE")
+    engine = keys.word("parallelism.pp_engine", ("afab", "1f1b"), "afab")
+    name = str(keys.get("optimizer.optimizer_factory.name") or "adamW").lower()
+    half = keys.word("model.dtype", ("bfloat16", "float16", "float32"), "bfloat16")
+    fp32 = keys.switch("optimizer.accumulate_grad_in_fp32")
+    hidden = keys.switch("parallelism.tp_linear_async_communication")
+    return check_plan_words(
+        LaunchPlan(
+            dp=dp, tp=tp, pp=pp, cp=keys.count("parallelism.context_parallel_size", 1) or 1,
+            ep=keys.count("parallelism.expert_parallel_size", 1) or 1,
+            sp=tp == 1 or mode == "REDUCE_SCATTER",
+            layers=cut_by_cost(sizes, pp) if pp > 1 else None,
+            microbatch_size=size, batch=dp * size * steps,
+            zero=min(keys.count("optimizer.zero_stage", 0, least=0) or 0, 1),
+            recompute=FULL if keys.switch("parallelism.recompute_layer") else NONE,
+            schedule="gpipe" if engine == "afab" and pp > 1 else "1f1b",
+            precision={"bfloat16": "bf16-master", "float16": "16-master"}.get(half, "32-true"),
+            gradients="fp32" if fp32 and half != "float32" else "same",
+            optimizer="sgd" if name == "sgd" else "adamw", overlap=("tp",) if hidden else (),
+            sizes=sizes, notes=tuple(notes),
+        ),
+        source,
+    )  # fmt: skip

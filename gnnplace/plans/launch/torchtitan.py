@@ -1,0 +1,298 @@
+"""torchtitan: a Python module with a function that returns a `Trainer.Config`.
+
+Written for and read by torchtitan b5bcd76c (August 2026): `config/configs.py`,
+`distributed/pipeline_parallel.py`, `models/llama3/config_registry.py`. What is written begins with
+the configuration of one of its Llama 3 models and sets what the plan decides, so that it starts as
+`run_train.sh` does. A module is read as text, by Python's `ast`; nothing of it is imported or run:
+keywords of configurations and attributes that are set to literals count, in the order in which
+they stand, those of the function that it begins with first.
+
+Micro-batches are told in tokens. Stages without a list of modules are cut by torchtitan's own rule
+(`plans.decoders.stages`, "ends"), two a rank for all schedules but GPipe and 1F1B. FSDP is ZeRO 3;
+with stages it keeps parameters gathered and sums whole gradients. Parameters are fp32, gathered in
+bf16; gradients are reduced in fp32.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.launch.keys import Keys
+from gnnplace.plans.launch.launch_plan import (
+    FULL,
+    NONE,
+    SELECTIVE,
+    LaunchPlan,
+    ModelSizes,
+    check_plan_words,
+    header,
+)
+
+MODELS: Mapping[str, tuple[str, ModelSizes]] = {
+    "llama3_debugmodel": ("debugmodel", ModelSizes(6, 256, 16, 16, 768, 2048, 2048)),
+    "llama3_8b": ("8B", ModelSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
+    "llama3_70b": ("70B", ModelSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
+    "llama3_405b": ("405B", ModelSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
+}
+BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
+    "llama3_debugmodel": (
+        8 * 2048,
+        2048,
+        {"pipeline_parallel_schedule": "Interleaved1F1B"},
+        SELECTIVE,
+    ),
+    "llama3_8b": (8192, 8192, {}, SELECTIVE),
+    "llama3_70b": (8 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
+    "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
+}
+"""Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
+SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
+             "ZBVZeroBubble": "v"}  # fmt: skip
+ONE_STAGE = ("1F1B", "GPipe", "PipelineScheduleSingle")
+RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
+FUNCTION = "gnnplace_plan"
+CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training"}
+
+
+def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
+    """What torchtitan cannot say, one thing at a time, with the nearest plan that it can."""
+    if plan.schedule == "zero-bubble":
+        plan = replace(plan, schedule="1f1b")
+        yield "schedule zero-bubble: torchtitan needs two stages a rank; 1F1B is written", plan
+    if plan.zero in (1, 2) and (plan.dp or 1) > 1:
+        told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
+        plan = replace(plan, zero=3)
+        yield told, plan
+    if plan.recompute not in (NONE, FULL, SELECTIVE):
+        told = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
+        plan = replace(plan, recompute=FULL)
+        yield f"{told}; full is written", plan
+    if plan.precision not in ("bf16-mixed", "32-true", "bf16-true"):
+        told = f"precision {plan.precision}: torchtitan has fp32 parameters gathered in bf16"
+        plan = replace(plan, precision="bf16-mixed")
+        yield f"{told}; bf16-mixed is written", plan
+    if plan.optimizer not in (None, "adamw"):
+        told = f"optimizer {plan.optimizer}: AdamW is written"
+        plan = replace(plan, optimizer="adamw")
+        yield told, plan
+
+
+def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
+    """A module for `--module FILE --config gnnplace_plan`.
+
+    Args:
+        plan: as `nearest_torchtitan` leaves it.
+        lines: for the head of the file.
+        gpus: of a server; torchrun is told them.
+
+    Raises:
+        InfeasibleError: torchtitan has no such model.
+    """
+    sizes = plan.sizes
+    found = [
+        n for n, (_, own) in MODELS.items() if sizes and replace(own, length=sizes.length) == sizes
+    ]
+    if sizes is None or not found:
+        known = ", ".join(name for name, _ in MODELS.values())
+        raise InfeasibleError(
+            f"torchtitan: has no Llama 3 of these sizes, but {known}; give --model of one of "
+            "them, or another launcher"
+        )
+    own = _settings(plan, sizes)
+    again = {FULL: "FullAC.Config()", SELECTIVE: "SelectiveAC.Config()"}.get(plan.recompute, "None")
+    told = [x.replace("\\", "/").replace('"', "'") for x in header(plan, lines)]
+    text = ['"""', *told, '"""', ""]
+    text += [f"from torchtitan.distributed.activation_checkpoint import {again.partition('.')[0]}"
+             ] if again != "None" else []  # fmt: skip
+    text += [f"from torchtitan.models.llama3.config_registry import {found[0]}", "", "",
+             f"def {FUNCTION}():", f"    config = {found[0]}()"]  # fmt: skip
+    text += [f"    config.{name} = {value!r}" for name, value in own.items()]
+    text += [f"    config.activation_checkpoint = {again}", "    return config"]
+    return "\n".join(text) + "\n"
+
+
+def _settings(plan: LaunchPlan, sizes: ModelSizes) -> dict[str, Any]:
+    """Values that a plan decides, by their paths."""
+    dp, tokens = plan.dp or 1, (plan.microbatch_size or 1) * sizes.length
+    shard = (plan.group or dp) if plan.zero else 1
+    schedules = {ours: theirs for theirs, ours in SCHEDULES.items()}
+    own: dict[str, Any] = {
+        "parallelism.data_parallel_replicate_degree": dp // shard,
+        "parallelism.data_parallel_shard_degree": shard,
+        "parallelism.tensor_parallel_degree": plan.tp,
+        "parallelism.enable_sequence_parallel": plan.sp,
+        "parallelism.context_parallel_degree": plan.cp,
+        "parallelism.pipeline_parallel_degree": plan.pp,
+        "training.num_tokens_per_microbatch_per_dp_rank": tokens,
+        "training.num_tokens_per_train_step": (plan.batch or 1) * sizes.length,
+        "training.max_context_length": sizes.length,
+        "training.dtype": "bfloat16" if plan.precision == "bf16-true" else "float32",
+        "training.mixed_precision_param": "float32" if plan.precision == "32-true" else "bfloat16",
+    }
+    if plan.pp > 1:
+        layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (plan.pp * plan.chunks)
+        own |= {
+            "parallelism.pipeline_parallel_schedule": schedules[plan.schedule],
+            "parallelism.num_pp_microbatches": plan.microbatches,
+            "parallelism.module_fqns_per_model_part": modules_of(layers),
+            "training.disable_cuda_graphs": True,  # torchtitan refuses stages beside them
+        }
+    return own
+
+
+def modules_of(layers: Sequence[int]) -> list[list[str]]:
+    """Names of the modules of stages with so many layers."""
+    found, begin = list[list[str]](), 0
+    for count in layers:
+        found.append([f"layers.{k}" for k in range(begin, begin + count)])
+        begin += count
+    found[0].insert(0, "tok_embeddings")
+    found[-1] += ["norm", "lm_head"]
+    return found
+
+
+def read_torchtitan(text: str, source: str) -> LaunchPlan:
+    """The plan of a module of configurations; `source` may end with `:FUNCTION`.
+
+    Raises:
+        FormatError: it is no Python, has several functions and none is named, or its numbers
+            contradict.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise FormatError(f"{source}: not Python: {str(error)[:80]}") from None
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    name = source.rpartition(":")[2] if re.search(r":\w+$", source) else ""
+    if not name and len(functions) == 1:
+        name = next(iter(functions))
+    if name not in functions:
+        told = ", ".join(list(functions)[:8]) or "none"
+        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {told}")
+    said, model = _said(functions, name, 0)
+    return _plan(Keys(said, source), model)
+
+
+def _said(
+    functions: Mapping[str, ast.FunctionDef], name: str, depth: int
+) -> tuple[dict[str, Any], str | None]:
+    """What a function of configurations sets, by roots, and the model that it is of."""
+    said: dict[str, Any] = {"activation_checkpoint": SELECTIVE, "training": {}, "parallelism": {}}
+    model = None
+    for node in (x for statement in functions[name].body for x in ast.walk(statement)):
+        if isinstance(node, ast.Call):
+            called = _dotted(node.func)
+            base = called.rpartition(".")[2]
+            if base in functions and base != name and depth < 20:
+                said, model = _said(functions, base, depth + 1)
+            elif base in MODELS and base not in functions:
+                said, model = _begun(base), MODELS[base][0]
+            elif base == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
+                model = str(node.args[0].value)
+            elif base in CONFIGS:
+                said[CONFIGS[base]] |= {k.arg: _literal(k.value) for k in node.keywords if k.arg}
+            for keyword in node.keywords:
+                if keyword.arg == "activation_checkpoint":
+                    said["activation_checkpoint"] = _checkpointing(keyword.value)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            path = _dotted(node.targets[0]).split(".")[1:]
+            if path == ["activation_checkpoint"]:
+                said["activation_checkpoint"] = _checkpointing(node.value)
+            elif len(path) == 2 and path[0] in ("parallelism", "training"):
+                said[path[0]][path[1]] = _literal(node.value)
+    return said, model
+
+
+def _begun(base: str) -> dict[str, Any]:
+    """What a configuration of torchtitan's own sets."""
+    tokens, length, degrees, again = BASES[base]
+    training = {"num_tokens_per_microbatch_per_dp_rank": tokens, "max_context_length": length}
+    return {"activation_checkpoint": again, "training": training, "parallelism": {**degrees}}
+
+
+def _checkpointing(node: ast.expr) -> str:
+    name = _dotted(node.func if isinstance(node, ast.Call) else node).partition(".")[0]
+    return RECOMPUTE.get(name, NONE)
+
+
+def _dotted(node: ast.expr) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([*([node.id] if isinstance(node, ast.Name) else [""]), *reversed(parts)])
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal, or of a product of numbers; None where it is neither."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _literal(node.left), _literal(node.right)
+        return left * right if type(left) is type(right) is int else None
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _plan(keys: Keys, model: str | None) -> LaunchPlan:
+    sizes = next((own for name, own in MODELS.values() if name == model), None)
+    length = keys.count("training.max_context_length", 2048) or 2048
+    sizes = None if sizes is None else replace(sizes, length=length)
+    where, tokens = "parallelism.", "training.num_tokens_per_"
+    each = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
+    if each % length:
+        raise keys.fault(f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens")
+    pp = keys.count(f"{where}pipeline_parallel_degree", 1) or 1
+    tp = keys.count(f"{where}tensor_parallel_degree", 1) or 1
+    replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
+    shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
+    dp = None if shard in (None, -1) else replicate * shard
+    schedule = str(keys.get(f"{where}pipeline_parallel_schedule") or "1F1B")
+    notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as 1f1b"]
+    chunks, layers = _stages(keys, schedule, pp, sizes)
+    whole, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1
+    count = keys.count(f"{where}num_pp_microbatches", 1) or 1
+    batch = whole // length if whole and whole > 0 else None
+    if batch is None and dp is not None:
+        batch = dp * (each // length) * (count if steps else 1)
+    half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
+    true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
+    name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
+    name = "interleaved" if chunks > 1 and name == "1f1b" else name
+    return check_plan_words(
+        LaunchPlan(
+            dp=dp, tp=tp, pp=pp, cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
+            ep=keys.count(f"{where}expert_parallel_degree", 1) or 1,
+            sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
+            chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
+            zero=0 if shard == 1 else 3,
+            group=shard if replicate > 1 and shard not in (None, -1, 1) else None,
+            recompute=keys.get("activation_checkpoint"), schedule=name,
+            precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
+            gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes),
+        ),
+        keys.source,
+    )  # fmt: skip
+
+
+def _stages(
+    keys: Keys, schedule: str, pp: int, sizes: ModelSizes | None
+) -> tuple[int, tuple[int, ...] | None]:
+    """Stages a rank, and their layers: those that are listed, or torchtitan's own."""
+    if pp == 1:
+        return 1, None
+    listed = keys.get("parallelism.module_fqns_per_model_part")
+    if isinstance(listed, list) and all(isinstance(part, list) for part in listed):
+        if not listed or len(listed) % pp:
+            told = f"{len(listed)} stages are no multiple of {pp} ranks"
+            raise FormatError(f"{keys.source}: parallelism.module_fqns_per_model_part: {told}")
+        layers = tuple(sum(str(m).startswith("layers.") for m in part) for part in listed)
+        return len(listed) // pp, layers
+    chunks = 1 if schedule in ONE_STAGE else 2
+    return chunks, None if sizes is None else layers_of(sizes.decoder, pp * chunks, "ends")

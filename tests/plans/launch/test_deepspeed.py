@@ -1,0 +1,70 @@
+"""DeepSpeed: its configurations have the words that they mean; what contradicts is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gnnplace.errors import FormatError
+from gnnplace.plans.launch.deepspeed import read_deepspeed, write_deepspeed
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+
+# `tests/model/Megatron_GPT2/ds_config_func_bs8_zero1.json`, `tests/torch_compile/ds_config_z3.json`
+# of DeepSpeed edaa7221.
+ZERO_1 = """{"train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_print": 1,
+  "zero_optimization": {"stage": 1}, "gradient_clipping": 1.0,
+  "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2,
+           "min_loss_scale": 1}}"""
+ZERO_3 = """{"train_batch_size": 8, "steps_per_print": 2000,
+  "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.001}},
+  "gradient_clipping": 1.0, "prescale_gradients": false, "bf16": {"enabled": true},
+  "wall_clock_breakdown": false,
+  "zero_optimization": {"stage": 3, "reduce_scatter": true, "overlap_comm": false}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "zero", "precision"), [(ZERO_1, 1, "16-master"), (ZERO_3, 3, "bf16-master")]
+)
+def test_real_files_have_the_words_that_they_mean(text, zero, precision):
+    plan = read_deepspeed(text, "file")
+    assert (plan.batch, plan.zero, plan.precision) == (8, zero, precision)
+    assert (plan.gradients, plan.microbatch_size, plan.dp) == ("same", None, None)
+
+
+def test_stages_are_held_where_deepspeed_reads_nothing():
+    plan = LaunchPlan(dp=2, pp=2, layers=(3, 5), microbatch_size=1, batch=8, recompute="full",
+                      precision="bf16-master", gradients="fp32", optimizer="adamw")  # fmt: skip
+    data = json.loads(write_deepspeed(plan, ["a plan"]))
+    assert data["x-gnnplace"]["layers"] == [3, 5]
+    assert data["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert data["gradient_accumulation_steps"] == 4
+    assert read_deepspeed(json.dumps(data), "file") == plan
+
+
+def test_auto_is_the_trainers_and_unknown_keys_are_listed():
+    plan = read_deepspeed('{"train_batch_size": "auto", "zero_optimisation": {"stage": 2}}', "file")
+    assert plan.batch is None
+    assert plan.notes == (
+        "keys that are not known, and not priced: zero_optimisation",
+        "auto, which the Trainer fills in: train_batch_size",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "not JSON"),
+        ("[]", "must be keys and values"),
+        ('{"zero_optimization": {"stage": 4}}', "must be 0 to 3"),
+        ('{"zero_optimization": {"stage": "two"}}', "whole number"),
+        ('{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, '
+         '"gradient_accumulation_steps": 1}', "no multiple of micro-batch 2 x accumulation 1"),
+        ('{"x-gnnplace": {"pp": "2"}, "train_batch_size": 2}', "no word of a plan"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(text, told):
+    with pytest.raises(FormatError, match=told) as caught:
+        read_deepspeed(text, "file")
+    assert "\n" not in str(caught.value)

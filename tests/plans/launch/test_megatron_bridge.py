@@ -1,0 +1,62 @@
+"""Megatron-Bridge: a recipe of its own has the words that it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnnplace.errors import FormatError
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.megatron_bridge import read_bridge, write_bridge
+
+# `recipes/llama/h100/llama3.py`, `llama3_70b_pretrain_32gpu_h100_bf16_config`, of 067f987d.
+RECIPE = '''
+def llama3_70b_pretrain_32gpu_h100_bf16_config() -> ConfigContainer:
+    """Return a pre-training config for Llama 3 70B."""
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-70B").get_model_config()
+    cfg.dataset.num_workers = 8
+    cfg.dataset.seq_length = 8192
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.model.pipeline_model_parallel_layout = None
+    cfg.model.pipeline_dtype = torch.bfloat16
+    cfg.model.virtual_pipeline_model_parallel_size = 5
+    cfg.model.context_parallel_size = 2
+    cfg.model.sequence_parallel = True
+    cfg.model.seq_length = 8192
+    cfg.train.global_batch_size = 512
+    cfg.train.micro_batch_size = 1
+    cfg.model.recompute_granularity = None
+    # cfg.mixed_precision.fp8_recipe = "tensorwise"
+    cfg.ddp.overlap_grad_reduce = True
+    cfg.ddp.overlap_param_gather = True
+    cfg.ddp.use_distributed_optimizer = True
+    cfg.ddp.use_megatron_fsdp = False
+    cfg.ddp.grad_reduce_in_fp32 = True
+'''
+
+
+def test_a_recipe_has_the_words_that_it_means():
+    plan = read_bridge(RECIPE, "file")
+    assert plan.words == (
+        "tp=4,cp=2,pp=4,microbatch_size=1,zero=1,gradients=fp32,schedule=interleaved:5"
+    )
+    assert (plan.batch, plan.sp, plan.overlap) == (512, True, ("gradients", "parameters"))
+    assert plan.with_dp(32, "file").dp == 1
+
+
+def test_overrides_have_one_key_a_line_and_come_back():
+    plan = LaunchPlan(dp=None, tp=2, pp=2, layers=(3, 5), microbatch_size=1, batch=8, zero=1,
+                      recompute="block:2", precision="bf16-master", gradients="same",
+                      optimizer="adamw")  # fmt: skip
+    text = write_bridge(plan, ["a plan"])
+    assert "model.pipeline_model_parallel_layout=Et*3|t*5L" in text.splitlines()
+    assert "ddp.use_distributed_optimizer=true" in text.splitlines()
+    assert read_bridge(text, "file") == plan
+
+
+def test_what_contradicts_is_one_line():
+    with pytest.raises(FormatError, match=r"train.micro_batch_size: '2': was '1' before"):
+        read_bridge(RECIPE + "    cfg.train.micro_batch_size = 2\n", "file")
+    with pytest.raises(FormatError, match="has no key such as"):
+        read_bridge("x = 1\n", "file")

@@ -1,0 +1,125 @@
+"""torchtitan: its configurations have the words that they mean, read as text."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.torchtitan import MODELS, modules_of, read_torchtitan, write_torchtitan
+
+# From `models/llama3/config_registry.py` and `torchtitan_recipes/tests/features.py` of b5bcd76c.
+REGISTRY = """
+from torchtitan.trainer import Trainer
+
+
+def llama3_debugmodel() -> Trainer.Config:
+    model_spec = model_registry("debugmodel")
+    return Trainer.Config(
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=8e-4),
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=8 * 2048,
+            max_context_length=2048,
+            steps=10,
+        ),
+        parallelism=ParallelismConfig(pipeline_parallel_schedule="Interleaved1F1B"),
+        activation_checkpoint=SelectiveAC.Config(),
+    )
+
+
+def llama3_debugmodel_pp2_custom_csv() -> Trainer.Config:
+    config = llama3_debugmodel()
+    config.parallelism.pipeline_parallel_degree = 2
+    config.parallelism.num_pp_microbatches = 8
+    config.parallelism.pipeline_parallel_schedule = "PipelineScheduleMulti"
+    config.parallelism.pipeline_parallel_schedule_csv = (
+        "./tests/assets/custom_schedule.csv"
+    )
+    config.activation_checkpoint = FullAC.Config()
+    config.training.num_tokens_per_microbatch_per_dp_rank = 2048
+    config.training.disable_cuda_graphs = True
+    return config
+
+
+def llama3_70b() -> Trainer.Config:
+    model_spec = model_registry("70B")
+    return Trainer.Config(
+        model_spec=model_spec,
+        optimizer=default_adamw(lr=1.5e-4),
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=8 * 8192,
+            max_context_length=8192,
+            steps=1000,
+        ),
+        parallelism=ParallelismConfig(
+            tensor_parallel_degree=8,
+        ),
+        activation_checkpoint=FullAC.Config(),
+    )
+"""
+
+
+def test_its_70b_has_the_words_that_it_means():
+    plan = read_torchtitan(REGISTRY, "file:llama3_70b")
+    assert plan.words.replace("gradients=fp32,", "") == (
+        "tp=8,microbatch_size=8,zero=3,recompute=full"
+    )
+    assert plan.sp
+    assert plan.sizes == MODELS["llama3_70b"][1]
+
+
+def test_a_list_of_actions_has_two_stages_a_rank():
+    plan = read_torchtitan(REGISTRY, "file:llama3_debugmodel_pp2_custom_csv")
+    assert (plan.pp, plan.chunks, plan.recompute, plan.microbatch_size) == (2, 2, "full", 1)
+    assert plan.layers == (1, 2, 2, 1)  # 6 layers and two ends over four stages
+    assert plan.notes == ("schedule PipelineScheduleMulti: priced as 1f1b",)
+
+
+def test_it_begins_with_what_torchtitan_has():
+    text = "from torchtitan.models.llama3.config_registry import llama3_70b\ndef mine():\n" \
+           "    config = llama3_70b()\n    config.parallelism.tensor_parallel_degree = 4\n" \
+           "    return config\n"  # fmt: skip
+    plan = read_torchtitan(text, "file")
+    assert (plan.tp, plan.recompute, plan.microbatch_size) == (4, "full", 8)
+
+
+def test_stages_are_listed_by_their_modules():
+    assert modules_of([1, 0, 2]) == [
+        ["tok_embeddings", "layers.0"], [], ["layers.1", "layers.2", "norm", "lm_head"],
+    ]  # fmt: skip
+
+
+def test_what_is_written_is_a_module_that_sets_literals_and_calls_nothing_else():
+    plan = LaunchPlan(dp=2, tp=2, pp=2, layers=(15, 17), microbatch_size=1, batch=16, zero=3,
+                      recompute="full", precision="bf16-mixed", gradients="fp32", optimizer="adamw",
+                      sizes=MODELS["llama3_8b"][1])  # fmt: skip
+    text = write_torchtitan(plan, ['a """plan""" \\'])
+    called = [n.func for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    assert sorted(ast.unparse(x) for x in called) == ["FullAC.Config", "llama3_8b"]
+    assert read_torchtitan(text, "file") == plan
+    assert "config.training.disable_cuda_graphs = True" in text
+
+
+def test_other_sizes_have_no_file():
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, sizes=ModelSizes(2, 64, 4, 4, 96, 32, 128))
+    with pytest.raises(InfeasibleError, match="no Llama 3 of these sizes"):
+        write_torchtitan(plan, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def f(", "not Python"),
+        (REGISTRY, "say which function"),
+        ("x = 1", "it has none"),
+        ("def f():\n    c.training.num_tokens_per_microbatch_per_dp_rank = 100\n", "no multiple"),
+        ("def f():\n    c.parallelism.pipeline_parallel_degree = -2\n", "whole number"),
+    ],
+)
+def test_what_is_wrong_is_one_line(text, told):
+    with pytest.raises(FormatError, match=told) as caught:
+        read_torchtitan(text, "file")
+    assert "\n" not in str(caught.value)
