@@ -77,7 +77,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     ran = False if row["peak_mem_gb"] == "OOM" else True if peak or seconds else None
     return Outcome(
         f"{hidden}x{layers:g}, {heads:g} heads, {gpus} GPUs, batch {batch}", f"{hidden} wide",
-        str(words), price(own, words), seconds if line > BLOCKING else None, None,
+        own, words, price(own, words), seconds if line > BLOCKING else None, None,
         peak * GIBIBYTE if peak else None, ran, True, words.microbatches(batch),
     )  # fmt: skip
 

@@ -59,6 +59,6 @@ def outcome(row: dict[str, str]) -> Outcome:
     )  # fmt: skip
     question = f"{row['model']}, {gpus} {kind}, {row['seq']} tokens"
     return Outcome(
-        question, row["model"], str(words), price(own, words), float(row["step_seconds"]),
+        question, row["model"], own, words, price(own, words), float(row["step_seconds"]),
         ran=True, microbatches=int(row["grad_accum"]),
     )  # fmt: skip

@@ -23,6 +23,8 @@ import numpy as np
 from benchmarks.studies.plans.runs import Run, questions, regret, summary
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.pricing import PlanAnswer
+from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.words import GivenWords
 
 NEAR, RANKED, CHOSEN, LATE = 1.3, 8, 5, 0.7
 LIMIT = (50.0, 110.0)
@@ -36,7 +38,8 @@ class Outcome:
     Attributes:
         question: what it is an answer to.
         model: whose sizes; left out together.
-        plan: in words.
+        setting: what its plan is priced on.
+        plan: its words.
         answer: what is predicted.
         seconds: published of a step; None where there are none that can be relied on.
         state: published bytes of state; None where there are none.
@@ -51,7 +54,8 @@ class Outcome:
 
     question: str
     model: str
-    plan: str
+    setting: Setting
+    plan: GivenWords
     answer: PlanAnswer
     seconds: float | None = None
     state: float | None = None
@@ -131,7 +135,7 @@ def near_best(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def choices(outcomes: Sequence[Outcome]) -> tuple[float, float, float, int]:
     """Mean rank correlation, regret of the pick, of the best of three, questions of regret."""
     runs = [
-        Run(o.question, o.plan, o.answer.step_time or 0.0, o.seconds or 0.0)
+        Run(o.question, str(o.plan), o.answer.step_time or 0.0, o.seconds or 0.0)
         for o in timed(outcomes)
     ]
     several = [own for own in questions(runs).values() if len(own) >= CHOSEN]
@@ -149,8 +153,9 @@ def fitting(outcomes: Sequence[Outcome]) -> tuple[float, float, int, float, floa
     what did not."""
     own = [o for o in outcomes if o.ran is not None and o.answer.fits is not None]
     right = np.array([((o.answer.fits or 0.0) >= 0.5) == o.ran for o in own], dtype=float)
-    near = np.array([LIMIT[0] < (o.answer.peak or 0.0) / GIBIBYTE < LIMIT[1] for o in own])
-    ran = np.array([bool(o.ran) for o in own])
+    peaks = np.array([o.answer.peak or 0.0 for o in own]) / GIBIBYTE
+    near = (LIMIT[0] < peaks) & (peaks < LIMIT[1])
+    ran = np.array([bool(o.ran) for o in own], dtype=bool)
 
     def part(chosen: np.ndarray) -> float:
         return float(right[chosen].mean()) if len(own) and chosen.any() else float("nan")

@@ -68,6 +68,6 @@ def outcome(row: dict[str, Any]) -> Outcome | None:
     held = [rank["max_allocated_mb"] for rank in row.get("peak_memory_by_rank_mb", {}).values()]
     answer = price(own, words)
     return Outcome(
-        case, model, str(words), answer, float(row["real_ms"]) / 1e3, None,
+        case, model, own, words, answer, float(row["real_ms"]) / 1e3, None,
         max(held) * MEGA if held else None, True, True, count, predicted_peak=answer.allocated,
     )  # fmt: skip

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.studies.published import bigscience, foundry, simumax, ultrascale
+from benchmarks.studies.published import bigscience, foundry, golden, simumax, ultrascale
+from benchmarks.studies.published.left_out import MOVED, interval, left_out
 from benchmarks.studies.published.outcomes import (
     Outcome,
     byte_errors,
@@ -28,6 +29,7 @@ SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
     foundry.FOLDER: ("pytorch", foundry.outcomes),
     bigscience.FOLDER: ("megatron-deepspeed", bigscience.outcomes),
     simumax.FOLDER: ("megatron-lm", simumax.outcomes),
+    golden.FOLDER: ("megatron-lm", golden.outcomes),
 }
 HEADS = (
     "set", "framework", "rows", "error", "median", "bias", "near-best", "any cluster", "rank",
@@ -43,7 +45,8 @@ def study_published(
 
     Args:
         data: a folder with a folder for each set, each with its rows as their source has them.
-        output: folder for `published.md`; nothing is written without one.
+        output: folder for `published.md`, with what is predicted of each model size that a fit does
+            not see, a minute of one core more; nothing is written without one.
         progress: called with a line before each set.
 
     Raises:
@@ -60,7 +63,9 @@ def study_published(
         found[name] = read(folder)
     if output is not None:
         Path(output).mkdir(parents=True, exist_ok=True)
-        write_text(Path(output) / "published.md", "\n".join(page(found)))
+        progress("study published: fitted without each model size in turn")
+        lines = [*page(found), *left_out_lines(found)]
+        write_text(Path(output) / "published.md", "\n".join(lines) + "\n")
     return found
 
 
@@ -75,11 +80,12 @@ def cells(name: str, framework: str, outcomes: Sequence[Outcome]) -> tuple[str, 
     rank, pick, three, asked = choices([o for o in outcomes if not o.late])
     right, near, _, _, _ = fitting(outcomes)
     state, peak = byte_errors(outcomes)
+    ranked = "–" if np.isnan(rank) else f"{rank:.2f}"
     bias = float(np.median(errors)) if errors else float("nan")
     return (
         name, framework, str(len(own)), _percent(mean(errors)), _percent(median(errors)),
         _percent(bias), _percent(mean([o.error for o in near_best(outcomes)])),
-        _percent(mean([o.error for o in own if o.alike])), f"{rank:.2f}", _percent(pick),
+        _percent(mean([o.error for o in own if o.alike])), ranked, _percent(pick),
         _percent(three), str(asked), _percent(right), _percent(near), _percent(mean(state)),
         _percent(mean(peak)), _percent(median(peak)), _percent(coverage(outcomes), 0),
     )  # fmt: skip
@@ -88,6 +94,21 @@ def cells(name: str, framework: str, outcomes: Sequence[Outcome]) -> tuple[str, 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return [f"| {' | '.join(line)} |" for line in (HEADS, ["---"] * len(HEADS), *rows)]
+
+
+def left_out_lines(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
+    """Sets whose constants are fitted again without each model in turn, and their intervals."""
+    yield "\n## Each model size left out of the fit in turn\n"
+    again = {
+        name: left_out(name, own)
+        for name, own in found.items()
+        if name in MOVED and len({o.model for o in timed(own)}) > 1
+    }
+    yield from table([cells(name, SETS[name][0], own) for name, own in again.items()])
+    yield ""
+    for name, own in again.items():
+        low, high = interval(own)
+        yield f"{name}: four in five took {low:.3f} to {high:.3f} of the predicted seconds."
 
 
 def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     alike = plain is not None and (answer.step_time or plain) <= plain * (1 + ALIKE)
     state, peak = number(row["Mem Alloc (GB)"]), number(row["Mem Res (GB)"])
     return Outcome(
-        f"{row['num_params']} B, {int(nodes)} servers", f"{hidden} wide", str(words), answer,
+        f"{row['num_params']} B, {int(nodes)} servers", f"{hidden} wide", own, words, answer,
         seconds, state * GIBIBYTE if ran and state else None,
         peak * GIBIBYTE if ran and peak else None, ran, alike, count, _counter(own, words, answer),
     )  # fmt: skip

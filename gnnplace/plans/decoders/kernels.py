@@ -10,7 +10,7 @@ share of it. Rates, factors and the share stand with their sources in `gnnplace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,40 +24,27 @@ from gnnplace.problem.cluster.gpus import figures, known_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
+WIDE = 128  # width of a head at which attention's rates are told
 PRODUCTS = "products"  # attention in products and one kernel of scale, mask and softmax
 Shape = tuple[int, int, int]
 """Rows, columns and the summed length of a product."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Kernels:
     """What kernels take on a kind of GPU, in half precision.
 
     Attributes:
         kind: of the GPU, by its own name.
         attention: the name of the library's rates, such as "flash".
-        clock: a factor of products that a framework's cluster owns, beside the hardware's.
-
-    Raises:
-        InputError: the GPU has no constants of a step.
+        rates: by name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
+            "half" and "head" of attention, "products_bytes".
     """
 
     kind: str
-    attention: str = "flash"
-    clock: float = 1.0
+    attention: str
+    rates: Mapping[str, float]
     _known: dict[tuple[Shape, float], float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.kind = known_kind(self.kind) or self.kind
-        if self.kind not in GPUS:
-            raise InputError(
-                f"device kind {self.kind!r}: no constants of a decoder's step are known; use one "
-                f"of {', '.join(GPUS)}, or give a plan in words without --framework"
-            )
-        self._products = hardware().of("products", self.kind) * self.clock
-        share = hardware()["stream"]
-        self.bandwidth = figures(self.kind).bandwidth * share
-        self.launch = hardware()["launch"]
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
         """Seconds of products one after the other; of so many of each at once, if it is told."""
@@ -71,7 +58,7 @@ class Kernels:
             rows = Rows(op, dtype, np.stack([many, m, n, k, none], axis=1), moved, none)
             seconds = predict(rows, self.kind, shipped()).seconds
             self._known.update(zip(missing, seconds.tolist(), strict=True))
-        return self._products * sum(self._known[key] for key in keys)
+        return self.rates["products"] * sum(self._known[key] for key in keys)
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
         """Seconds of causal attention forward; backward takes 2.5 times the operations.
@@ -82,18 +69,41 @@ class Kernels:
             width: of all heads of queries.
             head_size: of one of them.
         """
-        own = library()
         if self.attention == PRODUCTS:
             scores = tokens * width / head_size * length
             rows = scores / length**2
             wide = self.products([(length, length, head_size)], rows)
             narrow = self.products([(length, head_size, length)], rows)
-            return wide + narrow + self.stream(own["products_bytes"] * scores)
-        narrow = min(1.0, head_size / 128) ** own[f"{self.attention}_head"]
-        rate = own.of(f"{self.attention}_rate", self.kind) * narrow
-        half = own.of(f"{self.attention}_half", self.kind)
-        return 2.0 * tokens * length * width / (rate * length / (length + half))
+            return wide + narrow + self.stream(self.rates["products_bytes"] * scores)
+        rate = self.rates["rate"] * min(1.0, head_size / WIDE) ** self.rates["head"]
+        return 2.0 * tokens * width * (length + self.rates["half"]) / rate
 
     def stream(self, size: float) -> float:
         """Seconds in which so many bytes pass the memory in a step."""
-        return size / self.bandwidth
+        return size / (figures(self.kind).bandwidth * self.rates["stream"])
+
+
+def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
+    """What kernels take on a kind of GPU.
+
+    Args:
+        kind: of the GPU, by any of its names.
+        attention: the name of the library's rates; "products" has none.
+        clock: a factor of products that a framework's cluster owns, beside the hardware's.
+
+    Raises:
+        InputError: the GPU has no constants of a step.
+    """
+    kind = known_kind(kind) or kind
+    if kind not in GPUS:
+        raise InputError(
+            f"device kind {kind!r}: no constants of a decoder's step are known; use one of "
+            f"{', '.join(GPUS)}, or give a plan in words without --framework"
+        )
+    own, rates = hardware(), library()
+    found = {name: own[name] for name in ("stream", "launch")}
+    found["products"] = own.of("products", kind) * clock
+    found["products_bytes"] = rates["products_bytes"]
+    if attention != PRODUCTS:
+        found |= {name: rates.of(f"{attention}_{name}", kind) for name in ("rate", "half", "head")}
+    return Kernels(kind, attention, found)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
-from gnnplace.costs.frameworks.constants import hardware
 from gnnplace.plans.decoders.kernels import Shape
 from gnnplace.plans.decoders.setting import Setting
 
@@ -44,9 +43,10 @@ class Passes:
     attention: float = 0.0
 
 
-def hidden(exchange: float, work: float) -> float:
+def hidden(setting: Setting, exchange: float, work: float) -> float:
     """Seconds that an exchange adds to the work that it runs under."""
-    return max(0.0, exchange - work) + hardware()["overlap"] * min(exchange, work)
+    shorter = min(exchange, work)
+    return max(0.0, exchange - work) + setting.network.rates["overlap"] * shorter
 
 
 @lru_cache(maxsize=4096)
@@ -69,9 +69,11 @@ def layer_passes(setting: Setting, tokens: int, shards: int, context: int, split
     attend = kernels.attend(tokens, d.length, width, d.head_size)
     passed = _bytes(setting, tokens, shards)
     launches = LAUNCHES[d.gated]
-    front = sum(forward) + attend + kernels.stream(passed[0]) + launches[0] * kernels.launch
+    front = (
+        sum(forward) + attend + kernels.stream(passed[0]) + launches[0] * kernels.rates["launch"]
+    )
     back = sum(inner) + sum(weights) + setting.constants["attention_backward"] * attend
-    back += kernels.stream(passed[1]) + launches[1] * kernels.launch
+    back += kernels.stream(passed[1]) + launches[1] * kernels.rates["launch"]
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
     early = setting.constants["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
@@ -124,13 +126,13 @@ def _exchanges(
     forward, inner, weights = products
     wide, narrow = (0, 2), (1, 3)
     if setting.constants["hides_gathers"]:
-        front = sum(hidden(gather, forward[k] / shards) for k in wide) + 2 * scatter
-        back = sum(hidden(gather, inner[k] / shards) for k in narrow)
+        front = sum(hidden(setting, gather, forward[k] / shards) for k in wide) + 2 * scatter
+        back = sum(hidden(setting, gather, inner[k] / shards) for k in narrow)
     else:
         front, back = 2 * (gather + scatter), 2 * gather
     if setting.constants["hides_backward"]:
         return front, back + sum(
-            hidden(gather, inner[k]) + hidden(scatter, weights[k]) for k in wide
+            hidden(setting, gather, inner[k]) + hidden(setting, scatter, weights[k]) for k in wide
         )
     return front, back + 2 * (gather + scatter)
 
@@ -145,7 +147,7 @@ def _around(
     size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
     members = max(1, min(context, network.each // shards))
     once = network.exchange(ALL_GATHER, context, size, members)
-    return hidden(once, attend), hidden(2 * once, 2.5 * attend)
+    return hidden(setting, once, attend), hidden(setting, 2 * once, 2.5 * attend)
 
 
 @lru_cache(maxsize=4096)
@@ -167,7 +169,7 @@ def head_passes(setting: Setting, tokens: int, shards: int, split: bool) -> Pass
             gather = network.exchange(ALL_GATHER, shards, size, members)
             scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
             front += gather
-            back += hidden(gather, inner) + hidden(scatter, weights)
+            back += hidden(setting, gather, inner) + hidden(setting, scatter, weights)
         else:
             back += network.reduce(shards, size, members)
     return Passes(front, back)

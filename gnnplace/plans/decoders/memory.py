@@ -5,10 +5,10 @@ p, g and o bytes of a parameter, its gradient and what the optimizer keeps (floa
 of half-precision ones), z replicas that ZeRO parts over, and DDP's buckets where a framework has
 them beside its own gradients. What a layer keeps for its backward pass is counted by kinds of
 operations (inputs of products, of norms and of gates, queries, keys, values and results of fused
-attention, 4 bytes a head of its sums; Korthikanti et al., 2022, arXiv 2205.05198), over t where
-tokens are split; recomputation keeps a layer's input and one layer's all while it is computed
-again. The last rank has the logits besides. The allocator's fragmentation is a factor of what comes
-and goes; a context of its own a device.
+attention, 4 bytes a head of its sums, or 5 a score where attention is products; Korthikanti et al.,
+2022, arXiv 2205.05198), over t where tokens are split; recomputation keeps a layer's input and one
+layer's all while it is computed again. The last rank has the logits besides. The allocator's
+fragmentation is a factor of what comes and goes; a context of its own a device.
 
 Sharded parameters (FSDP) are whole for the root and for `blocks` layers in flight, the peak is at
 the loss or in the last layer's backward pass.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
+from gnnplace.plans.decoders.kernels import PRODUCTS
 from gnnplace.plans.decoders.setting import Setting, state_per_parameter
 from gnnplace.plans.decoders.step import Cut, tokens_of
 from gnnplace.plans.decoders.words import GivenWords
@@ -73,13 +74,16 @@ def _kept(setting: Setting, words: GivenWords) -> tuple[float, float]:
     d, own = setting.decoder, setting.constants
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
     parts = words.tp if split else 1
+    scores = 5.0 * d.heads * d.length / words.tp if setting.kernels.attention == PRODUCTS else 0.0
+    if words.recompute == "selective":
+        scores = 0.0
     if d.gated:
         stream = 12.0 * d.hidden / parts
         inside = (4 * d.keys + 8 * d.feed_forward + 4 * d.heads) / words.tp
     else:
         stream = own["plain_kept_stream"] * d.hidden / parts
         inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / words.tp
-    return tokens * (stream + inside), 2.0 * tokens * d.hidden / parts
+    return tokens * (stream + inside + scores), 2.0 * tokens * d.hidden / parts
 
 
 def _in_flight(words: GivenWords, count: int) -> FloatArray:
@@ -139,7 +143,7 @@ def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
         updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / count)
     context = own["context"] * GIBIBYTE
     flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
-    allocated = np.maximum(state + moving, updating)
+    allocated = np.maximum(state + moving, updating) + own["workspace"]
     return RankBytes(state, allocated, np.maximum(state + flying, updating) + context)
 
 

@@ -14,7 +14,7 @@ from gnnplace.costs.frameworks.constants import (
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import Decoder
-from gnnplace.plans.decoders.kernels import Kernels
+from gnnplace.plans.decoders.kernels import Kernels, kernels_of
 from gnnplace.plans.decoders.network import Network, network_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
@@ -41,6 +41,7 @@ TRAITS: dict[str, Traits] = {
 and schedules they have, which exchanges of replicas they hide, which attention the published runs
 of them had (their sources, November 2026): PyTorch's FSDP that of triton of 2023; for a newer one
 name the environment `flash-attention`."""
+KERNELS = ("flash", "products")  # of attention, which environments name
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 
@@ -119,16 +120,15 @@ def setting_of(
             f"{cluster.name!r} has devices of several kinds, {', '.join(cluster.kinds)}; a plan's "
             "devices are alike"
         )
-    newer = checks is not None and "flash" in checks.constants
-    kernels = Kernels(
-        cluster.kinds[0], "flash" if newer else TRAITS[name]["attention"], own["clock"]
-    )
+    kernel = None if checks is None else next((n for n in KERNELS if n in checks.constants), None)
+    attention = kernel or TRAITS[name]["attention"]
+    kernels = kernels_of(cluster.kinds[0], attention, own["clock"])
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
         memory = nominal * own["driver_bytes"]
     return Setting(
-        decoder, cluster, name, own, None if newer else checks, precision, optimizer, kernels,
+        decoder, cluster, name, own, None if kernel else checks, precision, optimizer, kernels,
         network_of(cluster, own), memory,
     )  # fmt: skip
 

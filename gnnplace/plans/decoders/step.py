@@ -143,7 +143,7 @@ def _sharded(setting: Setting, words: GivenWords, layer: Passes) -> tuple[Passes
     late = scatter + (gather if words.zero == 3 else 0.0)
 
     def over(work: float, exchange: float) -> float:
-        return work + hidden(exchange, work)
+        return work + hidden(setting, exchange, work)
 
     rank = 1.0 / words.pp
     again = over(layer.backward + layer.again, late) - over(layer.backward, late)
@@ -230,7 +230,7 @@ def _in_buckets(
     once = setting.network.reduce(words.dp * words.cp, size, members)
     if setting.checks is not None:
         once = max(once, setting.checks["check"] * words.dp)
-    return hidden(buckets * once, own["hides_reduce"] * backward)
+    return hidden(setting, buckets * once, own["hides_reduce"] * backward)
 
 
 def _at_end(setting: Setting, words: GivenWords, parameters: float, members: int) -> float:

@@ -19,6 +19,7 @@ from benchmarks.studies.published.outcomes import (
 from benchmarks.studies.published.study import study_published
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.pricing import PlanAnswer
+from gnnplace.plans.decoders.words import GivenWords
 
 # mosaicml/llm-foundry (Apache-2.0, 8c8dd48), two rows of its table.
 FOUNDRY = """\
@@ -33,7 +34,7 @@ H100,h100_80gb,8,1b,2048,24,16,50368,8192,2048,14,1,112,amp_fp8,FULL_SHARD,False
 def outcome(predicted: float, published: float, **more: object) -> Outcome:
     """A row of one question."""
     answer = PlanAnswer(predicted, 0.9 * predicted, 1.1 * predicted, fits=0.9, peak=60 * 2.0**30)
-    return Outcome("q", "m", f"{published}", answer, published, **more)  # type: ignore[arg-type]
+    return Outcome("q", "m", None, GivenWords(), answer, published, **more)  # type: ignore[arg-type]
 
 
 def test_regret_is_what_the_pick_takes_over_the_best():

@@ -1,0 +1,100 @@
+"""Bytes of Megatron-LM's functional tests, exact to the byte (NVIDIA/Megatron-LM, BSD-3-Clause).
+
+Dense GPTs whose plan divides the eight GPUs of a run. `allocated_bytes.all.current` is the state of
+the last rank between steps, `allocated_bytes.all.peak` its peak. Times of these small models are
+launches and logging, and not predicted.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from benchmarks.studies.published.outcomes import Outcome, number, read_rows
+from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.memory import bytes_of
+from gnnplace.plans.decoders.pricing import price
+from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.step import cut_of
+from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.problem.cluster.presets import preset
+
+FOLDER = "megatron-lm-golden"
+VOCABULARY, MULTIPLE = 50257, 128
+LOCAL = {"local": "unfused"}  # implementations of layers whose attention is products
+OTHER = ("fp8-format", "num-experts", "encoder-num-layers", "use-megatron-fsdp", "optimizer",
+         "multi-latent-attention", "hybrid-layer-pattern", "grad-reduce-in-bf16", "spec",
+         "cuda-graph-impl", "mtp-num-layers", "decoder-first-pipeline-num-layers",
+         "pipeline-model-parallel-layout", "main-grads-dtype",
+         "num-distributed-optimizer-instances", "exp-avg-dtype")  # fmt: skip
+"""Arguments of runs that are no dense GPT in half precision with Adam over equal stages."""
+
+
+@cache
+def setting(
+    sizes: tuple[int, ...], gated: bool, tied: bool, positions: int, half: str, unfused: bool
+) -> Setting:
+    """A model of the tests; sizes are width, layers, heads, heads of keys, feed-forward, words and
+    length."""
+    hidden, layers, heads, kv_heads, inside, words, length = sizes
+    decoder = Decoder(
+        f"GPT {hidden}x{layers}", hidden, layers, heads, kv_heads, hidden // heads, inside, gated,
+        words, tied, length, positions=positions,
+    )  # fmt: skip
+    return setting_of(
+        decoder, preset("nvswitch-a100-80-8"), framework_name="megatron-lm", precision=half,
+        optimizer="adam", environment_name="unfused-attention" if unfused else None,
+    )  # fmt: skip
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """Every dense GPT's row that is no copy of another."""
+    rows = read_rows(folder / FOLDER / "runs.csv.gz")
+    return [o for row in rows if not row["copy_of"] and (o := outcome(row)) is not None]
+
+
+def outcome(row: dict[str, str]) -> Outcome | None:
+    """A row; None where its model or its plan is of another kind."""
+    if not row["case"].startswith("gpt/") or any(row.get(name) for name in OTHER):
+        return None
+
+    def count(name: str, otherwise: int = 1) -> int:
+        return int(number(row.get(name, "")) or otherwise)
+
+    tp, pp, cp = (count(f"{n}-model-parallel-size") for n in ("tensor", "pipeline", "context"))
+    cp = count("context-parallel-size")
+    dp = count("dp_derived", 0)
+    if not dp or row["num-layers"] == "":
+        return None
+    hidden, heads, layers = count("hidden-size"), count("num-attention-heads"), count("num-layers")
+    pad = MULTIPLE * tp
+    sizes = (
+        hidden, layers, heads, count("num-query-groups", heads),
+        count("ffn-hidden-size", 4 * hidden), -(-VOCABULARY // pad) * pad, count("seq-length"),
+    )  # fmt: skip
+    rotary = row.get("position-embedding-type") == "rope"
+    tied = row.get("untie-embeddings-and-output-weights") != "True"
+    own = setting(
+        sizes, row.get("swiglu") == "True", tied,
+        0 if rotary else count("max-position-embeddings"),
+        "bf16-master" if row.get("bf16") == "True" else "16-master",
+        "unfused" in (row.get("attention-backend"), LOCAL.get(row.get("transformer-impl", ""))),
+    )  # fmt: skip
+    chunk = count("num-layers-per-virtual-pipeline-stage", 0)
+    words = GivenWords(
+        dp=dp, tp=tp, pp=pp, cp=cp, microbatch_size=count("micro-batch-size"),
+        batch=count("global-batch-size"), zero=int(row["use-distributed-optimizer"] == "True"),
+        sp="on" if row.get("sequence-parallel") == "True" else "off",
+        recompute="full" if row.get("recompute-granularity") == "full" else "none",
+        schedule=f"interleaved:{layers // pp // chunk}" if chunk and pp > 1 else "1f1b",
+    )  # fmt: skip
+    answer = price(own, words)
+    if answer.step_time is None:
+        return None
+    held = bytes_of(own, words, cut_of(own, words))
+    return Outcome(
+        row["case"], "fp16" if "bf16" not in row or row["bf16"] != "True" else "bf16", own, words,
+        answer, None, number(row["mem_allocated"]), number(row["mem_max_allocated"]),
+        predicted_state=float(held.state[-1]) + own.constants["workspace"],
+        predicted_peak=float(held.allocated[-1]),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Constants fitted again with each model size left out in turn: what is predicted of what is new.
+
+Least squares of log errors, of rows that are far off no more than in proportion (soft L1), over the
+constants that a set may move (`MOVED`); the others, the hardware's above all where a framework is
+fitted, stay as they ship. A row is then predicted by constants that no row of its model touched.
+What is found is also where the shipped intervals come from: the tenth and the ninetieth percentile
+of published over predicted seconds of rows so predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks.studies.published.outcomes import Outcome, timed
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.frameworks.constants import ConstantSet
+from gnnplace.plans.decoders.pricing import price
+from gnnplace.plans.decoders.setting import Setting
+
+MOVED: Mapping[str, tuple[str, ...]] = {
+    "ultrascale-playbook": (
+        "host_layer", "host_layer_shards", "card_gather", "card_reduce", "ring_latency",
+        "tree_latency", "host_update", "check", "gathers_layer",
+    ),
+    "llm-foundry": ("products", "rate", "stream"),
+    "bigscience": ("products",),
+    "simumax": ("products",),
+}  # fmt: skip
+"""By set; each is moved by a factor, `products` and `rate` of every kind of GPU by its own."""
+BY_KIND = ("products", "rate")
+SOFT = 0.1  # log error from which rows count in proportion
+
+
+def varied(setting: Setting, factors: Mapping[str, float]) -> Setting:
+    """A setting whose constants are multiplied.
+
+    Args:
+        setting: as it ships.
+        factors: by a constant's name, `products.KIND` of one kind of GPU alone.
+    """
+
+    def scaled(values: Mapping[str, float]) -> dict[str, float]:
+        kind = setting.kernels.kind
+        own = {name: factors.get(f"{name}.{kind}", factors.get(name, 1.0)) for name in values}
+        return {name: value * own[name] for name, value in values.items()}
+
+    def again(constants: ConstantSet) -> ConstantSet:
+        rows = {
+            name: replace(constant, value=constant.value * factors.get(name, 1.0))
+            for name, constant in constants.constants.items()
+        }
+        return ConstantSet(constants.owner, rows)
+
+    return replace(
+        setting,
+        constants=again(setting.constants),
+        checks=None if setting.checks is None else again(setting.checks),
+        kernels=replace(setting.kernels, rates=scaled(setting.kernels.rates)),
+        network=replace(setting.network, rates=scaled(setting.network.rates)),
+    )
+
+
+def priced_by(outcomes: Sequence[Outcome], factors: Mapping[str, float]) -> list[Outcome]:
+    """Rows priced again with constants multiplied."""
+    known = {id(o.setting): o.setting for o in outcomes}
+    own = {key: varied(setting, factors) for key, setting in known.items()}
+    return [replace(o, answer=price(own[id(o.setting)], o.plan)) for o in outcomes]
+
+
+def fitted(name: str, outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Factors of the constants that a set moves, by least squares over its rows.
+
+    Args:
+        name: of the set.
+        outcomes: rows that the fit may see; those with seconds count.
+    """
+    own = timed(outcomes)
+    kinds = sorted({o.setting.kernels.kind for o in own})
+    names = [
+        moved for base in MOVED[name]
+        for moved in ([f"{base}.{kind}" for kind in kinds] if base in BY_KIND else [base])
+    ]  # fmt: skip
+    seconds = np.array([o.seconds for o in own])
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        priced = priced_by(own, dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        return np.log(np.array([o.answer.step_time for o in priced]) / seconds)
+
+    found = least_squares(
+        residuals, np.zeros(len(names)), loss="soft_l1", f_scale=SOFT, diff_step=0.02, max_nfev=6
+    )
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+
+
+def left_out(name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Every row with seconds, predicted by constants fitted without its model."""
+    own = timed(outcomes)
+    found: list[Outcome] = []
+    for model in sorted({o.model for o in own}):
+        factors = fitted(name, [o for o in own if o.model != model])
+        found += priced_by([o for o in own if o.model == model], factors)
+    return found
+
+
+def interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Tenth and ninetieth percentile of published over predicted seconds."""
+    ratios = [1.0 / (1.0 + o.error) for o in timed(outcomes)]
+    low, high = np.quantile(ratios, (0.1, 0.9))
+    return float(low), float(high)
