@@ -176,7 +176,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
     if args.output is not None:
         write_text(args.output, priced.csv())
     if args.json:
-        print_json(priced.rows())
+        print_json(priced.rows() if args.given.endswith(".csv") else priced.answer())
     else:
         print_lines(*priced_lines(priced))
     return 0

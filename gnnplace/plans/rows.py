@@ -73,6 +73,11 @@ class PricedTable:
             for cells, answer in zip(self.table.cells, self.answers, strict=True)
         ]
 
+    def answer(self) -> dict[str, Any]:
+        """Of a table of one plan: what `plan --json` prints of any plan, and what a row has."""
+        (row,) = self.rows()
+        return row | {"interval": None if row["low"] is None else [row["low"], row["high"]]}
+
     def best_first(self) -> list[int]:
         """Numbers of rows, what is feasible first, the fastest first."""
 

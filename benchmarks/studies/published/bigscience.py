@@ -71,7 +71,6 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     words = GivenWords(
         dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch - batch % (dp * size),
         zero=int(row["zero"]), recompute="full", gradients="fp32" if late else "same",
-        layers=_layers(int(layers), pp, late),
     )  # fmt: skip
     peak, seconds = number(row["peak_mem_gb"]), number(row["sec_per_iter"])
     ran = False if row["peak_mem_gb"] == "OOM" else True if peak or seconds else None
@@ -80,14 +79,3 @@ def outcome(row: dict[str, str]) -> Outcome | None:
         own, words, price(own, words), seconds if line > BLOCKING else None, None,
         peak * GIBIBYTE if peak else None, ran, True, words.microbatches(batch),
     )  # fmt: skip
-
-
-def _layers(layers: int, stages: int, ends: bool) -> str:
-    """Equal stages; where the ends count as a layer each, one less in the first and the last."""
-    if ends and stages > 1 and (layers + 2) % stages == 0:
-        each = (layers + 2) // stages
-        return "+".join(str(each - (k in (0, stages - 1))) for k in range(stages))
-    if layers % stages:
-        few, more = divmod(layers, stages)
-        return "+".join(str(few + (k < more)) for k in range(stages))
-    return "equal"

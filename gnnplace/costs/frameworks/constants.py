@@ -5,8 +5,10 @@ clocks, bytes a second in a step, what hidden exchanges cost) holds for every fr
 framework owns (its host's floor, its sums of gradients, what it keeps) is fitted on rows of that
 framework alone, with the hardware's constants held. They stand in ``constants.json``::
 
-    {"hardware": {NAME: {"value", "unit", "source"}}, "library": {…},
+    {"hardware": {NAME: {"value", "unit", "source"}}, "library": {…}, "any": {NAME: …},
      "frameworks": {FRAMEWORK: {NAME: …}}, "environments": {ENVIRONMENT: {NAME: …}}}
+
+`any` has what holds for every framework that does not have its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from gnnplace.errors import InputError, suggestion
 
-HARDWARE, LIBRARY, FRAMEWORK, ENVIRONMENT = "hardware", "library", "framework", "environment"
+HARDWARE, LIBRARY, ANY = "hardware", "library", "any framework"
 DEFAULT_FRAMEWORK = "pytorch"
 
 
@@ -29,7 +31,7 @@ class Constant:
     """A number that predictions assume.
 
     Attributes:
-        owner: "hardware", "library", "framework NAME" or "environment NAME".
+        owner: "hardware", "library", "any framework", "framework NAME" or "environment NAME".
         name: what it is called in the data.
         value: in the unit.
         unit: such as "s" or "bytes a parameter"; a factor has "1".
@@ -95,12 +97,13 @@ def environment_names() -> tuple[str, ...]:
 
 
 def framework(name: str) -> ConstantSet:
-    """What a framework adds.
+    """What a framework adds, what holds for any among it.
 
     Raises:
         InputError: its constants are not known; those that are are listed.
     """
-    return _named("framework", name, _data()["frameworks"])
+    own = _named("framework", name, _data()["frameworks"])
+    return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
 
 
 def environment(name: str) -> ConstantSet:

@@ -30,7 +30,7 @@ TRAITS: dict[str, Traits] = {
     "megatron-lm": {"cut": "equal", "precision": "bf16-master", "gradients": "fp32",
                     "zeros": "01", "schedules": ("1f1b", "interleaved"), "hides": "none",
                     "attention": "flash"},
-    "megatron-deepspeed": {"cut": "equal", "precision": "bf16-master", "gradients": "same",
+    "megatron-deepspeed": {"cut": "even", "precision": "bf16-master", "gradients": "same",
                            "zeros": "01", "schedules": ("1f1b",), "hides": "none",
                            "attention": "products"},
     "torchtitan": {"cut": "ends", "precision": "bf16-mixed", "gradients": "fp32", "zeros": "03",

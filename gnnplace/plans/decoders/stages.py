@@ -1,7 +1,8 @@
 """Layers of a decoder by stage, as a framework cuts them where a plan does not say.
 
-* `equal`: as many layers each; refused where the stages do not divide them (Megatron-LM,
-  Megatron-DeepSpeed).
+* `equal`: as many layers each; refused where the stages do not divide them (Megatron-LM).
+* `even`: as many layers each; else with the ends as a layer each, where stages divide that; else
+  the first stages have one more (Megatron-DeepSpeed's `uniform` and `type:transformer|embedding`).
 * `cost` (nanotron): blocks in order (embedding, layers, norm, head, loss) have costs 4 h^2 + 3 h f
   a layer, v h the head, nothing else; a block stays on rank r until the sum *passes* (r + 1) / pp
   of all (nanotron, `src/nanotron/models/base.py`). Head and loss end together on the last.
@@ -24,7 +25,7 @@ def layers_of(decoder: Decoder, stages: int, words: str) -> tuple[int, ...]:
     Args:
         decoder: whose layers are cut.
         stages: how many there are; those of a rank's chunks, if it has several.
-        words: "equal", "cost", "ends", "least" or numbers such as "6+6+4".
+        words: "equal", "even", "cost", "ends", "least" or numbers such as "6+6+4".
 
     Raises:
         InputError: they cannot be cut so.
@@ -33,6 +34,8 @@ def layers_of(decoder: Decoder, stages: int, words: str) -> tuple[int, ...]:
         return _by_cost(decoder, stages)
     if words == "ends":
         return _with_ends(decoder.layers, stages)
+    if words == "even":
+        return _even(decoder.layers, stages)
     if words == "least":
         return _least(decoder, stages)
     if words == "equal":
@@ -76,6 +79,14 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
     if min(counts) < 0:
         raise InputError(f"{layers} layers with embedding and head cannot be cut over {stages}")
     return tuple(counts)
+
+
+def _even(layers: int, stages: int) -> tuple[int, ...]:
+    """Megatron-DeepSpeed's cut."""
+    if layers % stages and (layers + 2) % stages == 0:
+        return _with_ends(layers, stages)
+    each, more = divmod(layers, stages)
+    return tuple(each + (k < more) for k in range(stages))
 
 
 def _least(decoder: Decoder, stages: int) -> tuple[int, ...]:

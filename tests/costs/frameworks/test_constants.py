@@ -18,6 +18,7 @@ def test_every_constant_has_an_owner_a_unit_and_a_source():
         assert {c.owner for c in found} == {
             "hardware",
             "library",
+            "any framework",
             f"framework {name}",
             f"environment {environment_names()[0]}",
         }

@@ -43,6 +43,14 @@ def test_the_least_largest_stage_gives_the_head_room():
     assert largest(counts) == min(map(largest, every))
 
 
+def test_megatron_deepspeed_counts_the_ends_where_that_divides():
+    """BLOOM's 70 layers on 12 ranks: six each, with embedding and head as a layer."""
+    assert layers_of(decoder(layers=70), 12, "even") == (5, *[6] * 10, 5)
+    assert layers_of(decoder(layers=7), 3, "even") == (2, 3, 2)
+    assert layers_of(decoder(layers=10), 4, "even") == (2, 3, 3, 2)
+    assert layers_of(decoder(layers=11), 3, "even") == (4, 4, 3)
+
+
 def test_numbers_may_be_nothing_and_must_add_up():
     assert layers_of(decoder(layers=6), 4, "0+3+3+0") == (0, 3, 3, 0)
     with pytest.raises(InputError, match="4 numbers whose sum is the 6 layers"):
