@@ -42,7 +42,11 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan
+    from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
+    from gnnplace.plans.launch.registry import launcher_of_file as launcher_of_file
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
+    from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
+    from gnnplace.plans.launch.searching import search_launcher as search_launcher
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plans import JointPlan as JointPlan
     from gnnplace.plans.plans import compare_plans as compare_plans

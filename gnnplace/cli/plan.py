@@ -22,6 +22,8 @@ from gnnplace.cli.options import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.plans.launch.launch_plan import NAMES
+from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
 from gnnplace.report.tables import check_table, plan_rows, write_table
@@ -103,6 +105,12 @@ def add_arguments(parser: ArgumentParser) -> None:
             "What the machine adds to them: checked-collectives; none by default.",
         ),
         (
+            "--launcher",
+            str,
+            None,
+            f"Search what a launcher can run, at its framework's prices: {', '.join(NAMES)}.",
+        ),
+        (
             "--runnable",
             bool,
             False,
@@ -182,6 +190,41 @@ def _price(args: Namespace, headroom: str | float) -> int:
     return 0
 
 
+def _is_launched(args: Namespace) -> bool:
+    """Whether a launcher's plan is asked for, and no plan's file is to be written of it."""
+    if args.given is None:
+        return args.launcher is not None
+    words = "=" in args.given or args.given.endswith((".csv", ".json"))
+    return args.output is None and not words and gnnplace.is_launch_file(args.given)
+
+
+def _launched(args: Namespace) -> int:
+    """Searches what a launcher can run, or prices its file; writes the file for it."""
+    asked = {
+        "batch": args.batch, "framework": args.framework, "environment": args.environment,
+        "memory_limit": args.memory_limit,
+    }  # fmt: skip
+    if args.given is not None:
+        name = args.launcher or gnnplace.launcher_of_file(args.given)
+        plan = gnnplace.read_launch_file(args.given, name)
+        found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
+    else:
+        name = args.launcher
+        if args.what is None:
+            raise InputError("MODEL: is missing")
+        found = gnnplace.search_launcher(
+            args.what, name, args.cluster, precision=args.precision, optimizer=args.optimizer,
+            progress=say, **asked,
+        )  # fmt: skip
+    if args.output is not None:
+        write_text(args.output, launch_text(found, name, args.what, args.cluster))
+    if args.json:
+        print_json(launch_answer_data(found))
+    else:
+        print_lines(*launch_answer_lines(found, args.what or args.given, args.cluster, args.output))
+    return 0
+
+
 def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
     check_output(args.output)
@@ -190,6 +233,8 @@ def run(args: Namespace) -> int:
     check_output(args.table)
     check_table(args.table)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    if _is_launched(args):
+        return _launched(args)
     if is_priced_by_row(args.given, args.framework, args.environment):
         return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:

@@ -1,10 +1,15 @@
-"""What a launch file carries of a plan, in words."""
+"""What a launch file carries of a plan, and what a launcher's plan takes, in words."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from gnnplace.plans.launch.exporting import LaunchFile, loss_line
+from gnnplace.plans.launch.registry import launcher_of
+from gnnplace.plans.launch.searching import LaunchAnswer
 from gnnplace.plans.plan import Plan
-from gnnplace.report.units import seconds_text
+from gnnplace.report.units import bytes_text, seconds_text
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
@@ -23,3 +28,50 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
             f"{seconds_text(made.seconds)} as written"
         )
     return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
+
+
+def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: str) -> str:
+    """The launcher's file of a plan that was searched."""
+    answer = found.answer
+    lines = [
+        f"A plan of gnnplace for {launcher}: {model} on {cluster}.",
+        f"Predicted at {found.framework}'s prices: {answer.step_time or 0.0:.4g} s a step, "
+        f"{(answer.peak or 0.0) / 1e9:.3g} GB on the fullest device.",
+    ]
+    return launcher_of(launcher).write(found.plan, lines, found.gpus)
+
+
+def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
+    """What `gnnplace plan --launcher` prints as JSON."""
+    free = None if found.free is None else found.free.words
+    step = None if found.free_answer is None else found.free_answer.step_time
+    return {
+        "words": found.plan.words, "framework": found.framework, **asdict(found.answer),
+        "free": free, "free_step_time": step, "tried": found.tried, "told": list(found.told),
+    }  # fmt: skip
+
+
+def launch_answer_lines(
+    found: LaunchAnswer, model: str, cluster: str, path: str | None
+) -> list[str]:
+    """What `gnnplace plan --launcher` and `--given FILE` of a launcher print."""
+    answer = found.answer
+    if answer.step_time is None:
+        return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]
+    lines = [
+        f"{model} on {cluster}, as {found.framework} trains: {seconds_text(answer.step_time)} a "
+        f"step, predicted ({seconds_text(answer.low)} to {seconds_text(answer.high)} in four of "
+        f"five)",
+        f"  {found.plan.words}",
+        f"  {answer.tokens_per_second or 0.0:,.0f} tokens/s, {bytes_text(answer.peak or 0.0)} on "
+        f"the fullest device, which has them with a probability of {answer.fits or 0.0:.0%}",
+    ]
+    lines += [f"  {answer.reason}"] if answer.reason else []
+    if found.free_answer is not None and found.free is not None:
+        free = found.free_answer.step_time or answer.step_time
+        more = answer.step_time / free - 1
+        told = "no slower than" if more < 5e-4 else f"{more:.1%} slower than"
+        lines.append(f"  {told} the best of {found.tried} plans that fit, for whatever launcher: "
+                     f"{found.free.words}, {seconds_text(free)}")  # fmt: skip
+    lines += [f"  {line}" for line in found.told]
+    return [*lines, *([f"written to {path}"] if path else [])]

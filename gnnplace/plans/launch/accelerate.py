@@ -125,6 +125,11 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.recompute == FULL and plan.zero < 2 and plan.tp == plan.cp == 1:
         told = "is the script's where FSDP is off: model.gradient_checkpointing_enable()"
         yield f"recompute=full: {told}", plan
+    accumulated = plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
+    if plan.zero > 1 and accumulated:
+        told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
+        told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
+        yield told, plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if kind in ("true", "master") and half != "32":
         told = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"

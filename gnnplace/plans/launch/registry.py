@@ -106,9 +106,16 @@ def read_launch_file(path: str | Path, launcher: str | None = None) -> LaunchPla
         FormatError: the file cannot be read as such; names the place and the fault.
         InputError: there is no such launcher.
     """
-    plain = re.sub(r"(\.py):\w+$", r"\1", str(path))  # FILE.py:FUNCTION
-    text, source = launch_text(plain), str(path)
-    return launcher_of(launcher or launcher_told_by(text, source)).read(text, source)
+    return launcher_of(launcher or launcher_of_file(path)).read(launch_text(path), str(path))
+
+
+def launcher_of_file(path: str | Path) -> str:
+    """The name of the launcher that a file is for.
+
+    Raises:
+        FormatError: it cannot be read, or is none's.
+    """
+    return launcher_told_by(launch_text(path), str(path))
 
 
 def is_launch_file(path: str | Path) -> bool:
@@ -121,11 +128,12 @@ def is_launch_file(path: str | Path) -> bool:
 
 
 def launch_text(path: str | Path) -> str:
-    """The text of a launch file.
+    """The text of a launch file; of `FILE.py:FUNCTION` that of the file.
 
     Raises:
         FormatError: it cannot be read, or is too large to be one.
     """
+    path = re.sub(r"(\.py):\w+$", r"\1", str(path))
     try:
         size = Path(path).stat().st_size
     except OSError as error:

@@ -1,0 +1,248 @@
+"""What a launcher's file takes at its framework's prices, and the best plan that it can run.
+
+Decoders of text are priced from their sizes (`plans.decoders`), a plan in about a millisecond, so
+that the search is an enumeration: replicas, shards and stages whose product is the cluster's
+devices, micro-batches of powers of two, every ZeRO, recomputation and schedule that the framework
+has. What the launcher has to change (`nearest`) or cannot say is left out; the best of all beside
+it is the free plan, at the same prices.
+
+Complexity: O(factorizations of the devices x micro-batches x ZeRO x recomputation x schedules).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.decoders.decoder import Decoder, decoder_of
+from gnnplace.plans.decoders.pricing import PlanAnswer, price
+from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.words import words_in
+from gnnplace.plans.launch.importing import completed
+from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.problem.cluster import Cluster
+
+MOST_SHARDS = 64
+LARGEST = 64  # examples of a micro-batch
+SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("gpipe", 1))
+
+
+@dataclass(frozen=True)
+class LaunchAnswer:
+    """What a plan of a launcher takes.
+
+    Attributes:
+        plan: in the launcher's words.
+        answer: seconds, bytes, and whether it fits.
+        framework: whose times they are.
+        free: the best plan that any launcher could be told, at the same prices; None where a file
+            was priced and nothing searched.
+        free_answer: what that takes.
+        tried: plans that were priced.
+        gpus: devices of a server.
+        told: what is not priced, each in one line.
+    """
+
+    plan: LaunchPlan
+    answer: PlanAnswer
+    framework: str
+    free: LaunchPlan | None = None
+    free_answer: PlanAnswer | None = None
+    tried: int = 1
+    gpus: int = 8
+    told: tuple[str, ...] = ()
+
+
+def row_words(plan: LaunchPlan) -> str:
+    """A launch plan in the words of a table of plans (`plans.decoders.words`)."""
+    schedule = {"zero-bubble": "1f1b", "v": "interleaved:2"}.get(plan.schedule, plan.full_schedule)
+    told = [f"{name}={getattr(plan, name) or 1}" for name in ("dp", "tp", "cp", "ep", "pp")]
+    told += [f"microbatch_size={plan.microbatch_size}", f"batch={plan.batch}", f"zero={plan.zero}"]
+    told += ["sp=off"] if not plan.sp else []
+    told += [f"gradients={plan.gradients}"] if plan.gradients else []
+    told += [f"recompute={plan.recompute}", f"schedule={schedule}"]
+    if plan.layers is not None:
+        told.append(f"layers={'+'.join(map(str, plan.layers))}")
+    if plan.overlap:
+        told.append(f"overlap={'reduce+gather' if 'parameters' in plan.overlap else 'reduce'}")
+    return ",".join(told)
+
+
+def price_launch_plan(
+    plan: LaunchPlan,
+    launcher: str,
+    cluster: str | Cluster,
+    *,
+    model: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
+    batch: int | None = None,
+    memory_limit: float | None = None,
+) -> LaunchAnswer:
+    """What a run of a launch file takes, at the prices of the launcher's framework.
+
+    Args:
+        plan: as it was read.
+        launcher: whose file it is.
+        cluster: the devices.
+        model: the model, where the file has no sizes of it.
+        framework: whose constants count instead of the launcher's.
+        environment: such as "checked-collectives".
+        batch: examples of a step, where the file says none.
+        memory_limit: bytes that every device has, instead of its own.
+
+    Raises:
+        InputError: what is missing, or cannot be priced.
+    """
+    devices = resolve_cluster(cluster)
+    plan = completed(plan, devices.num_devices, batch)
+    if plan.microbatch_size is None or plan.batch is None:
+        raise InputError("launch file: does not say microbatch_size and batch; write them into its "
+                         'head, as # gnnplace: {"microbatch_size": 1, "batch": 8}')  # fmt: skip
+    name = framework or launcher_of(launcher).framework
+    decoder = _decoder(model, plan.sizes, plan.batch)
+    setting = setting_of(
+        decoder, devices, framework_name=name, environment_name=environment,
+        precision=None if plan.precision == "32-true" else plan.precision,
+        optimizer=plan.optimizer, memory_limit=memory_limit,
+    )  # fmt: skip
+    told = list(plan.notes)
+    if plan.precision == "32-true":
+        told.append(f"precision 32-true: priced as {setting.precision}")
+    if plan.schedule in ("zero-bubble", "v"):
+        told.append(f"schedule {plan.schedule}: priced without")
+    return LaunchAnswer(plan, price(setting, words_in(row_words(plan))), name, told=tuple(told))
+
+
+def search_launcher(
+    model: str,
+    launcher: str,
+    cluster: str | Cluster,
+    *,
+    batch: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
+    memory_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> LaunchAnswer:
+    """The fastest plan that a launcher can run, beside the fastest of all.
+
+    Args:
+        model: a decoder of text, as `hf:CONFIG`.
+        launcher: the name of the launcher.
+        cluster: the devices, all of which are used.
+        batch: examples of a step; by default those of the model.
+        precision: in Lightning's words; by default the framework's usual one.
+        optimizer: by default "adamw".
+        framework: whose constants count instead of the launcher's.
+        environment: such as "checked-collectives".
+        memory_limit: bytes that every device has, instead of its own.
+        progress: is told what is done.
+
+    Raises:
+        InputError: the model is no decoder that is priced from its sizes.
+        InfeasibleError: nothing fits that the launcher can run.
+    """
+    target, devices = launcher_of(launcher), resolve_cluster(cluster)
+    decoder = _decoder(model, None, batch)
+    setting = setting_of(
+        decoder, devices, framework_name=framework or target.framework,
+        environment_name=environment, precision=precision, optimizer=optimizer,
+        memory_limit=memory_limit,
+    )  # fmt: skip
+    sizes = sizes_of_decoder(decoder)
+    found: list[tuple[float, int, LaunchPlan, PlanAnswer]] = []
+    if progress is not None:
+        progress(f"planning: plans of {devices.num_devices} devices at {setting.name}'s prices")
+    for plan in plans_of(setting, sizes, decoder.batch):
+        answer = price(setting, words_in(row_words(plan)))
+        if answer.feasible and answer.step_time is not None:
+            found.append((answer.step_time, len(found), plan, answer))
+    found.sort()
+    own = next((row for row in found if can_say(target, row[2])), None)
+    if own is None:
+        told = f"none of the {len(found)} plans that fit can be said" if found else "nothing fits"
+        raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
+    return LaunchAnswer(
+        own[2], own[3], setting.name, found[0][2], found[0][3], len(found), setting.network.each
+    )
+
+
+def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
+    """Whether a launcher can be told a plan as it is."""
+    if any(after != plan for _, after in launcher.nearest(plan)):
+        return False
+    try:
+        launcher.write(plan, [], 8)
+    except InfeasibleError:
+        return False
+    return True
+
+
+def plans_of(setting: Setting, sizes: ModelSizes, batch: int) -> Iterator[LaunchPlan]:
+    """Every plan of all devices that a framework may have."""
+    count, traits = setting.cluster.num_devices, setting.traits
+    whole_tokens = not setting.constants["splits_tokens"]
+    kinds = [x for x in SCHEDULES if x[0] in traits["schedules"]]
+    for pp, tp in itertools.product(_divisors(count), _divisors(count)):
+        if count % (pp * tp) or pp > sizes.layers or tp > MOST_SHARDS or sizes.heads % tp:
+            continue
+        dp = count // (pp * tp)
+        each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
+        zeros = [int(z) for z in traits["zeros"]] if dp > 1 else [0]
+        kept = ("none", "selective", "full")
+        rows = itertools.product(each, zeros, kept, kinds if pp > 1 else kinds[:1])
+        for size, zero, again, (schedule, chunks) in rows:
+            if schedule == "interleaved" and batch // (dp * size) % pp:
+                continue
+            layers = _cut(setting, pp * chunks)
+            if layers is None:
+                continue
+            yield LaunchPlan(
+                dp=dp, tp=tp, pp=pp, chunks=chunks, microbatch_size=size, batch=batch, zero=zero,
+                recompute=again, schedule=schedule, precision=setting.precision,
+                gradients=traits["gradients"], optimizer=setting.optimizer, sizes=sizes,
+                sp=tp == 1 or not whole_tokens, layers=layers if pp > 1 else None,
+            )  # fmt: skip
+
+
+def _cut(setting: Setting, stages: int) -> tuple[int, ...] | None:
+    """Layers of every stage as the framework cuts them; None where it cannot."""
+    try:
+        return layers_of(setting.decoder, stages, setting.traits["cut"])
+    except InputError:
+        return None
+
+
+def sizes_of_decoder(decoder: Decoder) -> ModelSizes:
+    """The sizes that launch files have of a decoder."""
+    return ModelSizes(
+        decoder.layers, decoder.hidden, decoder.heads, decoder.kv_heads, decoder.feed_forward,
+        decoder.length, decoder.vocabulary, gated=decoder.gated, tied=decoder.tied,
+    )  # fmt: skip
+
+
+def _decoder(model: str | None, sizes: ModelSizes | None, batch: int | None) -> Decoder:
+    """Sizes of a model by its name, or those that a file has.
+
+    Raises:
+        InputError: there are none.
+    """
+    if model is None and sizes is None:
+        raise InputError("MODEL: is missing; the launch file has no sizes of one")
+    decoder = decoder_of(model) if model is not None else None if sizes is None else sizes.decoder
+    if decoder is None:
+        raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
+                         "their sizes; give the plan's words with --given")  # fmt: skip
+    return replace(decoder, batch=batch or decoder.batch)
+
+
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]

@@ -1,0 +1,79 @@
+"""What a launcher can run: the best of an enumeration, at the prices of its framework."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.launch.importing import completed
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.megatron import read_megatron, write_megatron
+from gnnplace.plans.launch.registry import LAUNCHERS
+from gnnplace.plans.launch.searching import (
+    can_say,
+    price_launch_plan,
+    row_words,
+    search_launcher,
+)
+from gnnplace.plans.launch.torchtitan import MODELS
+from gnnplace.plans.rows import price_plans
+
+SIZES = MODELS["llama3_8b"][1]
+CLUSTER = "dgx-h100-8x8"
+
+
+def test_a_launch_file_takes_what_its_words_take_in_a_table():
+    plan = LaunchPlan(dp=2, tp=4, pp=8, layers=(4,) * 8, microbatch_size=1, batch=64, zero=1,
+                      precision="bf16-master", gradients="same", optimizer="adamw",
+                      recompute="full", overlap=("gradients",), sizes=SIZES)  # fmt: skip
+    words = "dp=2,tp=4,pp=8,microbatch_size=1,batch=64,zero=1,gradients=same,recompute=full," \
+            "overlap=reduce"  # fmt: skip
+    text = write_megatron(plan, [], 8)
+    found = price_launch_plan(read_megatron(text, "file"), "megatron-lm", CLUSTER)
+    told = price_plans(SIZES.model, CLUSTER, words, framework_name="megatron-lm").answers[0]
+    assert found.framework == "megatron-lm"
+    assert found.answer == told
+    assert found.answer.step_time
+
+
+def test_replicas_that_a_file_leaves_open_fill_the_cluster():
+    plan = LaunchPlan(tp=4, microbatch_size=1, batch=64, sizes=SIZES)
+    assert completed(plan, 64).dp == 16
+    assert "dp=16" in row_words(completed(plan, 64))
+
+
+@pytest.mark.parametrize("name", ["megatron-lm", "torchtitan", "nanotron", "deepspeed"])
+def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name):
+    """Every division of 16 GPUs by hand; a plan is priced in about a millisecond."""
+    cluster = "dgx-h100-2x8"
+    found = search_launcher(SIZES.model, name, cluster, batch=64)
+    assert can_say(LAUNCHERS[name], found.plan)
+    assert found.answer.feasible
+    assert found.free_answer is not None
+    assert found.free_answer.step_time <= found.answer.step_time
+    framework = LAUNCHERS[name].framework
+    for tp, pp in itertools.product((1, 2, 4, 8, 16), repeat=2):
+        if tp * pp > 16:
+            continue
+        words = f"dp={16 // (tp * pp)},tp={tp},pp={pp},microbatch_size=1,batch=64,zero=0"
+        (row,) = price_plans(SIZES.model, cluster, words, framework_name=framework).answers
+        if row.feasible:
+            assert row.step_time >= found.answer.step_time * (1 - 1e-9), words
+
+
+def test_stages_are_what_accelerate_lacks():
+    """No plan of it has stages, whatever the framework would price."""
+    found = search_launcher(SIZES.model, "accelerate", "dgx-h100-2x8", batch=64)
+    assert found.plan.pp == 1
+    assert found.plan.zero != 1
+
+
+def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
+    with pytest.raises(InfeasibleError, match="nothing fits"):
+        search_launcher(MODELS["llama3_405b"][1].model, "nanotron", "dgx-h100-2x8", batch=8)
+    with pytest.raises(InputError, match="no decoder of text"):
+        search_launcher("resnet50", "nanotron", "dgx-h100-2x8", batch=8)
+    with pytest.raises(InputError, match="does not say microbatch_size and batch"):
+        price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")
