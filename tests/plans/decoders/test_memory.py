@@ -1,0 +1,71 @@
+"""Bytes beside what Megatron-LM's own functional tests have (NVIDIA/Megatron-LM, BSD-3-Clause,
+d98e8a6, golden values): a GPT of 12 layers, 512 wide, 8 heads, 1024 tokens, 4 examples."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.memory import RankBytes, bytes_of, likely_to_fit
+from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.step import cut_of
+from gnnplace.plans.decoders.words import words_in
+from gnnplace.problem.cluster.presets import preset
+
+# Words; megabytes of the last rank between steps and at its peak.
+GOLDEN = {
+    "dp=8,zero=1": (552, 2712),
+    "pp=2,dp=4": (892, 2596),
+    "pp=4,dp=2": (719, 2195),
+    "pp=4,dp=2,zero=1,schedule=interleaved:3": (522, 2441),
+    "tp=2,pp=2,dp=2,sp=off": (487, 1410),
+    "tp=2,pp=2,cp=2": (434, 858),
+}
+
+
+@cache
+def megatron(environment: str | None = None) -> Setting:
+    """The functional tests' GPT."""
+    gpt = Decoder("gpt", 512, 12, 8, 8, 64, 2048, False, 50304, True, 1024, 32, 1024)
+    return setting_of(
+        gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
+        environment_name=environment, optimizer="adam",
+    )  # fmt: skip
+
+
+def held(words: str, environment: str | None = None) -> RankBytes:
+    """Bytes of every rank of a plan of it."""
+    own, plan = megatron(environment), words_in(f"microbatch_size=4,batch=32,{words}")
+    return bytes_of(own, plan, cut_of(own, plan))
+
+
+@pytest.mark.parametrize("words", GOLDEN)
+def test_bytes_are_those_of_megatrons_own_tests(words):
+    state, peak = GOLDEN[words]
+    found = held(words)
+    workspace = megatron().constants["workspace"]
+    assert found.state[-1] + workspace == pytest.approx(state * 1e6, rel=0.11)
+    assert found.allocated[-1] == pytest.approx(peak * 1e6, rel=0.06)
+
+
+def test_attention_in_products_keeps_its_scores():
+    """Its golden of one device a replica: 4673 MB unfused, 2712 MB in one kernel."""
+    assert held("dp=8,zero=1", "unfused-attention").allocated[0] == pytest.approx(4.673e9, rel=0.03)
+
+
+def test_earlier_ranks_keep_more_micro_batches():
+    """p - r of them, as 1F1B has in flight."""
+    own = megatron()
+    layer = 4096 * (34 * 512 + 4 * 8) * 3
+    moving = held("pp=4,dp=2").allocated - held("pp=4,dp=2").state - own.constants["workspace"]
+    assert moving[0] - moving[1] == pytest.approx(layer, rel=0.01)
+    assert moving[1] - moving[2] == pytest.approx(layer, rel=0.01)
+
+
+def test_a_device_twice_as_large_is_likely_enough():
+    own = megatron()
+    assert likely_to_fit(own, own.memory / 2) > 0.99
+    assert likely_to_fit(own, own.memory) == pytest.approx(0.5)
+    assert likely_to_fit(own, own.memory * 1.5) < 0.01
