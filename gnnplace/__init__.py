@@ -109,6 +109,7 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.sharding.run.planning import plan_model as shard
     from gnnplace.sharding.run.sharded import run_sharded as run_shard
     from gnnplace.simulation import simulate as simulate
+    from gnnplace.tracing.experts import experts as experts
     from gnnplace.tracing.models import capture_model as capture
     from gnnplace.tracing.models import say_batch as say_batch
     from gnnplace.tracing.options import CaptureOptions as CaptureOptions

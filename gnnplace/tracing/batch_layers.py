@@ -41,6 +41,19 @@ def batched_first(op: Op) -> Any:
     return each(op, op.split(0, first.outer)) if len(shape_of(node)) > 1 else first
 
 
+def experts(op: Op) -> State:
+    """The experts of a mixture: rows are independent, given what the router chose.
+
+    Raises:
+        MixesError: matrices that depend on the batch, or rows of several batches.
+    """
+    states = [op.plain(n) for n in op.operands]
+    rows = {(s.dim, s.outer) for s in states[:3] if s.kind == SPLIT}
+    if any(s.kind == SPLIT for s in states[3:]) or len(rows) > 1:
+        raise MixesError("the experts' matrices, or their rows, mix examples of the batch")
+    return op.split(*rows.pop()) if rows else same(op.known)
+
+
 def convolution(op: Op) -> State:
     """A convolution of a batch of images; without a batch axis the first is its channels."""
     x, weight = op.get("input"), op.get("weight")
@@ -209,6 +222,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit"), batch_norm),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), last_axes),
     "scaled_dot_product_attention": attention,
+    "experts": experts,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), cell),
     **dict.fromkeys(LOSSES, loss),

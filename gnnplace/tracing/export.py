@@ -29,6 +29,7 @@ from gnnplace.errors import CaptureError, OtherLossError
 from gnnplace.tracing.attributes import Attributes, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
+from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.notices import check_layouts, check_memory, check_model
 from gnnplace.tracing.proof import lasting
 from gnnplace.tracing.recompute import checkpoints
@@ -126,7 +127,13 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with quiet(), uncompiled(), loss_lines(step.loss), other_autocasts():
+            with (
+                quiet(),
+                uncompiled(),
+                as_one_call(step),
+                loss_lines(step.loss),
+                other_autocasts(),
+            ):
                 cutter(_export(step), _export)
         except (CaptureError, OtherLossError):
             raise

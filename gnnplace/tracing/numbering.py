@@ -32,7 +32,8 @@ SMALL = 1 << 16
 CHANCES = ("dropout_p", "dropout", "p")
 MODES = ("train", "training")
 """Arguments with which an op that may draw does not: where they are 0 or False."""
-TORCH = ("aten", "prim", "prims", "mkldnn", "quantized", "torchvision", "_c10d_functional", "c10d")
+TORCH = ("aten", "prim", "prims", "mkldnn", "quantized", "torchvision", "_c10d_functional", "c10d",
+         "gnnplace")  # fmt: skip
 PLAIN = (bool, int, float, type(None), str)
 DEVICE, INDEX = torch.ops.prim.device.default, torch.ops.aten.index.Tensor
 ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

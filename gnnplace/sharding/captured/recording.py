@@ -35,6 +35,7 @@ from gnnplace.sharding.captured.calls import (
 )
 from gnnplace.tracing.attributes import custom_functions, unchanged
 from gnnplace.tracing.blame import UNKNOWN, blame
+from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Replay, prove
@@ -83,8 +84,8 @@ def record_calls(
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
     check_layouts(step)
-    quiet = warnings.catch_warnings()
-    with torch.random.fork_rng(), other_generators(), without_cache(step), quiet, uncompiled():
+    one, quiet = as_one_call(step), warnings.catch_warnings()
+    with torch.random.fork_rng(), other_generators(), without_cache(step), one, quiet, uncompiled():
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)

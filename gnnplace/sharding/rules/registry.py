@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.sharding.captured.calls import INPUT, CallGraph, LayerCall, fill
 from gnnplace.sharding.rules.attention import ATTENTION_RULES
 from gnnplace.sharding.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
+from gnnplace.sharding.rules.experts import EXPERT_RULES
 from gnnplace.sharding.rules.losses import LOSS_RULES
 from gnnplace.sharding.rules.norms import NORM_RULES
 from gnnplace.sharding.rules.products import PRODUCT_RULES, TRANSPOSED
@@ -171,6 +172,7 @@ RULES: dict[str, Callable[[Case], Rule]] = {
     **ATTENTION_RULES,
     **NORM_RULES,
     **LOSS_RULES,
+    **EXPERT_RULES,
 }
 
 ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
