@@ -275,6 +275,7 @@ class _Recorder(TorchFunctionMode):
         self._alive: list[tuple[torch.Tensor, int]] = []
         self._stale: dict[int, str] = {}
         self._names: dict[str, int] = {}
+        self._parts: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def enter(self, tensor: torch.Tensor, source: str, name: str = "") -> int:
         """Gives a tensor object a new value."""
@@ -292,6 +293,12 @@ class _Recorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]
         made = tensors_in(result)
+        if func is torch.Tensor.__getitem__ and made and storage_of(made[0]) == storage_of(read[0]):
+            self._parts[id(made[0])] = read[0], args[1]
+        if func is torch.Tensor.copy_ and (part := self._parts.get(id(args[0]))) is not None:
+            # `base[index].copy_(x)` is `base[index] = x`: the same ops, on what is read later
+            func, args, made = torch.Tensor.__setitem__, (*part, args[1]), []
+            read, changed = tensors_in(args), [part[0]]
         if made or changed:
             self._note(func, args, kwargs, read, made, changed)
         return result

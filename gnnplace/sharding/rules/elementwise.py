@@ -1,4 +1,4 @@
-"""Rules of calls that work on every element, or along some axes: additions, softmax, sums."""
+"""Rules of calls that work on every element, or along some axes: additions, softmax, sums, topk."""
 
 from __future__ import annotations
 
@@ -90,6 +90,21 @@ def along(position: int, default: int | None) -> Callable[[Case], Rule]:
     return rule
 
 
+def indexed(case: Case) -> Rule:
+    """`gather` and `scatter`: the axis that is indexed stays whole, and so do unequal others."""
+    rank, axis = len(case.shapes[0]), case.call.argument(1, "dim")
+    same = {shape for shape in (*case.shapes, *case.results) if len(shape) == rank}
+    if not isinstance(axis, int) or len(case.results) != 1 or not rank:
+        return whole(case, "an index that is not along one axis")
+    odd = [k for k in range(rank) if len({shape[k] for shape in same}) > 1]
+    axes = numbered(rank, axis, *odd)
+    draft = RuleDraft(case)
+    for slot, shape in enumerate(case.shapes):
+        if len(shape) == rank:
+            draft.read(slot, axes)
+    return draft.rule(ELEMENTWISE, axes)
+
+
 def reduced(case: Case) -> Rule:
     """`sum` and `mean`: a part of a sum is a sum; of a mean, a mean of fewer, which is scaled."""
     rank = len(case.shapes[0])
@@ -143,6 +158,9 @@ ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     "log_softmax": along(1, None),
     "cumsum": along(1, None),
     "cumprod": along(1, None),
+    "topk": along(2, -1),
+    **dict.fromkeys(("sort", "argsort"), along(1, -1)),
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "take_along_dim"), indexed),
     "diff": lambda case: whole(case, "it changes an axis"),
     "normalize": along(2, 1),
     "sum": reduced,

@@ -147,10 +147,56 @@ def kept(case: Case) -> Rule:
 
 def indexed(case: Case) -> Rule:
     """`x[...]` with numbers, slices, None and `...`; whole axes alone can be split."""
+    found = _indexed_axes(case)
+    if found is None:
+        return whole(case, "an index that is a tensor")
+    draft = RuleDraft(case)
+    draft.read(0, found[0])
+    return draft.rule(SHAPE, found[1])
+
+
+def assigned(case: Case) -> Rule:
+    """`x[...] = y`: as `x[...]`, of whose axes y has the last, or one element along them."""
+    found = _indexed_axes(case)
+    if found is None or len(case.shapes) > 2:
+        return whole(case, "an index that is a tensor")
+    before, after = found
+    draft = RuleDraft(case)
+    if len(case.shapes) == 2:
+        given, base = case.shapes[1], case.shapes[0]
+        if len(given) > len(after):
+            return whole(case, "it assigns more axes than there are")
+        sizes = {label: size for label, size in zip(before, base, strict=True) if label}
+        own = zip(after[len(after) - len(given) :], given, strict=True)
+        draft.read(1, tuple(x if x is not None and sizes[x] == size else None for x, size in own))
+    draft.read(0, before)
+    return draft.rule(SHAPE, before)
+
+
+def made_like(case: Case) -> Rule:
+    """`new_empty` and its kin: axes that are as long as those of the tensor they are like."""
+    before, after = case.shapes[0], case.results[0]
+    pairs = zip(before, after, strict=False)
+    axes = [str(k) if a == b else None for k, (a, b) in enumerate(pairs)]
+    draft = RuleDraft(case)
+    draft.read(0, (*axes, *[None] * (len(before) - len(axes))))
+    made = draft.rule(SHAPE, (*axes, *[None] * (len(after) - len(axes))))
+
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        shape = local_shape(made.results[0], after, share)
+        value = [args[2] if len(args) > 2 else kwargs.get("fill_value")] * (call.kind == "new_full")
+        rest = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
+        return call.function(args[0], shape, *value, **rest)
+
+    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
+
+
+def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
+    """Labels of a tensor and of what an index takes of it; None: a tensor is among the indices."""
     index = case.call.args[1]
     items = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(item, CallRef | list | torch.Tensor | bool) for item in items):
-        return whole(case, "an index that is a tensor")
+        return None
     rank = len(case.shapes[0])
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if Ellipsis in items:
@@ -158,10 +204,7 @@ def indexed(case: Case) -> Rule:
         items[at : at + 1] = [slice(None)] * (rank - taken)
     else:
         items += [slice(None)] * (rank - taken)
-    before, after = _kept_axes(items, case.shapes[0])
-    draft = RuleDraft(case)
-    draft.read(0, before)
-    return draft.rule(SHAPE, after)
+    return _kept_axes(items, case.shapes[0])
 
 
 def _kept_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
@@ -232,6 +275,8 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("split", "chunk", "unbind", "narrow", "select"), pieces),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "getitem": indexed,
+    "setitem": assigned,
+    **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), made_like),
     "pad": padded,
 }
 
