@@ -30,7 +30,7 @@ from torch.nn import functional
 from gnnplace.errors import CaptureError, InputError
 
 Tensor = torch.Tensor
-NAME = "gnnplace"
+NAME, IMPLEMENTATION = "gnnplace", "_experts_implementation_internal"
 aten = torch.ops.aten
 
 
@@ -234,20 +234,29 @@ def as_one_call(model: nn.Module) -> Iterator[None]:
         yield
         return
     registry.ALL_EXPERTS_FUNCTIONS.register(NAME, _of_transformers)
-    attribute = "_experts_implementation_internal"
-    owners = {
-        id(m.config): m.config
-        for m in model.modules()
-        if hasattr(m, "is_concatenated") and hasattr(getattr(m, "config", None), attribute)
-    }
-    before = [(config, getattr(config, attribute)) for config in owners.values()]
+    before = [(config, getattr(config, IMPLEMENTATION)) for config in _configurations(model)]
     for config, _ in before:
-        setattr(config, attribute, NAME)
+        setattr(config, IMPLEMENTATION, NAME)
     try:
         yield
     finally:
         for config, own in before:
-            setattr(config, attribute, own)
+            setattr(config, IMPLEMENTATION, own)
+
+
+def loop_over_experts(model: nn.Module) -> None:
+    """Has transformers' models run their experts as their classes have them written.
+
+    The grouped products that they prefer have no double precision (torch 2.13).
+    """
+    for config in _configurations(model):
+        setattr(config, IMPLEMENTATION, "eager")
+
+
+def _configurations(model: nn.Module) -> list[Any]:
+    """Those that name a way to run experts."""
+    owners = [getattr(m, "config", None) for m in model.modules() if hasattr(m, "is_concatenated")]
+    return list({id(c): c for c in owners if hasattr(c, IMPLEMENTATION)}.values())
 
 
 def _of_transformers(

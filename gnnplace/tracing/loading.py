@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
+from gnnplace.tracing.experts import loop_over_experts
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
@@ -188,7 +189,9 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
 def in_double(workload: Workload) -> Workload:
     """A copy in double precision."""
     inputs = pytree.tree_map(doubled, workload.inputs)
-    return Workload(workload.name, copy.deepcopy(workload.model).double(), inputs, workload.loss)
+    model = copy.deepcopy(workload.model).double()
+    loop_over_experts(model)
+    return Workload(workload.name, model, inputs, workload.loss)
 
 
 def doubled(value: Any) -> Any:
