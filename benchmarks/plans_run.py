@@ -28,12 +28,24 @@ LLAMA = (
     "hf:llama?num_hidden_layers=2&hidden_size=64&intermediate_size=128&num_attention_heads=4"
     "&num_key_value_heads=2&vocab_size=128&length=16"
 )
+MIXTRAL = (
+    "hf:mixtral?num_hidden_layers=2&hidden_size=64&intermediate_size=96&num_attention_heads=4"
+    "&num_key_value_heads=2&num_local_experts=4&vocab_size=128&length=16"
+)
+DEEPSEEK = (
+    "hf:deepseek_v3?num_hidden_layers=2&hidden_size=64&intermediate_size=96&num_attention_heads=4"
+    "&num_key_value_heads=4&moe_intermediate_size=32&n_routed_experts=8&first_k_dense_replace=1"
+    "&q_lora_rank=32&kv_lora_rank=16&qk_rope_head_dim=8&qk_nope_head_dim=16&v_head_dim=16"
+    "&num_experts_per_tok=2&n_group=2&topk_group=1&vocab_size=128&length=16"
+)
 MODELS = {  # and examples of a step
     "gpt2": (f"gpt2?{SMALL}", 8),
     "bert": (f"bert?{SMALL}", 8),
     "vit": ("vit?layers=2&width=64&size=32&dropout=0.1", 8),
     "t5": (T5, 8),
     "llama": (LLAMA, 8),
+    "mixtral": (MIXTRAL, 8),
+    "deepseek": (DEEPSEEK, 8),
     "unet": ("unet?size=32&width=8&depth=2", 8),
     "moe": ("moe?batch=16&width=32&hidden=64", 16),
     "resnet": ("small_resnet?size=64&batch=16", 16),

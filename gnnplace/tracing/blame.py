@@ -116,7 +116,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     if type(error).__name__ in UNKNOWN:
-        return on_numbers(str(error).partition("(")[0], place, module)
+        return on_numbers(str(error).partition("(")[0], place, module) + _of_experts(module)
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
     if "constant's list" in str(error):
@@ -130,6 +130,25 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     told = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
     instead = on_error(str(error), place)
     return f"{told}; {instead}" if instead else told
+
+
+def _of_experts(module: nn.Module | None) -> str:
+    """What the experts of a mixture can be written by, where a module looks like them."""
+    if module is None:
+        return ""
+    solid = [p.shape[0] for p in module.parameters(recurse=False) if p.dim() == 3]
+    alike = any(
+        isinstance(child, nn.ModuleList)
+        and len(child) > 1
+        and len({(type(m), *(p.shape for p in m.parameters())) for m in child}) == 1
+        for child in module.children()
+    )
+    if not alike and (len(solid) < 2 or len(set(solid)) > 1):
+        return ""
+    return (
+        "; experts of a mixture are one call that can be cut: gnnplace.experts(x, index, weights, "
+        "up, down, act), with the matrices of all experts as parameters [E, I or 2 I, H], [E, H, I]"
+    )
 
 
 def is_users(path: str) -> bool:

@@ -102,7 +102,7 @@ def _check_label(call, rule, tensors, label):
 
 def _check_gradients(rule, label, whole, made, whole_in, parts_in):
     torch.manual_seed(1)
-    weights = [torch.randn(t.shape, dtype=t.dtype) for t in whole]
+    weights = [torch.randn(t.shape, dtype=torch.float64).to(t.dtype) for t in whole]
     _backward(whole, weights)
     _backward(made, weights)
     for k, (leaf, axes) in enumerate(zip(whole_in, rule.reads, strict=True)):

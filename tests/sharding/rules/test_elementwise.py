@@ -41,6 +41,22 @@ def test_softmax_mixes_one_axis():
     assert check(lambda x: functional.normalize(x, dim=0), real(4, 6)) == {"1"}
 
 
+def test_what_is_chosen_or_put_in_order_mixes_one_axis():
+    assert check(lambda x: torch.topk(x, 3), real(4, 6, 8)) == {"0", "1"}
+    assert check(lambda x: torch.topk(x, 2, 0, sorted=False)[0], real(4, 6)) == {"1"}
+    assert check(lambda x: torch.sort(x, dim=1), real(4, 6, 8)) == {"0", "2"}
+    assert check(torch.argsort, real(4, 6)) == {"0"}
+
+
+def test_an_index_along_one_axis_leaves_the_others():
+    index = torch.tensor([[0, 1], [2, 0], [1, 1], [3, 2]])
+    assert check(lambda x, i: x.gather(1, i), real(4, 6), index) == {"0"}
+    assert check(lambda x, i: torch.gather(x, 0, i), real(6, 4), index.t().contiguous()) == {"1"}
+    assert check(lambda x, i: x.scatter(1, i, 1.0), real(4, 6), index) == {"0"}
+    assert check(lambda x, i, y: x.scatter_add(1, i, y), real(4, 6), index, real(4, 2)) == {"0"}
+    assert check(lambda x, i: x.gather(1, i), real(6, 6), index) == set()  # of four rows alone
+
+
 def test_sums_and_means_are_made_of_parts():
     assert check(lambda x: x.sum(), real(4, 6)) == {"0", "1"}
     assert check(lambda x: x.mean(-1, keepdim=True), real(4, 6)) == {"0", "1"}

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import REPLICATED, Place, mesh_configurations, read_layout
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
@@ -175,3 +176,31 @@ def test_unequal_pieces_forbid_it():
 
     graph, rules = captured(Unequal(), torch.randn(2, 6, 16))
     assert named(graph, rules, "linear")[1].results == (("0", "1", "out"),)
+
+
+def written(x, y):
+    made = x.new_zeros(4, 6, 8)
+    made[..., :3].copy_(x)
+    made[..., 3:].copy_(y.expand(4, 6, 5))
+    made[:, 0] = 1.0
+    return made * 2
+
+
+def test_copies_into_parts_of_a_tensor_are_assignments_that_can_be_cut():
+    graph, rules = traced(written, real(4, 6, 3), real(4, 1, 5))
+    found = {call.kind: set(rule.extents) for call, rule in zip(graph.calls, rules, strict=True)}
+    assert found == {"new_zeros": {"0", "1"}, "expand": {"0", "1", "2"}, "setitem": {"0", "2"},
+                     "mul": {"0", "1", "2"}}  # fmt: skip
+    assert [call.kind for call in graph.calls].count("setitem") == 3
+    assert check(lambda x: x.new_full((4, 9), 2.5), real(4, 6)) == {"0"}
+
+
+def test_what_is_read_through_a_view_after_such_a_copy_is_refused():
+    def late(x):
+        made = x.new_zeros(4, 6)
+        part = made[:, :3]
+        part.copy_(x)
+        return made.sum() + part.sum()
+
+    with pytest.raises(CaptureError, match="changed in place through another view"):
+        traced(late, real(4, 3))

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gnnplace
+from gnnplace.sharding.rules.registry import rules_of
+from tests.sharding.split_oracle import check, traced
+
+
+@pytest.mark.parametrize("rows", [6, 12])
+def test_tokens_experts_and_the_width_of_each_can_be_cut(rows):
+    torch.manual_seed(1)
+    shapes = (8, 4), (8, 2), (4, rows, 4), (4, 4, 6)
+    x, weights, up, down = (torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes)
+    index = torch.randint(0, 4, (8, 2))
+    found = check(
+        lambda x, index, weights, up, down: gnnplace.experts(x, index, weights, up, down, "gelu"),
+        x, index, weights, up, down,
+    )  # fmt: skip
+    assert found == {"0", "experts", "width"}
+
+
+def test_flops_are_those_of_the_rows_that_are_chosen():
+    tensors = torch.randn(8, 4), torch.zeros(8, 2, dtype=torch.int64), torch.randn(8, 2)
+    graph, _ = traced(gnnplace.experts, *tensors, torch.randn(5, 12, 4), torch.randn(5, 4, 6))
+    assert rules_of(graph)[0].flops == 2 * (8 * 2) * (12 * 4 + 4 * 6)
