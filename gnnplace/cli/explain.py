@@ -9,6 +9,7 @@ from gnnplace.cli.console import console, print_json, print_lines, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import add_json, add_search_options
 from gnnplace.cli.placed import add_placed, read_placed
+from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
 
 SUMMARY = "Says what bounds the step of a placement or a plan, and what else would cost."
@@ -32,6 +33,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
         ("--placer", str, "best", "The placer that --loosen searches with."),
         ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
+        (
+            "--measured",
+            str,
+            None,
+            "A step of a run of a plan, as 0.83s or 830ms, or a launcher's log: how far it is.",
+        ),
     )
     add_search_options(parser)
     add_json(parser)
@@ -42,6 +49,8 @@ def run(args: Namespace) -> int:
     gnnplace.check_budget(args.budget)
     if args.placement is None:
         return _explain_plan(args)
+    if args.measured is not None:
+        raise InputError("--measured: is of a plan; give its file alone")
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
     op, module = args.op, args.module or (None if known else args.name)
@@ -73,7 +82,11 @@ def _explain_plan(args: Namespace) -> int:
     from gnnplace.report.plan_explanations import plan_explanation_data, plan_explanation_lines
 
     found = gnnplace.explain_plan(
-        gnnplace.read_plan(args.what), model=args.model, cluster=args.cluster, progress=say
+        gnnplace.read_plan(args.what),
+        model=args.model,
+        cluster=args.cluster,
+        measured=args.measured,
+        progress=say,
     )
     if args.json:
         print_json(plan_explanation_data(found))

@@ -11,6 +11,10 @@ to the step.
 size of micro-batches, tokens between segments, the split, cuts of stages, and how many devices
 are replicas, shards and stages. Each is priced as the plan is.
 
+**Gaps.** What makes runs slower than predicted is priced too: launches and exchanges that take
+twice as long, kernels at three quarters of their clock, collectives that are checked, layers that
+are recomputed unasked. Where a step was measured, those come first that add what it is longer by.
+
 Complexity: a capture of the model and some 30 prices.
 """
 
@@ -18,12 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from gnnplace.costs.floors import NOTHING
+from gnnplace.costs.floors import EAGER, NOTHING, Floor
+from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.given import draft_of_plan, draft_of_words, even_bounds, orders_in
-from gnnplace.plans.launch.from_plan import launch_plan_of
+from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
+from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders, seconds_of
 from gnnplace.plans.plan import MemoryEntry, Plan
@@ -48,6 +55,7 @@ PARTS = {
     "update": "the optimizer's step",
     "bubble": "waits for other stages",
 }
+TP_COLLECTIVES = 10  # a layer and micro-batch of tensor parallelism with sequence parallelism
 LEAST = 0.005  # of the step that a change is worth, to be told
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
@@ -70,6 +78,21 @@ class PlanChange:
 
 
 @dataclass(frozen=True)
+class Suspect:
+    """What may make a run slower than predicted.
+
+    Attributes:
+        told: what it is.
+        seconds: that it would add to a step.
+        first: what to try first.
+    """
+
+    told: str
+    seconds: float
+    first: str
+
+
+@dataclass(frozen=True)
 class PlanExplanation:
     """What bounds a plan.
 
@@ -84,6 +107,8 @@ class PlanExplanation:
         changes: single changes that are faster and fit, the fastest first; of a plan that does not
             fit those that make it fit.
         tried: how many were priced.
+        suspects: what may make a run slower than predicted.
+        measured: a step of a run; None where none is known.
     """
 
     plan: Plan
@@ -95,11 +120,37 @@ class PlanExplanation:
     room: float
     changes: tuple[PlanChange, ...]
     tried: int
+    suspects: tuple[Suspect, ...] = ()
+    measured: MeasuredSteps | None = None
 
     @property
     def bound(self) -> str:
         """The part that the most seconds go to."""
         return max(self.parts, key=self.parts.__getitem__)
+
+    @property
+    def gap(self) -> float:
+        """Seconds by which the measured step is longer than the predicted one; 0 without one."""
+        return 0.0 if self.measured is None else self.measured.seconds - self.step_time
+
+    @property
+    def likely(self) -> tuple[Suspect, ...]:
+        """Suspects that add a twentieth of the gap or more, the nearest to it first."""
+        gap = self.gap
+        known = [x for x in self.suspects if gap > 0 and x.seconds >= gap / 20]
+        return tuple(sorted(known, key=lambda x: abs(x.seconds - gap)))
+
+
+class SlowFabric(MeshFabric):
+    """Devices whose exchanges take twice as long."""
+
+    def collective(self, *args: Any, **options: Any) -> float:
+        """Twice the seconds."""
+        return 2.0 * super().collective(*args, **options)
+
+    def sends(self, *args: Any, **options: Any) -> float:
+        """Twice the seconds."""
+        return 2.0 * super().sends(*args, **options)
 
 
 class IdleFabric(MeshFabric):
@@ -119,6 +170,7 @@ def explain_plan(
     *,
     model: str | None = None,
     cluster: str | Cluster | None = None,
+    measured: str | float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PlanExplanation:
     """What bounds a plan's step, and which single changes are worth most.
@@ -127,13 +179,16 @@ def explain_plan(
         plan: searched, given or read.
         model: the model by its name, where the plan's file does not say how to make it.
         cluster: the cluster, where that is so.
+        measured: a step of a run of it: seconds, words such as "0.83s", or the path of a log.
         progress: is told what is done.
 
     Raises:
-        InputError: the model or the cluster cannot be made.
+        InputError: the model or the cluster cannot be made, or no step can be read.
         MismatchError: the plan is of another model or cluster.
     """
     file = plan.file
+    told = f"{measured}s" if isinstance(measured, (int, float)) else measured
+    steps = None if told is None else measured_steps(told, file)
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     if progress is not None:
         progress("explaining: capturing the model")
@@ -149,7 +204,7 @@ def explain_plan(
     if progress is not None:
         progress("explaining: pricing single changes")
     tried = list(changes_of(plan, priced, pricer))
-    lacks = priced.lacking[1] > 0
+    parts, lacks = parts_of(priced, pricer), priced.lacking[1] > 0
     better = [
         x for x in tried
         if x.lacking <= 0 and (lacks or x.step_time < (1 - LEAST) * priced.step_time)
@@ -159,9 +214,10 @@ def explain_plan(
     low, high = file.interval or (file.step_time or 0.0,) * 2
     scale = priced.step_time / (file.step_time or priced.step_time)
     return PlanExplanation(
-        plan, priced.step_time, (low * scale, high * scale), parts_of(priced, pricer), name,
+        plan, priced.step_time, (low * scale, high * scale), parts, name,
         file.memory[name], priced.memory[rank] + file.memory[name].slack,
         tuple(sorted(better, key=lambda x: x.step_time)), len(tried),
+        tuple(suspects_of(plan, priced, pricer, parts["compute"])), steps,
     )  # fmt: skip
 
 
@@ -223,13 +279,71 @@ def _without(
     return seconds_of(line, orders, ends), costs
 
 
-def without_host(chain: Chain, fabric: MeshFabric) -> Chain:
-    """A captured model whose kernels wait for no launch, over another fabric."""
+def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Chain:
+    """A captured model whose kernels wait for no launch, over another fabric.
+
+    Args:
+        chain: the model.
+        fabric: what its shards exchange over.
+        floor: what a launch takes instead of nothing.
+    """
     old = chain.source
     assert isinstance(old, ModelCosts)
     source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
-    source.parts.floor, source.parts._recorded = NOTHING, old.parts._recorded
+    source.parts.floor, source.parts._recorded = floor, old.parts._recorded
     return replace(chain, source=source, _known={})
+
+
+def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> Iterator[Suspect]:
+    """What may make a run slower than predicted, and by how much.
+
+    Args:
+        plan: that runs.
+        priced: the same as a draft.
+        pricer: that it was priced with.
+        compute: seconds of the busiest rank's kernels.
+    """
+    chain, fabric, draft, step = pricer.chain, pricer.fabric, priced.draft, priced.step_time
+
+    def longer(own: Pricer, changed: Draft = draft) -> float:
+        made = realized(own, changed, priced.orders)
+        return 0.0 if made is None else max(made.step_time - step, 0.0)
+
+    if isinstance(chain.source, ModelCosts):
+        slow = SlowFabric(fabric.cluster)
+        moved = replace(without_host(chain, slow, EAGER), _known={})
+        yield Suspect(
+            "exchanges at half of their speed", longer(Pricer(moved, slow, draft.size)),
+            "run NCCL's all_reduce_perf on the same groups, and look for links that are down",
+        )  # fmt: skip
+        twice = replace(EAGER, view=2 * EAGER.view, forward=2 * EAGER.forward,
+                        backward=2 * EAGER.backward)  # fmt: skip
+        yield Suspect(
+            "launches that take twice as long",
+            longer(Pricer(without_host(chain, fabric, twice), fabric, draft.size)),
+            "torch.compile or CUDA graphs, larger micro-batches, and no synchronising in the loop",
+        )
+    yield Suspect(
+        "kernels at three quarters of their clock",
+        compute / 3,
+        "nvidia-smi -q -d CLOCK,PERFORMANCE while it runs: power or heat, or others on the GPUs",
+    )  # fmt: skip
+    full = tuple(replace(s, recompute=frozenset(range(s.first, s.last))) for s in draft.stages)
+    if full != draft.stages:
+        yield Suspect(
+            "all layers recomputed unasked", longer(pricer, replace(draft, stages=full)),
+            "the launcher's own default: print its configuration",
+        )  # fmt: skip
+    checks = environment("checked-collectives").constants
+    layers, _ = stage_layers(plan.file)
+    shards, world = draft.stages[0].mesh.shards, fabric.cluster.num_devices
+    own = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / len(priced.chunks)
+    own *= shards > 1
+    counted = shards * (own + checks["checks_end"].value) + checks["checks_world"].value * world
+    yield Suspect(
+        "collectives that are checked", checks["check"].value * counted,
+        "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG",
+    )  # fmt: skip
 
 
 def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from gnnplace.plans.explaining import PARTS, PlanExplanation
@@ -33,6 +34,30 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
                      f"{bytes_text(change.held)} on the fullest device")  # fmt: skip
     if not found.changes:
         lines.append("    none that fits is faster")
+    return [*lines, *_measured(found)]
+
+
+def _measured(found: PlanExplanation) -> list[str]:
+    """How far a run is from the prediction, and what would explain it."""
+    steps = found.measured
+    if steps is None:
+        return []
+    (low, high), step = found.interval, found.step_time
+    place = "inside" if low <= steps.seconds <= high else "outside"
+    told = ""
+    if steps.source:
+        told = f", the median of {steps.count} of {steps.source}'s log after {steps.left_out}"
+    lines = [
+        f"  measured {seconds_text(steps.seconds)} a step{told}: {steps.seconds / step - 1:+.1%} "
+        f"of the predicted, {place} of its interval"
+    ]
+    if bound := found.plan.file.lower_bound:
+        lines.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
+    if found.gap <= 0:
+        return [*lines, "    faster than predicted: are batch, tokens and precision the plan's?"]
+    lines.append(f"    what would explain {seconds_text(found.gap)}, the nearest first:")
+    lines += [f"      {x.told}: {seconds_text(x.seconds)}; {x.first}" for x in found.likely]
+    lines.append("      what is left: data loader, logging, checkpoints; run with made-up data")
     return lines
 
 
@@ -50,4 +75,6 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
             {"change": x.told, "step_time": x.step_time, "held": x.held} for x in found.changes
         ],
         "tried": found.tried,
+        "measured": None if found.measured is None else asdict(found.measured),
+        "suspects": [asdict(x) for x in (found.likely if found.measured else found.suspects)],
     }

@@ -27,11 +27,18 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     assert other["step_time"] == pytest.approx(one["step_time"])
     assert [s["placements"] for s in other["stages"]] == [s["placements"] for s in one["stages"]]
     capsys.readouterr()
-    assert run(["explain", plan, "--json"]) == 0
+    assert run(["explain", plan, "--json", "--measured", "3s"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bound"] == "host"  # a toy: its kernels take microseconds
     assert sum(found["parts"].values()) == pytest.approx(found["step_time"])
     assert found["changes"][0]["step_time"] < found["step_time"]
+    assert found["measured"]["seconds"] == 3.0
+    gaps = [abs(x["seconds"] - (3.0 - found["step_time"])) for x in found["suspects"]]
+    assert gaps == sorted(gaps)
+    assert run(["explain", plan, "--measured", "1us"]) == 0
+    told = capsys.readouterr().out
+    assert "faster than predicted" in told
+    assert "bound by launches that kernels wait for" in told
     yaml = tmp_path / "config.yaml"
     assert run(["convert", plan, "--to", "accelerate", "-o", str(yaml)]) == 3
     assert "no pipeline stages" in capsys.readouterr().err
@@ -47,6 +54,7 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
         (["convert", "FILE", "--from", "accelerate", *ON, "-o", "OUT"], "cannot be read"),
         (["plan", *ON, "--given", "dp=2"], "MODEL: is missing"),
         (["explain", "FILE"], "cannot be read"),
+        (["explain", "FILE", "FILE", "--measured", "1s"], "is of a plan"),
     ],
 )
 def test_what_is_missing_is_one_line(words, told, tmp_path, capsys):
