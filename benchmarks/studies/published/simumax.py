@@ -1,8 +1,7 @@
-"""Megatron-LM on eight B200, its dense models (MooreThreads/SimuMax); bytes of every rank.
+"""Megatron-LM on eight B200 (MooreThreads/SimuMax); bytes of every rank.
 
 Sequence 4096 unless the case names another, one example a micro-batch, bfloat16, fused loss, the
-distributed optimizer, split tokens, no exchange hidden, no recomputation. Models of experts with
-latent attention are not priced from sizes and left out.
+distributed optimizer, split tokens, no exchange hidden, no recomputation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import Decoder, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import Setting, setting_of
 from gnnplace.plans.decoders.words import GivenWords
@@ -24,25 +23,35 @@ from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "simumax"
 MEGA = 2.0**20
-# Width, heads, heads of keys, feed-forward, words: model-*.json of the source.
+# Width, heads, heads of keys, feed-forward, words: model-*.json of the source; of DeepSeek's the
+# experts of its layers and its attention besides, one layer being dense in the runs.
 MODELS = {
     "llama3_8b": (4096, 32, 8, 14336, 128257), "llama3_70b": (8192, 64, 8, 28672, 128256),
     "llama3_405b": (16384, 128, 16, 53248, 128256),
+    "deepseekv2": (5120, 128, 128, 12288, 102400), "deepseekv3": (7168, 128, 128, 18432, 129280),
 }  # fmt: skip
+
+EXPERTS = {
+    "deepseekv2": ExpertLayers(160, 6, 1536, 3072, 1),
+    "deepseekv3": ExpertLayers(256, 8, 2048, 2048, 1),
+}
+LATENT, ROTARY_AND_PLAIN = LatentAttention(1536, 512, 64, 128), 64 + 128
 
 
 @cache
 def setting(model: str, layers: int, length: int) -> Setting:
-    """A dense model with so many of its layers."""
+    """A model with so many of its layers."""
     hidden, heads, kv_heads, inside, words = MODELS[model]
     decoder = Decoder(
-        model, hidden, layers, heads, kv_heads, hidden // heads, inside, True, words, False, length
-    )
+        model, hidden, layers, heads, kv_heads,
+        ROTARY_AND_PLAIN if model in EXPERTS else hidden // heads, inside, True, words, False,
+        length, experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,
+    )  # fmt: skip
     return setting_of(decoder, preset("nvswitch-b200-8"), framework_name="megatron-lm")
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    """Every dense row."""
+    """Every row."""
     path = folder / FOLDER / "b200_runs.json.gz"
     try:
         rows = json.loads(gzip.decompress(path.read_bytes()))["rows"]
@@ -52,18 +61,19 @@ def outcomes(folder: Path) -> list[Outcome]:
 
 
 def outcome(row: dict[str, Any]) -> Outcome | None:
-    """A row; None where its model is not dense."""
+    """A row; None where its model is another."""
     case = str(row["case"])
     model = next((name for name in MODELS if case.startswith(name)), None)
     if model is None:
         return None
-    sizes = {name: int(n) for name, n in re.findall(r"(tp|cp|pp|dp|mbc|seq)(\d+)", case)}
+    sizes = {name: int(n) for name, n in re.findall(r"(tp|cp|ep|pp|dp|mbc|seq)(\d+)", case)}
     layers = int(row["layer_num"])
     own = setting(model, layers, sizes.get("seq", 4096))
     dp, count = sizes.get("dp", 1), sizes["mbc"]
+    even = "equal" if layers % sizes.get("pp", 1) == 0 else ""
     words = GivenWords(
-        dp=dp, tp=sizes.get("tp", 1), cp=sizes.get("cp", 1), pp=sizes.get("pp", 1), zero=1,
-        batch=dp * count, layers="equal" if layers % sizes.get("pp", 1) == 0 else "",
+        dp=dp, tp=sizes.get("tp", 1), cp=sizes.get("cp", 1), ep=sizes.get("ep", 1),
+        pp=sizes.get("pp", 1), zero=1, batch=dp * count, layers=even,
     )  # fmt: skip
     held = [rank["max_allocated_mb"] for rank in row.get("peak_memory_by_rank_mb", {}).values()]
     answer = price(own, words)

@@ -1,8 +1,9 @@
 """`Decoder`: the sizes of a decoder of text, from its Hugging Face configuration.
 
-Two kinds of layers are known: *gated* ones with rotary positions, root-mean-square norms and no
+Three kinds of layers are known: *gated* ones with rotary positions, root-mean-square norms and no
 biases (Llama, Touvron et al., 2023, arXiv 2302.13971; Mistral, Qwen2, OLMo, Granite), and *plain*
-ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX).
+ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX);
+and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with latent attention).
 """
 
 from __future__ import annotations
@@ -17,8 +18,46 @@ if TYPE_CHECKING:
     from torch import nn
 
 GATED = ("llama", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "granite", "smollm3")
+EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode")
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
+
+
+@dataclass(frozen=True)
+class ExpertLayers:
+    """Layers whose feed-forward is a choice of experts (Mixtral, Jiang et al., 2024, arXiv
+    2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434).
+
+    Attributes:
+        count: experts of a layer.
+        active: experts of a token.
+        width: inside of an expert.
+        shared: width inside of what every token passes besides; 0: nothing.
+        dense: the first layers, which have a feed-forward instead.
+    """
+
+    count: int
+    active: int
+    width: int
+    shared: int = 0
+    dense: int = 0
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Queries, keys and values by way of narrow ones (DeepSeek-V2).
+
+    Attributes:
+        queries: width of the narrow queries; 0: they are made at once.
+        keys: width of the narrow keys and values.
+        rotary: width of a head's part with rotary positions.
+        values: width of a head's values.
+    """
+
+    queries: int
+    keys: int
+    rotary: int
+    values: int
 
 
 @dataclass(frozen=True)
@@ -54,6 +93,8 @@ class Decoder:
     length: int
     batch: int = 1
     positions: int = 0
+    experts: ExpertLayers | None = None
+    latent: LatentAttention | None = None
 
     @property
     def queries(self) -> int:
@@ -66,23 +107,51 @@ class Decoder:
         return self.kv_heads * self.head_size
 
     @property
+    def values(self) -> int:
+        """Width of all heads of values as they meet the output's product."""
+        return self.heads * (self.latent.values if self.latent else self.head_size)
+
+    @property
+    def attention_matrices(self) -> int:
+        """Parameters of a layer's attention that shards part."""
+        own = self.latent
+        if own is None:
+            return self.hidden * (2 * self.queries + 2 * self.keys)
+        queries = self.queries * (own.queries or self.hidden) + self.hidden * own.queries
+        wide = self.heads * (self.head_size - own.rotary) + self.values
+        return queries + self.hidden * (own.keys + own.rotary + self.values) + own.keys * wide
+
+    @property
     def layer_matrices(self) -> int:
-        """Parameters of a layer that shards part: its matrices."""
-        attention = self.hidden * (2 * self.queries + 2 * self.keys)
-        return attention + (3 if self.gated else 2) * self.hidden * self.feed_forward
+        """Parameters of a layer without experts that shards part: its matrices."""
+        return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
 
     @property
     def layer_vectors(self) -> int:
         """Parameters of a layer that every shard has: norms and biases."""
+        narrow = self.latent.queries + self.latent.keys if self.latent else 0
         if self.gated:
-            return 2 * self.hidden
+            return 2 * self.hidden + narrow
         biases = self.queries + 2 * self.keys + 2 * self.hidden + self.feed_forward
         return 4 * self.hidden + biases
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer."""
+        """Parameters of a layer without experts."""
         return self.layer_matrices + self.layer_vectors
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts of a layer, but what every token passes."""
+        return 3 * self.hidden * self.experts.count * self.experts.width if self.experts else 0
+
+    @property
+    def beside_experts(self) -> int:
+        """Parameters of a layer with experts that shards part, without the experts."""
+        own = self.experts
+        if own is None:
+            return 0
+        return self.attention_matrices + self.hidden * (own.count + 3 * own.shared)
 
     @property
     def embedding(self) -> int:
@@ -98,7 +167,10 @@ class Decoder:
     def parameters(self) -> int:
         """Parameters in all."""
         ends = self.embedding * (1 if self.tied else 2) + self.positions * self.hidden
-        return self.layers * self.layer_parameters + ends + self.last_norm
+        many = self.layers - self.experts.dense if self.experts else 0
+        chosen = self.beside_experts + self.layer_vectors + self.expert_parameters
+        layers = (self.layers - many) * self.layer_parameters + many * chosen
+        return layers + ends + self.last_norm
 
 
 def decoder_of(model: str | nn.Module, inputs: Any = None) -> Decoder | None:
@@ -147,10 +219,13 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> Decoder 
         InputError: a width that its heads do not divide.
     """
     kind = config.model_type
-    if kind not in GATED + PLAIN:
+    if kind not in GATED + EXPERTS + PLAIN:
         return None
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    latent = _latent(config) if kind.startswith("deepseek") else None
     size = int(getattr(config, "head_dim", None) or hidden // heads)
+    if latent is not None:
+        size = int(config.qk_nope_head_dim) + latent.rotary
     if getattr(config, "head_dim", None) is None and hidden % heads:
         raise InputError(f"{name}: hidden size {hidden} is no multiple of {heads} heads")
     learned = {"gpt2": "n_positions", "gpt_bigcode": "n_positions"}.get(
@@ -164,12 +239,34 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> Decoder 
         int(getattr(config, "num_key_value_heads", None) or heads),
         size,
         _feed_forward(config, hidden),
-        kind in GATED,
+        kind in GATED + EXPERTS,
         int(config.vocab_size),
         bool(getattr(config, "tie_word_embeddings", True)),
         length,
         batch,
         int(getattr(config, learned)) if learned else 0,
+        _experts(config) if kind in EXPERTS else None,
+        latent,
+    )
+
+
+def _experts(config: Any) -> ExpertLayers:
+    """The layers with experts, by the fields that the kinds of `EXPERTS` have."""
+    names = ("n_routed_experts", "num_local_experts", "num_experts")
+    count = next(int(getattr(config, name)) for name in names if hasattr(config, name))
+    width = int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    shared = int(getattr(config, "n_shared_experts", None) or 0) * width
+    dense = int(getattr(config, "first_k_dense_replace", 0))
+    return ExpertLayers(count, int(config.num_experts_per_tok), width, shared, dense)
+
+
+def _latent(config: Any) -> LatentAttention:
+    """Widths of DeepSeek's attention."""
+    return LatentAttention(
+        int(config.q_lora_rank or 0),
+        int(config.kv_lora_rank),
+        int(config.qk_rope_head_dim),
+        int(config.v_head_dim),
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
+from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from gnnplace.plans.decoders.kernels import Shape
 from gnnplace.plans.decoders.setting import Setting
 
@@ -50,7 +50,9 @@ def hidden(setting: Setting, exchange: float, work: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def layer_passes(setting: Setting, tokens: int, shards: int, context: int, split: bool) -> Passes:
+def layer_passes(
+    setting: Setting, tokens: int, shards: int, context: int, split: bool, groups: int = 0
+) -> Passes:
     """Seconds of a layer.
 
     Args:
@@ -59,54 +61,84 @@ def layer_passes(setting: Setting, tokens: int, shards: int, context: int, split
         shards: of every matrix.
         context: shards of tokens, whose keys and values are gathered.
         split: whether tokens are split over the shards between products.
+        groups: shards of the layer's experts; 0: a layer without experts.
     """
     d, kernels = setting.decoder, setting.kernels
-    shapes = _products(setting, tokens, shards)
+    shapes = _products(setting, tokens, shards, groups > 0)
     forward = [kernels.products([shape]) for shape in shapes]
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
-    width = d.queries / shards
-    attend = kernels.attend(tokens, d.length, width, d.head_size)
-    passed = _bytes(setting, tokens, shards)
-    launches = LAUNCHES[d.gated]
-    front = (
-        sum(forward) + attend + kernels.stream(passed[0]) + launches[0] * kernels.rates["launch"]
-    )
+    attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
+    passed = _bytes(setting, tokens, shards, groups > 0)
+    launches = [kernels.rates["launch"] * count for count in LAUNCHES[d.gated]]
+    front = sum(forward) + attend + kernels.stream(passed[0]) + launches[0]
     back = sum(inner) + sum(weights) + setting.constants["attention_backward"] * attend
-    back += kernels.stream(passed[1]) + launches[1] * kernels.rates["launch"]
+    back += kernels.stream(passed[1]) + launches[1]
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
+    chosen = _chosen(setting, tokens, shards, groups) if groups else Passes(0.0, 0.0)
     early = setting.constants["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
-    return Passes(
-        front + sends[0] + around[0], back + sends[1] + around[1],
-        front + sends[0] + around[0] - early, attend,
-    )  # fmt: skip
+    front += sends[0] + around[0] + chosen.forward
+    return Passes(front, back + sends[1] + around[1] + chosen.backward, front - early, attend)
 
 
-def _products(setting: Setting, tokens: int, shards: int) -> list[Shape]:
-    """Rows, columns and summed length of a layer's products; the first and third widen."""
+def _products(setting: Setting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
+    """Rows, columns and summed length of a layer's products; the first and third widen.
+
+    Those of latent attention come last, since shards exchange nothing around them. A layer with
+    experts has what every token passes for its feed-forward.
+    """
     d = setting.decoder
-    joined = -(-(d.queries + 2 * d.keys) // shards)
-    own, inside = -(-d.queries // shards), -(-d.feed_forward // shards)
+    parts = [d.queries + 2 * d.keys, d.values]
+    more: list[Shape] = []
+    if d.latent is not None:
+        own, shared = d.latent, d.heads * (d.head_size - d.latent.rotary) + d.values
+        parts[0] = (own.queries or d.queries) + own.keys + own.rotary
+        more = [(tokens, -(-shared // shards), own.keys)]
+        more += [(tokens, -(-d.queries // shards), own.queries)] if own.queries else []
+    inner = d.experts.shared if chosen and d.experts else d.feed_forward
+    joined, own_width, inside = (-(-size // shards) for size in (*parts, inner))
     up = (2 if d.gated else 1) * inside
-    return [
-        (tokens, joined, d.hidden), (tokens, d.hidden, own),
-        (tokens, up, d.hidden), (tokens, d.hidden, inside),
-    ]  # fmt: skip
+    wide: list[Shape] = [(tokens, joined, d.hidden), (tokens, d.hidden, own_width)]
+    wide += [(tokens, up, d.hidden), (tokens, d.hidden, inside)] if inside else []
+    if chosen and d.experts:
+        more.append((tokens, d.experts.count, d.hidden))
+    return wide + more
 
 
-def _bytes(setting: Setting, tokens: int, shards: int) -> tuple[float, float]:
+def _bytes(setting: Setting, tokens: int, shards: int, chosen: bool) -> tuple[float, float]:
     """Bytes that pass beside products and attention, forward and backward."""
     d, own = setting.decoder, setting.constants
     if not d.gated:
         each = tokens * d.hidden / shards
         return own["plain_forward"] * each, own["plain_backward"] * each
     stream, queries, keys = d.hidden / shards, d.queries / shards, d.keys / shards
-    inside = d.feed_forward / shards
+    inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
     shared = 6 * stream + 2 * (queries + 2 * keys) + 8 * keys + 5 * queries
     forward = 4 * stream + shared + 5 * inside
     backward = 8 * stream + shared + (10 + 4) * inside
+    if chosen and d.experts:  # rows that are sorted, gated, and added up again
+        rows = d.experts.active / shards
+        forward += rows * (6 * d.hidden + 5 * d.experts.width)
+        backward += rows * (8 * d.hidden + 14 * d.experts.width)
     return 2.0 * tokens * forward, 2.0 * tokens * backward
+
+
+def _chosen(setting: Setting, tokens: int, shards: int, groups: int) -> Passes:
+    """Experts' products, of equally many rows each, and two all-to-alls each way."""
+    d, kernels, network = setting.decoder, setting.kernels, setting.network
+    own = d.experts
+    assert own is not None
+    mine, width = own.count // groups, -(-own.width // shards)
+    rows = max(1, tokens * own.active // mine)
+    shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
+    forward = mine * kernels.products(shapes)
+    backward = mine * kernels.products([(m, k, n) for m, n, k in shapes])
+    backward += mine * kernels.products([(n, k, m) for m, n, k in shapes])
+    members = max(1, min(groups, network.each // shards))
+    size = 2.0 * tokens * own.active * d.hidden / shards
+    sent = 2 * network.exchange(ALL_TO_ALL, groups, size, members)
+    return Passes(forward + sent, backward + sent)
 
 
 def _exchanges(
@@ -124,7 +156,7 @@ def _exchanges(
     gather = network.exchange(ALL_GATHER, shards, size, members)
     scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
     forward, inner, weights = products
-    wide, narrow = (0, 2), (1, 3)
+    wide, narrow = [0, 2][: len(forward) // 2], [1, 3][: len(forward) // 2]
     if setting.constants["hides_gathers"]:
         front = sum(hidden(setting, gather, forward[k] / shards) for k in wide) + 2 * scatter
         back = sum(hidden(setting, gather, inner[k] / shards) for k in narrow)

@@ -69,7 +69,7 @@ def likely_to_fit(setting: Setting, reserved: float) -> float:
     return 0.5 * (1 + math.erf(math.log(usable / max(reserved, 1.0)) / (spread * math.sqrt(2))))
 
 
-def _kept(setting: Setting, words: GivenWords) -> tuple[float, float]:
+def _kept(setting: Setting, words: GivenWords, chosen: bool = False) -> tuple[float, float]:
     """Bytes that a layer keeps of a micro-batch: with nothing computed again, and its input."""
     d, own = setting.decoder, setting.constants
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
@@ -79,7 +79,15 @@ def _kept(setting: Setting, words: GivenWords) -> tuple[float, float]:
         scores = 0.0
     if d.gated:
         stream = 12.0 * d.hidden / parts
-        inside = (4 * d.keys + 8 * d.feed_forward + 4 * d.heads) / words.tp
+        inside = (4 * d.keys + own["gated_kept"] * d.feed_forward + 4 * d.heads) / words.tp
+        if d.latent is not None:
+            narrow = 4 * d.latent.queries + 4 * d.latent.keys + 2 * d.latent.rotary
+            stream = (8.0 * d.hidden + narrow) / parts
+            inside += (4 * d.queries + 4 * d.values - 4 * d.keys) / words.tp
+        if chosen and d.experts:
+            width = d.experts.shared + d.experts.active * d.experts.width - d.feed_forward
+            rows = own["chosen_kept"] * d.experts.active * d.hidden
+            inside += (own["gated_kept"] * width + rows) / words.tp
     else:
         stream = own["plain_kept_stream"] * d.hidden / parts
         inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / words.tp
@@ -99,12 +107,14 @@ def _in_flight(words: GivenWords, count: int) -> FloatArray:
 
 def _activations(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, float]:
     """What is kept for backward passes, and one layer's while it is computed again. [ranks]"""
-    whole, small = _kept(setting, words)
+    (whole, small), (chosen, _) = (_kept(setting, words, kind) for kind in (False, True))
     batch = words.batch or setting.decoder.batch
     flying = _in_flight(words, words.microbatches(batch))
     kind, _, number = words.recompute.partition(":")
     if kind in ("none", "selective"):
-        return flying * cut.layers * whole, 0.0
+        return flying * ((cut.layers - cut.chosen) * whole + cut.chosen * chosen), 0.0
+    if cut.chosen.any():
+        whole = chosen
     if kind == "uniform":
         return flying * np.ceil(cut.layers / int(number)) * small, int(number) * whole
     again = cut.layers
@@ -127,6 +137,7 @@ def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
     elif told == "fp32":
         gradient += own["both_gradients"]
     state = cut.parameters * (parameter + gradient + optimizer / parts + buckets)
+    state = state + cut.experts * optimizer * (1 / max(1, parts // words.ep) - 1 / parts)
     activations, again = _activations(setting, words, cut)
     tokens, shards = tokens_of(setting, words), words.tp
     if words.pp == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import Decoder
 from gnnplace.plans.decoders.memory import bytes_of, likely_to_fit
 from gnnplace.plans.decoders.setting import Setting
 from gnnplace.plans.decoders.step import cut_of, step_time
@@ -98,8 +99,7 @@ def _check(setting: Setting, words: GivenWords) -> None:
         )
     if words.shards > 1:
         raise InputError("shards: any split is priced from a capture; give it alone, in words")
-    if words.ep > 1:
-        raise InputError("ep: the model has no experts")
+    _check_experts(d, words)
     batch = words.batch or d.batch
     if batch % (words.dp * words.microbatch_size):
         raise InputError(
@@ -120,3 +120,20 @@ def _check(setting: Setting, words: GivenWords) -> None:
         raise InputError(f"schedule={words.schedule}: {setting.name} has none of that name")
     if words.pp * words.chunks > d.layers:
         raise InputError(f"{words.pp * words.chunks} stages, but the model has {d.layers} layers")
+
+
+def _check_experts(decoder: Decoder, words: GivenWords) -> None:
+    """Whether experts can be parted so.
+
+    Raises:
+        InputError: what does not divide, or is not priced.
+    """
+    own, count = decoder.experts, words.dp * words.cp
+    if own is None and words.ep > 1:
+        raise InputError("ep: the model has no experts")
+    if own is not None and (own.count % words.ep or count % words.ep):
+        raise InputError(
+            f"ep={words.ep}: must divide {own.count} experts and dp x cp, which is {count}"
+        )
+    if own is not None and words.zero > 1:
+        raise InputError(f"zero={words.zero}: of layers with experts it is not priced; use 0 or 1")

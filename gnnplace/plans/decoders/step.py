@@ -15,7 +15,7 @@ the layer before or after; what is hidden costs `overlap` of itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,10 +38,14 @@ class Cut:
     Attributes:
         layers: of each rank, all chunks together. [ranks]
         parameters: that each of a rank's devices holds: matrices by shard, the rest whole. [ranks]
+        chosen: of the layers, those with experts. [ranks]
+        experts: of the parameters, those of experts. [ranks]
     """
 
     layers: FloatArray
     parameters: FloatArray
+    chosen: FloatArray
+    experts: FloatArray
 
 
 def cut_of(setting: Setting, words: GivenWords) -> Cut:
@@ -54,12 +58,18 @@ def cut_of(setting: Setting, words: GivenWords) -> Cut:
     told = words.layers or setting.traits["cut"]
     counts = layers_of(d, words.pp * chunks, told)
     layers = np.array(counts, dtype=np.float64).reshape(chunks, words.pp).sum(axis=0)
-    parameters = layers * (d.layer_matrices / words.tp + d.layer_vectors)
+    dense = d.experts.dense if d.experts else d.layers
+    ends = np.cumsum(counts)
+    many = np.array(counts) - np.clip(dense - (ends - counts), 0, counts)
+    chosen = many.astype(np.float64).reshape(chunks, words.pp).sum(axis=0)
+    experts = chosen * d.expert_parameters / words.ep / words.tp
+    parameters = (layers - chosen) * d.layer_matrices / words.tp + layers * d.layer_vectors
+    parameters += chosen * d.beside_experts / words.tp + experts
     parameters[0] += d.embedding / words.tp + d.positions * d.hidden
     if not (d.tied and words.pp == 1):
         parameters[-1] += d.embedding / words.tp
     parameters[-1] += d.last_norm
-    return Cut(layers, parameters)
+    return Cut(layers, parameters, chosen, experts)
 
 
 def step_time(setting: Setting, words: GivenWords, cut: Cut) -> float:
@@ -75,7 +85,7 @@ def step_time(setting: Setting, words: GivenWords, cut: Cut) -> float:
     forward, backward = _passes(setting, words, cut)
     total = _pipelined(setting, words, forward + backward, count)
     fullest = int(np.argmax(cut.parameters))
-    total += _update(setting, words, float(cut.parameters[fullest]))
+    total += _update(setting, words, cut, fullest)
     if words.zero < 2:
         total += _replicas(setting, words, cut, float(backward[fullest]))
     if setting.decoder.tied and words.pp > 1:
@@ -104,8 +114,13 @@ def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, 
         layer, root = _sharded(setting, words, layer)
     else:
         root = Passes(0.0, 0.0)
-    forward = cut.layers * layer.forward + root.forward
-    backward = cut.layers * layer.backward + _again(words, cut, layer) + root.backward
+    dense = cut.layers - cut.chosen
+    forward = dense * layer.forward + root.forward
+    backward = dense * layer.backward + _again(words, dense, layer) + root.backward
+    if cut.chosen.any():
+        chosen = layer_passes(setting, tokens, words.tp, words.cp, split, words.ep)
+        forward += cut.chosen * chosen.forward
+        backward += cut.chosen * chosen.backward + _again(words, cut.chosen, chosen)
     forward[-1] += head.forward
     backward[-1] += head.backward
     if words.zero < 2:
@@ -115,16 +130,16 @@ def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, 
     return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
 
 
-def _again(words: GivenWords, cut: Cut, layer: Passes) -> FloatArray:
-    """Seconds of what is computed again. [ranks]"""
+def _again(words: GivenWords, layers: FloatArray, layer: Passes) -> FloatArray:
+    """Seconds of what is computed again of so many layers of a kind. [ranks]"""
     kind, _, count = words.recompute.partition(":")
     if kind == "selective":
-        return cut.layers * layer.attention
+        return layers * layer.attention
     if kind in ("full", "uniform"):
-        return cut.layers * layer.again
+        return layers * layer.again
     if kind == "block":
-        return np.minimum(cut.layers, int(count) * words.chunks) * layer.again
-    return np.zeros_like(cut.layers)
+        return np.minimum(layers, int(count) * words.chunks) * layer.again
+    return np.zeros_like(layers)
 
 
 def _sharded(setting: Setting, words: GivenWords, layer: Passes) -> tuple[Passes, Passes]:
@@ -194,10 +209,11 @@ def _pipelined(setting: Setting, words: GivenWords, seconds: FloatArray, count: 
     return longest * (count - 1) + float(seconds.max()) + filled / words.chunks
 
 
-def _update(setting: Setting, words: GivenWords, parameters: float) -> float:
-    """Seconds of the optimizer's step."""
-    own = setting.constants
-    parted = parameters / (words.dp * words.cp if words.zero > 0 else 1)
+def _update(setting: Setting, words: GivenWords, cut: Cut, rank: int) -> float:
+    """Seconds of the optimizer's step on a rank; experts are parted over fewer replicas."""
+    own, parameters = setting.constants, float(cut.parameters[rank])
+    experts, parts = float(cut.experts[rank]), words.dp * words.cp if words.zero else 1
+    parted = (parameters - experts) / parts + experts / max(1, parts // words.ep)
     size = own["update_whole"] * parameters + own["update_part"] * parted
     return setting.kernels.stream(size) + own["host_update"]
 
@@ -207,13 +223,16 @@ def _replicas(setting: Setting, words: GivenWords, cut: Cut, backward: float) ->
     count = words.dp * words.cp
     if count == 1:
         return 0.0
-    parameters = float(cut.parameters.max())
+    parameters = float((cut.parameters - cut.experts).max())
     hides = words.overlap or setting.traits["hides"]
     members = replicas_in_server(setting, words)
     if hides != "none" or (words.zero == 0 and setting.constants["ddp"]):
         exchanged = _in_buckets(setting, words, parameters, members, backward)
     else:
         exchanged = _at_end(setting, words, parameters, members)
+    if count > words.ep and cut.experts.any():
+        few = replace(words, dp=count // words.ep, cp=1)
+        exchanged += _at_end(setting, few, float(cut.experts.max()), members)
     if words.zero == 0:
         return exchanged
     return exchanged + _gathered(setting, words, cut, members, hides)

@@ -1,7 +1,7 @@
 """Words of a plan of one's own, in a table: a row a plan, columns of words.
 
 `dp`, `tp`, `cp`, `pp` are at least 1; devices used are their product, the first of the cluster.
-`ep` is of experts, which no decoder here has. An empty cell is a word that is left out. A column
+`ep` shards of experts divide dp x cp. An empty cell is a word that is left out. A column
 `batch` has examples of a step, a column `x-…` is copied.
 """
 

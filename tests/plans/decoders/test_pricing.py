@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import Decoder, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import Setting, setting_of
 from gnnplace.plans.decoders.words import GivenWords, words_in
@@ -85,6 +85,24 @@ def test_a_plan_that_cannot_be_says_why(words, told):
     answer = price(nanotron(), words_in(words))
     assert not answer.feasible
     assert told in answer.reason
+
+
+def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
+    """MooreThreads/SimuMax (Apache-2.0, 4dcaae5): four layers of DeepSeek-V3, ep 8 on 8 B200, took
+    0.603 s and 104.3 GiB of 32 examples."""
+    experts, latent = ExpertLayers(256, 8, 2048, 2048, 1), LatentAttention(1536, 512, 64, 128)
+    model = Decoder(
+        "deepseekv3", 7168, 4, 128, 128, 192, 18432, True, 129280, False, 4096, 32,
+        experts=experts, latent=latent,
+    )  # fmt: skip
+    setting = setting_of(model, preset("nvswitch-b200-8"), framework_name="megatron-lm")
+    answer = price(setting, words_in("dp=8,ep=8,zero=1"))
+    assert answer.step_time == pytest.approx(0.6032, rel=0.1)
+    assert answer.allocated == pytest.approx(104.3 * 2**30, rel=0.03)
+    parted = model.parameters - 3 * model.expert_parameters
+    own = 3 * model.expert_parameters / 8  # each device's; all of its state is here
+    assert answer.state == pytest.approx(parted * (6 + 12 / 8) + own * 18, rel=1e-3)
+    assert "must divide 256 experts and dp x cp" in price(setting, words_in("dp=8,ep=3")).reason
 
 
 def test_recomputation_trades_bytes_for_seconds():
