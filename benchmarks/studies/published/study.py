@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.studies.published import bigscience, foundry, golden, simumax, ultrascale
+from benchmarks.studies.published import (
+    bigscience,
+    foundry,
+    golden,
+    simumax,
+    ultrascale,
+    vtrain,
+)
 from benchmarks.studies.published.left_out import MOVED, interval, left_out
 from benchmarks.studies.published.outcomes import (
     Outcome,
@@ -28,6 +35,7 @@ SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
     ultrascale.FOLDER: ("nanotron", ultrascale.outcomes),
     foundry.FOLDER: ("pytorch", foundry.outcomes),
     bigscience.FOLDER: ("megatron-deepspeed", bigscience.outcomes),
+    vtrain.FOLDER: ("megatron-deepspeed", vtrain.outcomes),
     simumax.FOLDER: ("megatron-lm", simumax.outcomes),
     golden.FOLDER: ("megatron-lm", golden.outcomes),
 }
