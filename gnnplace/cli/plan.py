@@ -26,6 +26,7 @@ from gnnplace.plans.launch.launch_plan import NAMES
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
+from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 AUTO = "auto"
@@ -103,6 +104,12 @@ def add_arguments(parser: ArgumentParser) -> None:
             str,
             None,
             "What the machine adds to them: checked-collectives; none by default.",
+        ),
+        (
+            "--tokens",
+            str,
+            None,
+            "The tokens of a whole run, as 300B or 15T: its days and device hours are told.",
         ),
         (
             "--launcher",
@@ -232,6 +239,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     check_output(args.table)
     check_table(args.table)
+    tokens = None if args.tokens is None else token_count(args.tokens)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     if _is_launched(args):
         return _launched(args)
@@ -270,5 +278,5 @@ def run(args: Namespace) -> int:
         answers = [plan.answer() for plan in plans]
         print_json(answers if args.top > 1 else answers[0])
     else:
-        print_lines(*(line for plan in plans for line in plan_lines(plan)))
+        print_lines(*(line for plan in plans for line in plan_lines(plan, tokens)))
     return 0 if best.feasible or args.given is not None else 3

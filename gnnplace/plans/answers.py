@@ -107,6 +107,7 @@ def plan_of(
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
         actions=words(with_messages(priced.orders, draft.ranks)),
+        flops=flops_of(chain),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -123,6 +124,17 @@ def plan_of(
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
     told = [*chain.notices, whole, UNLIKE if unlike else ""]
     return Plan(file, reason, tuple(notice for notice in told if notice))
+
+
+def flops_of(chain: Chain) -> float | None:
+    """FLOPs of a model's products in a step: three times those of its forward pass.
+
+    The backward pass has two products for each of the forward pass, and what is recomputed does not
+    count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). None of given costs.
+    """
+    if not isinstance(chain.source, ModelCosts):
+        return None
+    return 3.0 * sum(rule.flops for rule in chain.source.layers.rules)
 
 
 def _claim(bound: float | None, one: float | None, step: float) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
-from gnnplace.plans.plan import Plan, PlanFile
+from gnnplace.plans.plan import Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.splits import with_splits
@@ -258,13 +258,6 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
     check_stages(chain.segments, file.stages)
     if isinstance(chain.source, ModelCosts):
         check_placements(chain.source.layers, file.stages)
-
-
-def layer_of(module: str) -> str:
-    """The outermost numbered module on the way to a module: `h.3` of `h.3.attn.0`; else empty."""
-    parts = module.split(".")
-    number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)
-    return "" if number is None else ".".join(parts[: number + 1])
 
 
 def layer_starts(chain: Chain) -> dict[str, int]:

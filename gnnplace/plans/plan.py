@@ -17,6 +17,7 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Size = Annotated[float, Field(ge=0, le=1e18)]
+Flops = Annotated[float, Field(ge=0, le=1e28)]
 Name = Annotated[str, StringConstraints(min_length=1)]
 Type = Annotated[str, StringConstraints(pattern=r"^(bool|(u?int|float|bfloat|complex)[0-9]\w*)$")]
 Part = Annotated[
@@ -27,6 +28,13 @@ Devices = Annotated[
     list[Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]],
     Field(min_length=1),
 ]
+
+
+def layer_of(module: str) -> str:
+    """The outermost numbered module on the way to a module: `h.3` of `h.3.attn.0`; else empty."""
+    parts = module.split(".")
+    number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)
+    return "" if number is None else ".".join(parts[: number + 1])
 
 
 class RecomputeEntry(Schema):
@@ -97,7 +105,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'. `fits` is the probability that the fullest
+    gradients are summed, `same` as the parameters'. `flops` are those of the model's products in a
+    step, forward and backward, nothing recomputed. `fits` is the probability that the fullest
     device holds the plan: 1 or 0, as it is counted without a spread. `sent` are predicted seconds
     of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
     is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
@@ -123,6 +132,7 @@ class PlanFile(Schema):
     stages: Annotated[list[StageEntry], Field(min_length=1)]
     ranks: list[Whole] = []
     actions: list[list[str]]
+    flops: Flops | None = None
     step_time: Seconds | None = None
     interval: Annotated[list[Seconds], Field(min_length=2, max_length=2)] | None = None
     lower_bound: Seconds | None = None

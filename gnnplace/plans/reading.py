@@ -31,7 +31,7 @@ from gnnplace.problem.cluster import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
 PLAN, SHARD_PLAN = "gnnplace-plan", "gnnplace-shard-plan"
-SINCE_2 = ("cluster_file", "gradients", "framework", "environment", "fits")
+SINCE_2 = ("cluster_file", "gradients", "framework", "environment", "fits", "flops")
 CLOSE = 1e-6  # relative, of times that are compared
 MOST_PASSES = 10**7  # of a step: stages times micro-batches
 MOST_ELEMENTS = 2**33  # of an input

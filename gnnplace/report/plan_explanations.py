@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gnnplace.plans.explaining import PARTS, PlanExplanation
+from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text
 
 MOST = 3  # changes that are told
@@ -18,6 +19,7 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
         f"predicted ({seconds_text(low)} to {seconds_text(high)} in nine of ten), "
         f"{found.plan.shape}",
+        f"  {rates_line(found.plan.file, step)}",
         f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
     ]
     for name, seconds in sorted(found.parts.items(), key=lambda x: -x[1]):
@@ -51,6 +53,7 @@ def _measured(found: PlanExplanation) -> list[str]:
         f"  measured {seconds_text(steps.seconds)} a step{told}: {steps.seconds / step - 1:+.1%} "
         f"of the predicted, {place} of its interval"
     ]
+    lines.append(f"    {rates_line(found.plan.file, steps.seconds)}")
     if bound := found.plan.file.lower_bound:
         lines.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
     if found.gap <= 0:

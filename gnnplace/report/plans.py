@@ -8,6 +8,7 @@ predicted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,9 @@ import numpy as np
 from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry, layer_of
 from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.rates import rates_line, run_line
 from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
@@ -29,8 +31,13 @@ if TYPE_CHECKING:
     from gnnplace.plans.run.workers import PlanRun as Run
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    """What `gnnplace plan` prints of a plan."""
+def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
+    """What `gnnplace plan` prints of a plan.
+
+    Args:
+        plan: searched, given or read.
+        tokens: of a whole run, whose days are told.
+    """
     file = plan.file
     if not plan.feasible:
         lines = [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
@@ -41,7 +48,9 @@ def plan_lines(plan: Plan) -> list[str]:
         f"({_time(low)} to {_time(high)} in nine of ten), {file.schedule}, "
         f"{plan.microbatches} micro-batches of {file.microbatch_size} a replica",
     ]
-    lines += [_stage(k, stage) for k, stage in enumerate(file.stages)]
+    lines.append(f"  {rates_line(file, plan.step_time)}")
+    lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
+    lines += stage_lines(file)
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
@@ -102,13 +111,41 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
     return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moved.items())]
 
 
+def stage_lines(file: PlanFile) -> list[str]:
+    """A line a stage; more than `FOLDED` that are alike and follow each other are one."""
+    lines, begin = [], 0
+    alike = [_alike(stage) for stage in file.stages]
+    for k in range(1, len(alike) + 1):
+        if k < len(alike) and alike[k] == alike[begin]:
+            continue
+        if k - begin > FOLDED:
+            layers = len({layer for m in file.stages[begin].modules if (layer := layer_of(m))})
+            each = f"{layers} layers each" if layers else "alike"
+            first, last = file.stages[begin], file.stages[k - 1]
+            until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
+            lines.append(f"  stages {begin} to {k - 1}: {each}, {_mesh(first, until)}")
+        else:
+            lines += [_stage(n, file.stages[n]) for n in range(begin, k)]
+        begin = k
+    return lines
+
+
+def _alike(stage: StageEntry) -> object:
+    """Equal for stages that differ by the numbers of their layers and devices alone."""
+    members = tuple(re.sub(r"[0-9]+", "", name) for name in stage.members)
+    shape = len(stage.rows), len(stage.rows[0]), stage.zero, stage.border
+    return members, shape, len(stage.recompute.modules)
+
+
 def _stage(number: int, stage: StageEntry) -> str:
-    replicas, shards = len(stage.rows), len(stage.rows[0])
-    first, last = stage.members[0], stage.members[-1]
-    mesh = f"{replicas} x {shards} devices from {stage.rows[0][0]}"
+    return f"  stage {number}: {stage.members[0]} to {stage.members[-1]}, {_mesh(stage)}"
+
+
+def _mesh(stage: StageEntry, until: str = "") -> str:
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
     more += [f"{count} segments recomputed"] if (count := len(stage.recompute.modules)) else []
-    return f"  stage {number}: {first} to {last}, {', '.join([mesh, *more])}"
+    mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
+    return ", ".join([mesh, *more])
 
 
 def run_lines(run: Run) -> list[str]:
@@ -132,7 +169,7 @@ def run_lines(run: Run) -> list[str]:
                 f", predicted {_time(file.step_time)} ({_time(low)} to {_time(high)}: the measured "
                 f"time is {inside})"
             )
-        lines.append(told)
+        lines += [told, rates_line(file, run.measured)]
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
 
 
@@ -140,6 +177,7 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms" if seconds < 1.0 else f"{seconds:.3f} s"
 
 
+FOLDED = 2  # stages that are alike and told one by one
 PASSES = "FIWB"
 NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
          "B": "gradients", "end": "exchange and update"}  # fmt: skip
@@ -164,7 +202,7 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     parts += [paragraph("Plans that were timed, none worse than another in both."), _frontier(plan)]
     parts += [paragraph(notice) for notice in plan.notices]
     parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
-    facts = plan_lines(plan)[0].strip()
+    facts = ", ".join(line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1])
     return page(f"{file.model} on {file.cluster}", parts, facts=facts)
 
 

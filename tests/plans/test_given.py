@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_words, layer_bounds, layer_of, layer_starts
+from gnnplace.plans.given import draft_of_words, layer_bounds, layer_starts
+from gnnplace.plans.plan import layer_of
 from tests.plans.toys import chain, cluster
 
 

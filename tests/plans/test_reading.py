@@ -25,6 +25,7 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
     "one_stage_bound": (None, 7),
     "lower_bound": (None, 7),
     "fits": (None,),
+    "flops": (None, 7),
     "name": ("no such name", None),
     "parts": ({},),
     "placements": ({},),

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from gnnplace.errors import InfeasibleError
-from gnnplace.plans.given import layer_of
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, ModelSizes
 from gnnplace.plans.order.orders import SEARCHED
-from gnnplace.plans.plan import Plan, PlanFile
+from gnnplace.plans.plan import Plan, PlanFile, layer_of
 
 DECODERS = {"gpt2": False, "llama": True, "mistral": True}
 """Model types whose layers launchers have, and whether their feed-forward part has a gate."""

@@ -1,0 +1,90 @@
+"""What a step time means: tokens a second, FLOPs a second, model FLOPs utilization, days of a run.
+
+MFU is the model's FLOPs of a step over what all devices could do in that time, at the peak of dense
+products in the type of the precision (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B):
+forward and backward passes of all products, attention's whole square among them, nothing of what is
+recomputed. Peaks are those of `problem/cluster/gpus.json`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.plan import PlanFile
+from gnnplace.problem.cluster import load_cluster
+from gnnplace.problem.cluster.gpus import figures, known_kind
+
+TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
+COUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMBT]?)")
+LARGE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+DAY, HOUR = 86400.0, 3600.0
+
+
+def tokens_of(file: PlanFile) -> int | None:
+    """Tokens of a step; None where examples are no rows of tokens."""
+    first = file.inputs[0] if file.inputs else None
+    if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
+        return None
+    return file.batch * first.shape[1]
+
+
+def utilization(file: PlanFile, seconds: float) -> float | None:
+    """MFU of a step; None where FLOPs or the devices' peak are not known."""
+    kind = _kind(file)
+    if file.flops is None or kind is None or seconds <= 0:
+        return None
+    peak = figures(kind).flops(TYPES[file.precision.partition("-")[0]])
+    return file.flops / (seconds * len(file.memory) * peak)
+
+
+def _kind(file: PlanFile) -> str | None:
+    """The kind of the cluster's GPUs, where all are alike."""
+    try:
+        kinds = load_cluster(file.cluster_file or file.cluster).kinds
+    except GnnplaceError:
+        return None
+    known = known_kind(kinds[0])
+    return kinds[0] if len(kinds) == 1 and known not in (None, "cpu") else None
+
+
+def rates_line(file: PlanFile, seconds: float) -> str:
+    """Tokens or examples a second, of a device too, TFLOP/s and MFU of a step."""
+    devices, tokens = len(file.memory), tokens_of(file)
+    count, what = (file.batch, "examples") if tokens is None else (tokens, "tokens")
+    rate = count / max(seconds, 1e-12)
+    told = [f"{rate:,.0f} {what}/s", f"{rate / devices:,.0f} a device"]
+    if file.flops:
+        told.append(f"{file.flops / seconds / devices / 1e12:.3g} TFLOP/s a device")
+    share = utilization(file, seconds)
+    return ", ".join([*told, *([f"MFU {share:.1%}"] if share is not None else [])])
+
+
+def token_count(text: str) -> float:
+    """A number of tokens, such as 15T, 300B or 1.5e9.
+
+    Raises:
+        InputError: it is none.
+    """
+    found = COUNT.fullmatch(text.strip().upper())
+    try:
+        count = float(text) if found is None else float(found[1]) * LARGE[found[2]]
+    except ValueError:
+        count = 0.0
+    if not 0 < count < 1e18:
+        raise InputError(f"--tokens {text}: must be a number of tokens, such as 300B or 15T")
+    return count
+
+
+def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
+    """Days and device hours of a run over so many tokens.
+
+    Raises:
+        InputError: the model's examples are no rows of tokens.
+    """
+    each = tokens_of(file)
+    if each is None:
+        raise InputError(f"--tokens: the examples of {file.model} are no rows of tokens")
+    whole = tokens / each * seconds
+    hours = whole * len(file.memory) / HOUR
+    return f"{tokens:.3g} tokens: {whole / DAY:,.3g} days, {hours:,.0f} device hours"
