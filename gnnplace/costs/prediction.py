@@ -17,12 +17,13 @@ measured times are within exp(+-1.645 e). All candidates' constants are measured
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray
+from gnnplace.costs.frameworks.constants import hardware
 from gnnplace.costs.kin import (
     OTHER_TYPES,
     apart,
@@ -33,7 +34,7 @@ from gnnplace.costs.kin import (
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
-from gnnplace.costs.tables import CostTables
+from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
@@ -118,6 +119,24 @@ def predict(
     if not np.array_equal(tensor.dtype, few.dtype):
         found = _faster(found, _predict(tensor, kind, tables))
     return found.take(same)
+
+
+def predict_in_step(
+    rows: Rows, kind: str, tables: CostTables, *, tf32: Sequence[str] = ("convolution",)
+) -> OpEstimates:
+    """Times of ops as a step of many takes them; arguments are those of `predict`.
+
+    The shipped kernels of some GPUs were measured alone, again and again, at the clock that the
+    power limit leaves then: products of float32 are faster in a step by the hardware's constant
+    `alone`. Tables of one's own stay as they were measured.
+    """
+    found = predict(rows, kind, tables, tf32=tf32)
+    kind = known_kind(kind) or kind
+    alone = hardware().constants.get(f"alone.{kind}")
+    if alone is None or tables.rows.get(kind) is not shipped().rows[kind]:
+        return found
+    products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
+    return replace(found, seconds=found.seconds / np.where(products, alone.value, 1.0))
 
 
 def _faster(one: OpEstimates, other: OpEstimates) -> OpEstimates:

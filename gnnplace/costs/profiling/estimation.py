@@ -23,7 +23,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, with_floor
-from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict
+from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict_in_step
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
@@ -84,7 +84,8 @@ def estimated_times(program: Program, kind: str, tables: CostTables | None = Non
         InputError: no figures of the kind are known.
     """
     found = describe(program)
-    estimate = predict(found.distinct, kind, tables or shipped(), tf32=_tf32()).take(found.same)
+    known = tables or shipped()
+    estimate = predict_in_step(found.distinct, kind, known, tf32=_tf32()).take(found.same)
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)

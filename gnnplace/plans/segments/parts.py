@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
-from gnnplace.costs.prediction import predict
+from gnnplace.costs.prediction import predict_in_step
 from gnnplace.costs.profiling.description import Description, Kernel, rows_of
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
@@ -129,7 +129,7 @@ class Parts:
         if not new:
             return
         passes = [getattr(r, name) for r in new.values() for name in PASSES]
-        estimate = predict(joined([p.rows for p in passes]), kind, self.tables)
+        estimate = predict_in_step(joined([p.rows for p in passes]), kind, self.tables)
         ends = np.cumsum([len(p.owner) for p in passes])
         times = []
         for description, end in zip(passes, ends, strict=True):
@@ -144,7 +144,8 @@ class Parts:
         if not kernels:
             return Times(0.0, 0.0, 0.0, 0.0)
         rows = rows_of((kernel, "float32") for kernel in kernels)
-        found, floor, count = predict(rows, kind, self.tables), self._floor(kind), len(kernels)
+        found = predict_in_step(rows, kind, self.tables)
+        floor, count = self._floor(kind), len(kernels)
         return Times(
             float(found.seconds.sum()) + count * floor.gap,
             count * floor.forward,
