@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
     from gnnplace.plans.launch.registry import launcher_of_file as launcher_of_file
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
+    from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
     from gnnplace.plans.launch.searching import search_launcher as search_launcher
     from gnnplace.plans.plan import Plan as Plan

@@ -34,6 +34,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--placer", str, "best", "The placer that --loosen searches with."),
         ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
         (
+            "--environment",
+            str,
+            None,
+            "What the machine adds to a launch file's run: checked-collectives; none by default.",
+        ),
+        (
             "--measured",
             str,
             None,
@@ -79,8 +85,26 @@ def run(args: Namespace) -> int:
 
 def _explain_plan(args: Namespace) -> int:
     """Explains a plan, whose file alone was given."""
-    from gnnplace.report.plan_explanations import plan_explanation_data, plan_explanation_lines
+    from gnnplace.report.plan_explanations import (
+        launch_explanation_data,
+        launch_explanation_lines,
+        plan_explanation_data,
+        plan_explanation_lines,
+    )
 
+    if gnnplace.is_launch_file(args.what):
+        if args.cluster is None:
+            raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
+        name = gnnplace.launcher_of_file(args.what)
+        run = gnnplace.explain_launch_plan(
+            gnnplace.read_launch_file(args.what, name), name, args.cluster, model=args.model,
+            environment=args.environment, measured=args.measured,
+        )  # fmt: skip
+        if args.json:
+            print_json(launch_explanation_data(run))
+        else:
+            print_lines(*launch_explanation_lines(run, args.what, args.cluster))
+        return 0
     found = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
         model=args.model,

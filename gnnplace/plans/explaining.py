@@ -30,7 +30,7 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.given import draft_of_plan, draft_of_words, even_bounds, orders_in
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
-from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps
+from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders, seconds_of
 from gnnplace.plans.plan import MemoryEntry, Plan
@@ -188,7 +188,7 @@ def explain_plan(
     """
     file = plan.file
     told = f"{measured}s" if isinstance(measured, (int, float)) else measured
-    steps = None if told is None else measured_steps(told, file)
+    steps = None if told is None else measured_steps(told, sizes_of(file))
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     if progress is not None:
         progress("explaining: capturing the model")

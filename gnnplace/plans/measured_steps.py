@@ -50,12 +50,33 @@ class MeasuredSteps:
     source: str = ""
 
 
-def measured_steps(given: str, file: PlanFile) -> MeasuredSteps:
+@dataclass(frozen=True)
+class RunSizes:
+    """What turns rates of a log into seconds of a step.
+
+    Attributes:
+        batch: examples of a step.
+        tokens: of a step.
+        devices: that run it.
+    """
+
+    batch: int
+    tokens: int
+    devices: int
+
+
+def sizes_of(file: PlanFile) -> RunSizes:
+    """Those of a plan's run."""
+    shape = file.inputs[0].shape if file.inputs else []
+    return RunSizes(file.batch, file.batch * (shape[1] if len(shape) > 1 else 1), len(file.memory))
+
+
+def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
     """Seconds such as 0.83s or 830ms, or those of a log.
 
     Args:
         given: seconds with their unit, or a path.
-        file: the plan that was run: its batch, tokens and devices.
+        sizes: of the run.
 
     Raises:
         InputError: it is neither.
@@ -72,17 +93,17 @@ def measured_steps(given: str, file: PlanFile) -> MeasuredSteps:
         raise InputError(f"--measured {given}: must be seconds such as 0.83s or 830ms, or a log")
     if path.stat().st_size > LONGEST:
         raise FormatError(f"{given}: has {path.stat().st_size / 1e6:.0f} MB; give its last part")
-    return steps_of_log(read_text(path), given, file)
+    return steps_of_log(read_text(path), given, sizes)
 
 
-def steps_of_log(text: str, source: str, file: PlanFile) -> MeasuredSteps:
+def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     """The steps of a launcher's log.
 
     Raises:
         FormatError: naming `source` and what a log may have.
     """
     text = COLORS.sub("", text).replace("\r", "\n")
-    for name, (pattern, seconds_of) in _readers(file).items():
+    for name, (pattern, seconds_of) in _readers(sizes).items():
         found = [seconds_of(match) for match in re.finditer(pattern, text)]
         found = [seconds for seconds in found if 0 < seconds < 1e7]
         if found:
@@ -94,11 +115,8 @@ def steps_of_log(text: str, source: str, file: PlanFile) -> MeasuredSteps:
     )
 
 
-def _readers(file: PlanFile) -> Mapping[str, tuple[str, Callable[[re.Match[str]], float]]]:
+def _readers(sizes: RunSizes) -> Mapping[str, tuple[str, Callable[[re.Match[str]], float]]]:
     """What finds a step in a log, and its seconds, by launcher."""
-    devices = len(file.memory)
-    shape = file.inputs[0].shape if file.inputs else []
-    tokens = float(file.batch * (shape[1] if len(shape) > 1 else 1))
 
     def number(text: str) -> float:
         return float(text.replace(",", ""))
@@ -114,11 +132,11 @@ def _readers(file: PlanFile) -> Mapping[str, tuple[str, Callable[[re.Match[str]]
         ),
         "torchtitan": (
             rf"step: *[0-9]+ .*\btps: *{NUMBER}",
-            lambda m: tokens / max(number(m[1]) * devices, 1e-9),
+            lambda m: sizes.tokens / max(number(m[1]) * sizes.devices, 1e-9),
         ),
         "DeepSpeed": (
             rf"CurrSamplesPerSec={NUMBER}",
-            lambda m: file.batch / max(number(m[1]), 1e-9),
+            lambda m: sizes.batch / max(number(m[1]), 1e-9),
         ),
         "tqdm": (
             rf"\b{NUMBER}(it/s|s/it)",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from gnnplace.plans.decoders.explaining import ROW_PARTS
 from gnnplace.plans.explaining import PARTS, PlanExplanation
+from gnnplace.plans.launch.searching import LaunchExplanation
+from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -22,9 +26,7 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
         f"  {rates_line(found.plan.file, step)}",
         f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
     ]
-    for name, seconds in sorted(found.parts.items(), key=lambda x: -x[1]):
-        if seconds > 0.0005 * step:
-            lines.append(f"    {seconds / step:6.1%}  {seconds_text(seconds):>9}  {PARTS[name]}")
+    lines += part_lines(found.parts, step, PARTS)
     memory = found.memory
     told = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.model_dump().items())
     lines.append(f"  fullest device {found.fullest}: {bytes_text(memory.all)} of "
@@ -62,6 +64,51 @@ def _measured(found: PlanExplanation) -> list[str]:
     lines += [f"      {x.told}: {seconds_text(x.seconds)}; {x.first}" for x in found.likely]
     lines.append("      what is left: data loader, logging, checkpoints; run with made-up data")
     return lines
+
+
+def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) -> list[str]:
+    """What `gnnplace explain FILE` of a launcher prints."""
+    lines = launch_answer_lines(found.answer, name, cluster, None)
+    step, parts = found.answer.answer.step_time or 0.0, found.parts
+    bound = max(parts, key=parts.__getitem__)
+    lines.append(f"  bound by {ROW_PARTS[bound]}: {parts[bound] / step:.0%} of the step")
+    lines += part_lines(parts, step, ROW_PARTS)
+    lines.append("  single changes worth most:")
+    better = [x for x in found.changes if (x.answer.step_time or step) < step]
+    for change in better[:MOST]:
+        seconds, peak = change.answer.step_time or step, change.answer.peak or 0.0
+        lines.append(f"    {change.told}: {seconds_text(seconds)} ({seconds / step - 1:+.1%}), "
+                     f"{bytes_text(peak)} on the fullest device")  # fmt: skip
+    lines += [] if better else ["    none that fits is faster"]
+    steps, answer = found.measured, found.answer.answer
+    if steps is None:
+        return lines
+    place = "inside" if (answer.low or 0) <= steps.seconds <= (answer.high or 0) else "outside"
+    told = f" ({steps.count} steps of {steps.source}'s log)" if steps.source else ""
+    more = steps.seconds / step - 1
+    lines.append(
+        f"  measured {seconds_text(steps.seconds)} a step{told}: {more:+.1%} of the predicted, "
+        f"{place} of its interval"
+    )
+    return lines
+
+
+def part_lines(parts: Mapping[str, float], step: float, told: Mapping[str, str]) -> list[str]:
+    """Parts of a step, the largest first; what is below a thousandth is left out."""
+    rows = sorted(parts.items(), key=lambda row: -row[1])
+    return [
+        f"    {s / step:6.1%}  {seconds_text(s):>9}  {told[n]}" for n, s in rows if s > 1e-3 * step
+    ]
+
+
+def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
+    """What `gnnplace explain FILE --json` of a launcher prints."""
+    changes = [{"change": x.told, **asdict(x.answer)} for x in found.changes]
+    return {
+        **launch_answer_data(found.answer), "parts": found.parts, "changes": changes,
+        "bound": max(found.parts, key=found.parts.__getitem__),
+        "measured": None if found.measured is None else asdict(found.measured),
+    }  # fmt: skip
 
 
 def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:

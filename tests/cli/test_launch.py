@@ -39,6 +39,9 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "faster than predicted" in told
     assert "bound by launches that kernels wait for" in told
+    assert run(["explain", script, "--cluster", "dgx-h100-2x8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["parts"].values()) == pytest.approx(found["step_time"])
     yaml = tmp_path / "config.yaml"
     assert run(["convert", plan, "--to", "accelerate", "-o", str(yaml)]) == 3
     assert "no pipeline stages" in capsys.readouterr().err

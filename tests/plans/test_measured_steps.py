@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.plans.measured_steps import measured_steps, steps_of_log
+from gnnplace.plans.measured_steps import RunSizes, measured_steps, sizes_of, steps_of_log
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 
 MEMORY = MemoryEntry(state=1.0, activations=1.0, working=1.0, slack=1.0)
+SIZES = RunSizes(batch=64, tokens=64 * 1024, devices=8)
 FILE = PlanFile.model_construct(
     batch=64,
     memory={f"gpu:{k}": MEMORY for k in range(8)},
@@ -40,19 +41,23 @@ def written(name: str, seconds: list[float]) -> str:
 @pytest.mark.parametrize("name", LOGS)
 def test_every_launchers_log_says_its_step(name):
     text = written(name, [30.0, 5.0, 2.0, *[0.8, 0.82, 0.84] * 3])
-    found = steps_of_log(text, "log", FILE)
+    found = steps_of_log(text, "log", SIZES)
     assert found.seconds == pytest.approx(0.82, rel=0.01)
     assert (found.count, found.left_out, found.source) == (9, 3, name)
 
 
+def test_sizes_are_those_of_the_plans_file():
+    assert sizes_of(FILE) == SIZES
+
+
 def test_seconds_an_iteration_and_thousands_of_milliseconds():
-    assert steps_of_log("5/50 [00:04<00:40,  1.72s/it]", "log", FILE).seconds == 1.72
-    assert steps_of_log("| time_per_iteration_ms: 1.23K |", "log", FILE).seconds == 1.23
+    assert steps_of_log("5/50 [00:04<00:40,  1.72s/it]", "log", SIZES).seconds == 1.72
+    assert steps_of_log("| time_per_iteration_ms: 1.23K |", "log", SIZES).seconds == 1.23
 
 
 @pytest.mark.parametrize(("told", "seconds"), [("0.83s", 0.83), ("830ms", 0.83), ("5 us", 5e-6)])
 def test_seconds_may_be_said(told, seconds):
-    found = measured_steps(told, FILE)
+    found = measured_steps(told, SIZES)
     assert found.seconds == pytest.approx(seconds)
     assert found.source == ""
 
@@ -60,7 +65,7 @@ def test_seconds_may_be_said(told, seconds):
 @pytest.mark.parametrize("told", ["830", "0s", "-1s", "soon", "no/such/log"])
 def test_what_is_neither_is_one_line(told):
     with pytest.raises(InputError, match="--measured") as caught:
-        measured_steps(told, FILE)
+        measured_steps(told, SIZES)
     assert "\n" not in str(caught.value)
 
 
@@ -68,4 +73,4 @@ def test_a_log_without_steps_is_one_line(tmp_path):
     path = tmp_path / "log"
     path.write_text("hello\n" * 1000)
     with pytest.raises(FormatError, match="has no step of Megatron-LM"):
-        measured_steps(str(path), FILE)
+        measured_steps(str(path), SIZES)

@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import Decoder, decoder_of
+from gnnplace.plans.decoders.explaining import RowChange, row_changes, row_parts
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import Setting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.decoders.words import words_in
+from gnnplace.plans.decoders.words import GivenWords, words_in
 from gnnplace.plans.launch.importing import completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
 from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.problem.cluster import Cluster
 
 MOST_SHARDS = 64
@@ -99,6 +101,71 @@ def price_launch_plan(
     Raises:
         InputError: what is missing, or cannot be priced.
     """
+    answer, _, _ = _priced(
+        plan, launcher, cluster, model, framework, environment, batch, memory_limit
+    )
+    return answer
+
+
+@dataclass(frozen=True)
+class LaunchExplanation:
+    """What bounds a run of a launch file.
+
+    Attributes:
+        answer: what it takes.
+        parts: seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
+        changes: single changes of its words that fit, the fastest first.
+        measured: a step of the run; None where none is known.
+    """
+
+    answer: LaunchAnswer
+    parts: dict[str, float]
+    changes: tuple[RowChange, ...]
+    measured: MeasuredSteps | None = None
+
+
+def explain_launch_plan(
+    plan: LaunchPlan,
+    launcher: str,
+    cluster: str | Cluster,
+    *,
+    model: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
+    batch: int | None = None,
+    measured: str | None = None,
+) -> LaunchExplanation:
+    """What bounds a run of a launch file, at the prices of the launcher's framework.
+
+    Args and errors are those of `price_launch_plan`; `measured` is a step of the run, as "0.83s",
+    or a log.
+    """
+    answer, setting, words = _priced(
+        plan, launcher, cluster, model, framework, environment, batch, None
+    )
+    if answer.answer.step_time is None:
+        raise InputError(f"{answer.plan.words}: {answer.answer.reason}")
+    sizes = RunSizes(
+        answer.plan.batch or 1,
+        (answer.plan.batch or 1) * setting.decoder.length,
+        answer.plan.world or 1,
+    )
+    steps = None if measured is None else measured_steps(measured, sizes)
+    changes = tuple(row_changes(setting, words))
+    return LaunchExplanation(answer, row_parts(setting, words), changes, steps)
+
+
+def _priced(
+    plan: LaunchPlan,
+    launcher: str,
+    cluster: str | Cluster,
+    model: str | None,
+    framework: str | None,
+    environment: str | None,
+    batch: int | None,
+    memory_limit: float | None,
+) -> tuple[LaunchAnswer, Setting, GivenWords]:
+    """What a run takes, what it was priced on, and its words."""
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
     if plan.microbatch_size is None or plan.batch is None:
@@ -116,7 +183,8 @@ def price_launch_plan(
         told.append(f"precision 32-true: priced as {setting.precision}")
     if plan.schedule in ("zero-bubble", "v"):
         told.append(f"schedule {plan.schedule}: priced without")
-    return LaunchAnswer(plan, price(setting, words_in(row_words(plan))), name, told=tuple(told))
+    words = words_in(row_words(plan))
+    return LaunchAnswer(plan, price(setting, words), name, told=tuple(told)), setting, words
 
 
 def search_launcher(

@@ -13,6 +13,7 @@ from gnnplace.plans.launch.megatron import read_megatron, write_megatron
 from gnnplace.plans.launch.registry import LAUNCHERS
 from gnnplace.plans.launch.searching import (
     can_say,
+    explain_launch_plan,
     price_launch_plan,
     row_words,
     search_launcher,
@@ -36,6 +37,25 @@ def test_a_launch_file_takes_what_its_words_take_in_a_table():
     assert found.framework == "megatron-lm"
     assert found.answer == told
     assert found.answer.step_time
+
+
+def test_a_run_is_explained_at_its_frameworks_prices():
+    plan = LaunchPlan(dp=2, tp=4, pp=8, microbatch_size=1, batch=64, zero=1, sizes=SIZES,
+                      precision="bf16-master", gradients="fp32", optimizer="adamw")  # fmt: skip
+    found = explain_launch_plan(plan, "megatron-lm", CLUSTER, measured="2s")
+    step = found.answer.answer.step_time
+    assert sum(found.parts.values()) == pytest.approx(step)
+    assert found.measured is not None
+    assert found.measured.seconds == 2.0
+    words = row_words(found.answer.plan)
+    for change in found.changes:
+        if change.told in ("recompute=full", "microbatch_size=2"):
+            name, value = change.told.split("=")
+            told = ",".join(
+                f"{name}={value}" if x.startswith(f"{name}=") else x for x in words.split(",")
+            )
+            (row,) = price_plans(SIZES.model, CLUSTER, told, framework_name="megatron-lm").answers
+            assert change.answer == row
 
 
 def test_replicas_that_a_file_leaves_open_fill_the_cluster():
