@@ -70,6 +70,7 @@ class PricedTable:
         return [
             dict(zip(self.table.columns, cells, strict=True))
             | {name: getattr(answer, name) for name in ANSWERS}
+            | {"reason": answer.reason or None}
             for cells, answer in zip(self.table.cells, self.answers, strict=True)
         ]
 
@@ -157,8 +158,9 @@ def price_plans(
         environment(environment_name)
     devices = resolve_cluster(cluster)
     known = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
-    half = precision in HALVES or (precision is None and framework_name is not None)
-    decoder = decoder_of(model, inputs) if known and (half or framework_name) else None
+    named = framework_name is not None or environment_name is not None
+    by_sizes = known and (named or precision in HALVES)
+    decoder = decoder_of(model, inputs) if by_sizes else None
     if decoder is not None:
         setting = setting_of(
             replace(decoder, batch=batch or decoder.batch), devices, framework_name=name,

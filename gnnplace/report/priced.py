@@ -15,7 +15,8 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
     """The plans, what is feasible first, the fastest first; then what cannot be, with why."""
     order = priced.best_first()
     told = f", environment {priced.environment}" if priced.environment else ""
-    yield f"{len(order)} plans, priced as {priced.framework} trains{told}; the fastest first"
+    many = f"{len(order)} plans" if len(order) > 1 else "1 plan"
+    yield f"{many}, priced as {priced.framework} trains{told}; the fastest first"
     yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
     for k in order[:SHOWN]:
         answer = priced.answers[k]

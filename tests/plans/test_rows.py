@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 
@@ -50,6 +51,19 @@ def test_what_a_framework_does_not_price_is_said():
 def test_a_framework_is_not_searched_for(capsys):
     assert run(["plan", MODEL, "--cluster", "nvswitch-h100-8", "--framework", "nanotron"]) == 2
     assert "plans are searched for PyTorch alone" in capsys.readouterr().err
+
+
+def test_one_plan_in_words_answers_as_any_plan_does(capsys):
+    command = ["plan", MODEL, "--cluster", "nvswitch-h100-8", "--given", "tp=8",
+               "--environment", "checked-collectives", "--json"]  # fmt: skip
+    assert run(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["interval"]
+    assert low < found["step_time"] < high
+    assert found["feasible"] is True
+    assert found["reason"] is None
+    # 64 micro-batches x 16 layers x 10 collectives x 8 ranks x 0.21 ms on the host.
+    assert found["step_time"] > 64 * 16 * 10 * 8 * 2.1e-4
 
 
 def test_costs_show_names_what_is_assumed(capsys):
