@@ -164,10 +164,19 @@ class MeshFabric:
         return [x.fabric for x in links if x and x.fabric and not is_between(x.fabric)]
 
     def _slowest(self, members: Sequence[int], alike: int) -> tuple[float, float]:
-        """Latency and bandwidth of the slowest link of a ring; channels are shared."""
+        """Latency and bandwidth of the slowest link of a ring; channels are shared.
+
+        Where a ring crosses from servers to servers on links of their own, slower than half of the
+        fastest, there are as many rings at once as a server has members, a network card each.
+        """
         ring = list(zip(members, [*members[1:], members[0]], strict=True))
         latency = max(float(self._latency[a, b]) for a, b in ring)
-        bandwidth = min(self._shared(ring, alike))
+        rates, fastest = self._shared(ring, alike), max(float(self._bandwidth[p]) for p in ring)
+        across = [k for k, pair in enumerate(ring) if self._bandwidth[pair] < fastest / 2]
+        if not any(self._named.intersection(self._channels[ring[k]].tolist()) for k in across):
+            for k in across:
+                rates[k] *= max(1, len(members) // len(across))
+        bandwidth = min(rates)
         if not bandwidth > 0 or not np.isfinite(latency):
             names = ", ".join(self.cluster.devices[d].name for d in members)
             raise InputError(f"cluster {self.cluster.name!r}: {names} are not all linked in a ring")
