@@ -159,7 +159,7 @@ def test_less_memory_is_never_faster():
         ("dp=8", "dp x tp x pp is 8; 'toy' has 4 devices"),
         ("dp=2,microbatch_size=3", "no multiple of 2 replicas x 3 examples"),
         ("pp=2,schedule=gpipe", "schedule 'gpipe': unknown"),
-        ("recompute=half", "recompute=half: must be one of none, full"),
+        ("recompute=half", "recompute=half: must be none, full"),
         ("dp=0", "at least 1"),
     ],
 )
