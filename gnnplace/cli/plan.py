@@ -30,6 +30,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 AUTO = "auto"
+GOALS = TIME, FEWEST = "time", "gpus"
 TRIES = 3
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
@@ -110,6 +111,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             str,
             None,
             "The tokens of a whole run, as 300B or 15T: its days and device hours are told.",
+        ),
+        (
+            "--goal",
+            str,
+            "time",
+            "time, the fastest plan (the default); or gpus, the fastest on as few devices as hold "
+            "any.",
         ),
         (
             "--launcher",
@@ -221,7 +229,7 @@ def _launched(args: Namespace) -> int:
             raise InputError("MODEL: is missing")
         found = gnnplace.search_launcher(
             args.what, name, args.cluster, precision=args.precision, optimizer=args.optimizer,
-            progress=say, **asked,
+            fewest=args.goal == FEWEST, progress=say, **asked,
         )  # fmt: skip
     if args.output is not None:
         write_text(args.output, launch_text(found, name, args.what, args.cluster))
@@ -239,6 +247,8 @@ def run(args: Namespace) -> int:
     check_output(args.trace)
     check_output(args.table)
     check_table(args.table)
+    if args.goal not in GOALS:
+        raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
     tokens = None if args.tokens is None else token_count(args.tokens)
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     if _is_launched(args):
@@ -263,6 +273,7 @@ def run(args: Namespace) -> int:
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         constraints=replace(asked, headroom=None),
+        goal=args.goal,
         progress=say,
     )
     best = plans[0]

@@ -19,7 +19,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import find_plans
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster import Cluster, counts_of_devices
 from gnnplace.problem.constraints import Constraints
 from gnnplace.problem.constraints.applying import Matched, Names, devices_matched
 
@@ -69,6 +69,34 @@ def find_obeying(
     if not found:
         raise InfeasibleError(_nothing(asked))
     return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[:top]
+
+
+def find_fewest(
+    chain: Chain,
+    cluster: Cluster,
+    asked: Constraints,
+    *,
+    top: int = 1,
+    budget: float = 10.0,
+    runnable: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Plan]:
+    """The best plans on as few devices as hold any: powers of two, then all of them.
+
+    Args and errors are those of `find_obeying`; the budget is of each number of devices.
+    """
+    found: list[Plan] = []
+    for count in counts_of_devices(asked.max_devices or cluster.num_devices):
+        if progress is not None:
+            progress(f"planning: on {count} devices")
+        few = replace(asked, max_devices=count)
+        try:
+            found = find_obeying(chain, cluster, few, top=top, budget=budget, runnable=runnable)
+        except InfeasibleError:
+            continue
+        if found[0].feasible:
+            break
+    return found or find_obeying(chain, cluster, asked, top=top, budget=budget)
 
 
 def allowed_devices(

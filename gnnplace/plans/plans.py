@@ -23,7 +23,7 @@ from gnnplace.plans.handover import handed_over
 from gnnplace.plans.launch.importing import completed, named_model, priced_words
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
-from gnnplace.plans.obeying import find_obeying
+from gnnplace.plans.obeying import find_fewest, find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
 from gnnplace.plans.run.apply import apply_plan
@@ -36,6 +36,7 @@ from gnnplace.problem.cluster.headroom import with_headroom, with_slack
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 
 AUTO = "auto"
+GOALS = TIME, FEWEST = "time", "gpus"
 CAPTURING = "planning: capturing the model"
 FURTHER = 20  # plans that are looked through for each that is run
 STEPS = 5
@@ -179,6 +180,7 @@ def plan_model(
     runnable: bool = False,
     accept_other_loss: bool = False,
     constraints: Given | None = None,
+    goal: str = "time",
     progress: Callable[[str], None] | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -210,6 +212,7 @@ def plan_model(
         accept_other_loss: cut the batch also where its loss is another one then.
         constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
+        goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
         progress: is told what is done.
 
     Returns:
@@ -221,8 +224,8 @@ def plan_model(
         MismatchError: the given plan is of another model or cluster.
         InfeasibleError: no plan obeys the constraints.
     """
-    if top < 1:
-        raise InputError(f"top {top}: must be at least 1")
+    if top < 1 or goal not in GOALS:
+        raise InputError(f"top {top}, goal {goal!r}: at least 1; one of {', '.join(GOALS)}")
     asked = as_constraints(constraints)
     if given is not None and asked:
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
@@ -250,7 +253,11 @@ def plan_model(
     if tries:
         check_trials(devices, model)
     most, runnable = max(top, FURTHER * tries), runnable or tries > 0
-    if asked.patterns or asked.max_devices is not None:
+    if goal == FEWEST:
+        found = find_fewest(
+            chain, devices, asked, top=most, budget=budget, runnable=runnable, progress=progress
+        )
+    elif asked.patterns or asked.max_devices is not None:
         found = find_obeying(
             chain, devices, asked, top=most, budget=budget, runnable=runnable, progress=progress
         )
@@ -261,7 +268,7 @@ def plan_model(
     if tries and isinstance(model, str):
         found = by_trial(found, model, tries, progress)
     found = found[:top]
-    if memory_limit is None and not asked:
+    if memory_limit is None and not asked and goal == TIME:
         named = cluster if isinstance(cluster, str) else cluster.name
         told = None if headroom is None else str(headroom)
         other = handed_over(

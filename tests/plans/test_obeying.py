@@ -9,10 +9,11 @@ import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.obeying import allowed_devices, find_obeying
+from gnnplace.plans.obeying import allowed_devices, find_fewest, find_obeying
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import obeys, search
 from gnnplace.plans.search.stage import Pricer
+from gnnplace.problem.cluster import counts_of_devices
 from gnnplace.problem.constraints import Constraints, from_words
 from tests.plans.search.test_search import all_drafts
 from tests.plans.toys import chain, cluster
@@ -74,3 +75,16 @@ def test_what_cannot_be_is_refused():
         find_obeying(model, machine, from_words(together=["s0,s1"]))
     with pytest.raises(InputError, match="no module matches 'x9'"):
         find_obeying(model, machine, from_words(pin=["x9=gpu:0"]))
+
+
+def test_the_fewest_devices_are_the_first_that_hold_the_model():
+    """Every count of devices is tried by hand."""
+    model = chain(np.random.default_rng(0), count=6, batch=8)
+    machine = cluster(4, memory=60.0)
+    (plan,) = find_fewest(model, machine, Constraints(), budget=0.0)
+    used = len(plan.file.memory)
+    assert plan.feasible
+    for count in counts_of_devices(4):
+        few = find_obeying(model, machine, Constraints(max_devices=count), budget=0.0)
+        assert few[0].feasible is (count >= used)
+    assert counts_of_devices(6) == [1, 2, 4, 6]

@@ -27,10 +27,12 @@ from gnnplace.plans.launch.importing import completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem.cluster import Cluster, counts_of_devices
 
 MOST_SHARDS = 64
 LARGEST = 64  # examples of a micro-batch
+PricedPlan = tuple[float, LaunchPlan, PlanAnswer]
+"""Seconds of a step, the plan, and all that it takes."""
 SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("gpipe", 1))
 
 
@@ -198,6 +200,7 @@ def search_launcher(
     framework: str | None = None,
     environment: str | None = None,
     memory_limit: float | None = None,
+    fewest: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> LaunchAnswer:
     """The fastest plan that a launcher can run, beside the fastest of all.
@@ -212,6 +215,7 @@ def search_launcher(
         framework: whose constants count instead of the launcher's.
         environment: such as "checked-collectives".
         memory_limit: bytes that every device has, instead of its own.
+        fewest: take as few devices as hold any plan: powers of two, then all of them.
         progress: is told what is done.
 
     Raises:
@@ -225,22 +229,28 @@ def search_launcher(
         environment_name=environment, precision=precision, optimizer=optimizer,
         memory_limit=memory_limit,
     )  # fmt: skip
-    sizes = sizes_of_decoder(decoder)
-    found: list[tuple[float, int, LaunchPlan, PlanAnswer]] = []
-    if progress is not None:
-        progress(f"planning: plans of {devices.num_devices} devices at {setting.name}'s prices")
-    for plan in plans_of(setting, sizes, decoder.batch):
+    most, found = devices.num_devices, list[PricedPlan]()
+    for count in counts_of_devices(most) if fewest else [most]:
+        if progress is not None:
+            progress(f"planning: plans of {count} devices at {setting.name}'s prices")
+        found = priced_plans(setting, sizes_of_decoder(decoder), decoder.batch, count)
+        own = next((row for row in found if can_say(target, row[1])), None)
+        if own is not None:
+            (_, best, answer), (_, plan, took) = found[0], own
+            each = setting.network.each
+            return LaunchAnswer(plan, took, setting.name, best, answer, len(found), each)
+    told = f"none of the {len(found)} plans that fit can be said" if found else "nothing fits"
+    raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
+
+
+def priced_plans(setting: Setting, sizes: ModelSizes, batch: int, count: int) -> list[PricedPlan]:
+    """Plans of so many devices that fit, the fastest first."""
+    found = []
+    for plan in plans_of(setting, sizes, batch, count):
         answer = price(setting, words_in(row_words(plan)))
         if answer.feasible and answer.step_time is not None:
-            found.append((answer.step_time, len(found), plan, answer))
-    found.sort()
-    own = next((row for row in found if can_say(target, row[2])), None)
-    if own is None:
-        told = f"none of the {len(found)} plans that fit can be said" if found else "nothing fits"
-        raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
-    return LaunchAnswer(
-        own[2], own[3], setting.name, found[0][2], found[0][3], len(found), setting.network.each
-    )
+            found.append((answer.step_time, plan, answer))
+    return sorted(found, key=lambda row: row[0])
 
 
 def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
@@ -254,9 +264,9 @@ def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
     return True
 
 
-def plans_of(setting: Setting, sizes: ModelSizes, batch: int) -> Iterator[LaunchPlan]:
-    """Every plan of all devices that a framework may have."""
-    count, traits = setting.cluster.num_devices, setting.traits
+def plans_of(setting: Setting, sizes: ModelSizes, batch: int, count: int) -> Iterator[LaunchPlan]:
+    """Every plan of so many devices that a framework may have."""
+    traits = setting.traits
     whole_tokens = not setting.constants["splits_tokens"]
     kinds = [x for x in SCHEDULES if x[0] in traits["schedules"]]
     for pp, tp in itertools.product(_divisors(count), _divisors(count)):

@@ -135,6 +135,11 @@ def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str
     return faults
 
 
+def counts_of_devices(most: int) -> list[int]:
+    """Powers of two below a number of devices, and the number."""
+    return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Devices and directed links. A pair without a link cannot exchange tensors; no routing.

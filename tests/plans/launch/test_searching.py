@@ -90,6 +90,21 @@ def test_stages_are_what_accelerate_lacks():
     assert found.plan.zero != 1
 
 
+def test_the_fewest_devices_are_those_below_which_nothing_fits():
+    """8 billion parameters in half precision with fp32 copies and moments take two of 80 GB."""
+    found = search_launcher(SIZES.model, "megatron-lm", "dgx-h100-2x8", batch=64, fewest=True)
+    world = found.plan.world
+    assert world is not None
+    assert 1 < world < 16
+    assert world & (world - 1) == 0
+    words = [f"dp={d},tp={t},pp={world // 2 // (d * t)},microbatch_size=1,batch=64,zero={z},"
+             "recompute=full" for d in (1, 2, 4) for t in (1, 2, 4) for z in (0, 1)
+             if world // 2 % (d * t) == 0 and world // 2 >= d * t]  # fmt: skip
+    for told in words:
+        rows = price_plans(SIZES.model, "dgx-h100-2x8", told, framework_name="megatron-lm")
+        assert not rows.answers[0].feasible, told
+
+
 def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
     with pytest.raises(InfeasibleError, match="nothing fits"):
         search_launcher(MODELS["llama3_405b"][1].model, "nanotron", "dgx-h100-2x8", batch=8)
