@@ -8,6 +8,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
+import yaml
 
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.launch.accelerate import nearest_accelerate, read_accelerate, write_accelerate
@@ -149,3 +150,36 @@ def test_what_it_cannot_say_is_named_with_the_nearest():
     ]  # fmt: skip
     wanted = replace(plan, zero=2, recompute="full", precision="bf16-mixed")
     assert steps[-1][1] == wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_trainer_and_lightning_take_the_same_degrees(seed, tmp_path):
+    """Both are imported for it, 6 s once; the Trainer wants the file's keys without a prefix."""
+    from accelerate import ParallelismConfig
+    from lightning.pytorch.strategies import ModelParallelStrategy
+    from transformers import TrainingArguments
+
+    plan = drawn(random.Random(100 + seed))
+    data = yaml.safe_load(write_accelerate(plan, [], 8))
+    sizes = data.get("parallelism_config", {})
+    mesh = ParallelismConfig(
+        **{key.removeprefix("parallelism_config_"): value for key, value in sizes.items()}
+    )
+    fsdp = data.get("fsdp_config")
+    own = {k.removeprefix("fsdp_"): v for k, v in (fsdp or {}).items()}
+    told = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, fsdp=fsdp is not None,
+        fsdp_config=own if fsdp else None, parallelism_config=mesh,
+        per_device_train_batch_size=plan.microbatch_size,
+        gradient_accumulation_steps=plan.microbatches,
+    )  # fmt: skip
+    assert told.gradient_accumulation_steps * told.per_device_train_batch_size * plan.dp == (
+        plan.batch
+    )
+    if fsdp is not None:
+        assert told.fsdp_config["reshard_after_forward"] is (plan.zero == 3)
+        assert told.fsdp_config["activation_checkpointing"] is (plan.recompute == "full")
+    if sizes:
+        assert mesh.total_size == plan.world
+    strategy = ModelParallelStrategy(data_parallel_size=plan.dp, tensor_parallel_size=plan.tp)
+    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (plan.dp, plan.tp)
