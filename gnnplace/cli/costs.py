@@ -34,8 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Prints the constants, the hardware's first."""
     from gnnplace.costs.frameworks.constants import assumed, framework
+    from gnnplace.costs.network import network_of
     from gnnplace.costs.profiling.targets import resolve_cluster
-    from gnnplace.plans.decoders.network import network_of
     from gnnplace.report.priced import constant_lines
 
     if args.action != "show":

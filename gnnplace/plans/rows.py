@@ -20,12 +20,12 @@ from gnnplace.costs.frameworks.constants import (
     environment,
     framework,
 )
+from gnnplace.costs.kernels import GPUS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
-from gnnplace.plans.decoders.kernels import GPUS
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
-from gnnplace.plans.decoders.setting import HALVES, Setting, setting_of
+from gnnplace.plans.decoders.setting import HALVES, PricingSetting, setting_of
 from gnnplace.plans.decoders.words import COLUMNS, GivenTable, GivenWords, read_given, words_in
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
@@ -195,7 +195,7 @@ def _limit(
     return float(with_headroom(devices, headroom or 0.0).memory.min())
 
 
-def _from_sizes(setting: Setting, rows: Sequence[GivenWords]) -> tuple[PlanAnswer, ...]:
+def _from_sizes(setting: PricingSetting, rows: Sequence[GivenWords]) -> tuple[PlanAnswer, ...]:
     return tuple(price(setting, words) for words in rows)
 
 

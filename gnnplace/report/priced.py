@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gnnplace.costs.frameworks.constants import Constant
-from gnnplace.plans.decoders.network import Network
+from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.rows import PricedTable
 
 SHOWN = 30  # rows
@@ -42,7 +42,7 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
 
 
 def constant_lines(
-    constants: Iterable[Constant], network: Network, kinds: set[str]
+    constants: Iterable[Constant], network: ServerNetwork, kinds: set[str]
 ) -> Iterator[str]:
     """What is assumed, an owner after the other; of kinds of devices that are not here nothing.
 

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.presets import ServerGroup
@@ -39,9 +39,9 @@ def machine() -> Cluster:
 
 
 @cache
-def setting(hidden: int, layers: int, heads: int, half: str) -> Setting:
+def setting(hidden: int, layers: int, heads: int, half: str) -> PricingSetting:
     """A model on it, in float16 or bfloat16 over float32 copies."""
-    decoder = Decoder(
+    decoder = DecoderSizes(
         f"{hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, 4 * hidden, False,
         VOCABULARY, True, LENGTH, positions=LENGTH,
     )  # fmt: skip

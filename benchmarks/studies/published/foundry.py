@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.studies.published.outcomes import Outcome, read_rows
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import PORT, ServerGroup
@@ -31,10 +31,10 @@ def machine(kind: str, servers: int) -> Cluster:
 
 
 @cache
-def setting(kind: str, servers: int, sizes: tuple[int, ...]) -> Setting:
+def setting(kind: str, servers: int, sizes: tuple[int, ...]) -> PricingSetting:
     """A model on a machine; sizes are width, layers, heads, words, feed-forward and length."""
     hidden, layers, heads, words, inside, length = sizes
-    decoder = Decoder(
+    decoder = DecoderSizes(
         f"MPT {hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, inside, False,
         words, True, length, positions=length,
     )  # fmt: skip

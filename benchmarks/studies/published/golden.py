@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.studies.published.outcomes import Outcome, number, read_rows
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import bytes_of
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster.presets import preset
@@ -33,11 +33,11 @@ OTHER = ("fp8-format", "num-experts", "encoder-num-layers", "use-megatron-fsdp",
 @cache
 def setting(
     sizes: tuple[int, ...], gated: bool, tied: bool, positions: int, half: str, unfused: bool
-) -> Setting:
+) -> PricingSetting:
     """A model of the tests; sizes are width, layers, heads, heads of keys, feed-forward, words and
     length."""
     hidden, layers, heads, kv_heads, inside, words, length = sizes
-    decoder = Decoder(
+    decoder = DecoderSizes(
         f"GPT {hidden}x{layers}", hidden, layers, heads, kv_heads, hidden // heads, inside, gated,
         words, tied, length, positions=positions,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from benchmarks.studies.published.outcomes import Outcome, timed
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.frameworks.constants import ConstantSet
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.setting import PricingSetting
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
@@ -35,7 +35,7 @@ BY_KIND = ("products", "rate")
 SOFT = 0.1  # log error from which rows count in proportion
 
 
-def varied(setting: Setting, factors: Mapping[str, float]) -> Setting:
+def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSetting:
     """A setting whose constants are multiplied.
 
     Args:

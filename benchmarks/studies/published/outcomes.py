@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.studies.plans.runs import Run, questions, regret, summary
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.pricing import PlanAnswer
-from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.words import GivenWords
 
 NEAR, RANKED, CHOSEN, LATE = 1.3, 8, 5, 0.7
@@ -54,7 +54,7 @@ class Outcome:
 
     question: str
     model: str
-    setting: Setting
+    setting: PricingSetting
     plan: GivenWords
     answer: PlanAnswer
     seconds: float | None = None

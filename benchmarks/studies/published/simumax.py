@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.decoder import Decoder, ExpertLayers, LatentAttention
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster.presets import preset
 
@@ -39,10 +39,10 @@ LATENT, ROTARY_AND_PLAIN = LatentAttention(1536, 512, 64, 128), 64 + 128
 
 
 @cache
-def setting(model: str, layers: int, length: int) -> Setting:
+def setting(model: str, layers: int, length: int) -> PricingSetting:
     """A model with so many of its layers."""
     hidden, heads, kv_heads, inside, words = MODELS[model]
-    decoder = Decoder(
+    decoder = DecoderSizes(
         model, hidden, layers, heads, kv_heads,
         ROTARY_AND_PLAIN if model in EXPERTS else hidden // heads, inside, True, words, False,
         length, experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,

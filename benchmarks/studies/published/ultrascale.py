@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster.presets import preset
@@ -33,10 +33,10 @@ SHAPES = {
 
 
 @cache
-def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> Setting:
+def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> PricingSetting:
     """A model of the sweep on its 64 servers."""
     layers, heads, inside, tied = SHAPES[hidden]
-    decoder = Decoder(
+    decoder = DecoderSizes(
         f"{hidden} wide, {kv_heads} heads of keys", hidden, layers, heads, kv_heads,
         hidden // heads, inside, True, words, tied, LENGTH, BATCH,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def _words(row: dict[str, str]) -> tuple[GivenWords, int]:
     return plan, count
 
 
-def _counter(own: Setting, words: GivenWords, answer: object) -> float | None:
+def _counter(own: PricingSetting, words: GivenWords, answer: object) -> float | None:
     """Bytes of the log's counter on the first rank: with ZeRO 1 what passes in the update."""
     state = getattr(answer, "state_first", None)
     if state is None or words.zero == 0 or words.dp == 1:

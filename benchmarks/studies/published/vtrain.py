@@ -14,9 +14,9 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster.presets import preset
 
@@ -25,9 +25,9 @@ VOCABULARY = 51200
 
 
 @cache
-def setting(hidden: int, heads: int, layers: int, length: int) -> Setting:
+def setting(hidden: int, heads: int, layers: int, length: int) -> PricingSetting:
     """A model of the file on a server, in float16."""
-    decoder = Decoder(
+    decoder = DecoderSizes(
         f"GPT {hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, 4 * hidden, False,
         VOCABULARY, True, length, positions=length,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`Decoder`: the sizes of a decoder of text, from its Hugging Face configuration.
+"""`DecoderSizes`: the sizes of a decoder of text, from its Hugging Face configuration.
 
 Three kinds of layers are known: *gated* ones with rotary positions, root-mean-square norms and no
 biases (Llama, Touvron et al., 2023, arXiv 2302.13971; Mistral, Qwen2, OLMo, Granite), and *plain*
@@ -61,7 +61,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
     Attributes:
@@ -173,7 +173,7 @@ class Decoder:
         return layers + ends + self.last_norm
 
 
-def decoder_of(model: str | nn.Module, inputs: Any = None) -> Decoder | None:
+def decoder_of(model: str | nn.Module, inputs: Any = None) -> DecoderSizes | None:
     """The decoder that a model is: a causal one of `transformers`, by name or made; else None.
 
     Args:
@@ -206,7 +206,7 @@ def decoder_of(model: str | nn.Module, inputs: Any = None) -> Decoder | None:
     return from_config(name, model.config, int(length), int(batch))
 
 
-def from_config(name: str, config: Any, length: int, batch: int = 1) -> Decoder | None:
+def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderSizes | None:
     """Sizes by a configuration's fields; None where its layers are of another kind.
 
     Args:
@@ -231,7 +231,7 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> Decoder 
     learned = {"gpt2": "n_positions", "gpt_bigcode": "n_positions"}.get(
         kind, "max_position_embeddings" if kind in ("opt", "gpt_neo") else ""
     )
-    return Decoder(
+    return DecoderSizes(
         name,
         hidden,
         int(config.num_hidden_layers),

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gnnplace.costs.frameworks.constants import ConstantSet
-from gnnplace.plans.decoders.network import Network
+from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
-from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.step import cut_of, step_time
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -37,7 +37,7 @@ ROW_PARTS = {
 HOST = ("host_layer", "host_layer_shards", "host_pass", "host_message", "host_update")
 
 
-class IdleNetwork(Network):
+class IdleNetwork(ServerNetwork):
     """A network that takes nothing."""
 
     def exchange(self, op: str, count: int, size: float, members: int) -> float:
@@ -53,7 +53,7 @@ class IdleNetwork(Network):
         return 0.0
 
 
-class SilentNetwork(Network):
+class SilentNetwork(ServerNetwork):
     """A network whose messages between stages take nothing."""
 
     def message(self, size: float, across: bool) -> float:
@@ -74,7 +74,7 @@ class RowChange:
     answer: PlanAnswer
 
 
-def row_parts(setting: Setting, words: GivenWords) -> dict[str, float]:
+def row_parts(setting: PricingSetting, words: GivenWords) -> dict[str, float]:
     """Seconds of a step by what they go to; they add up to it.
 
     Raises:
@@ -86,7 +86,7 @@ def row_parts(setting: Setting, words: GivenWords) -> dict[str, float]:
     plain = replace(words, recompute="none")
     found = dict.fromkeys(ROW_PARTS, 0.0)
 
-    def seconds(own: Setting, told: GivenWords) -> float:
+    def seconds(own: PricingSetting, told: GivenWords) -> float:
         return step_time(own, told, cut)
 
     whole = seconds(setting, words)
@@ -121,13 +121,13 @@ def _zero(constants: ConstantSet, names: tuple[str, ...]) -> ConstantSet:
     return ConstantSet(constants.owner, {**constants.constants, **gone})
 
 
-def _as(kind: type[Network], network: Network) -> Network:
+def _as(kind: type[ServerNetwork], network: ServerNetwork) -> ServerNetwork:
     """The network as another kind of it."""
     return kind(network.each, network.fabric, network.inside, network.card, network.latency,
                 network.rates)  # fmt: skip
 
 
-def row_changes(setting: Setting, words: GivenWords) -> list[RowChange]:
+def row_changes(setting: PricingSetting, words: GivenWords) -> list[RowChange]:
     """Plans with one word changed that fit, the fastest first.
 
     Args:
@@ -144,7 +144,7 @@ def row_changes(setting: Setting, words: GivenWords) -> list[RowChange]:
     return sorted(found, key=lambda change: change.answer.step_time or 0.0)
 
 
-def _changed(setting: Setting, words: GivenWords) -> Iterator[tuple[str, GivenWords]]:
+def _changed(setting: PricingSetting, words: GivenWords) -> Iterator[tuple[str, GivenWords]]:
     """Single changes of a plan."""
     for size in (words.microbatch_size * 2, words.microbatch_size // 2):
         if size:

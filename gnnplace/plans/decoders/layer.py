@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
-from gnnplace.plans.decoders.kernels import Shape
-from gnnplace.plans.decoders.setting import Setting
+from gnnplace.costs.kernels import Shape
+from gnnplace.plans.decoders.setting import PricingSetting
 
 LAUNCHES = {True: (30, 45), False: (15, 30)}  # of a gated layer or a plain one, each pass
 
 
 @dataclass(frozen=True)
-class Passes:
+class PassSeconds:
     """Seconds of a micro-batch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Passes:
     attention: float = 0.0
 
 
-def hidden(setting: Setting, exchange: float, work: float) -> float:
+def hidden(setting: PricingSetting, exchange: float, work: float) -> float:
     """Seconds that an exchange adds to the work that it runs under."""
     shorter = min(exchange, work)
     return max(0.0, exchange - work) + setting.network.rates["overlap"] * shorter
@@ -51,8 +51,8 @@ def hidden(setting: Setting, exchange: float, work: float) -> float:
 
 @lru_cache(maxsize=4096)
 def layer_passes(
-    setting: Setting, tokens: int, shards: int, context: int, split: bool, groups: int = 0
-) -> Passes:
+    setting: PricingSetting, tokens: int, shards: int, context: int, split: bool, groups: int = 0
+) -> PassSeconds:
     """Seconds of a layer.
 
     Args:
@@ -76,13 +76,13 @@ def layer_passes(
     back += kernels.stream(passed[1]) + launches[1]
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
-    chosen = _chosen(setting, tokens, shards, groups) if groups else Passes(0.0, 0.0)
+    chosen = _chosen(setting, tokens, shards, groups) if groups else PassSeconds(0.0, 0.0)
     early = setting.constants["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
     front += sends[0] + around[0] + chosen.forward
-    return Passes(front, back + sends[1] + around[1] + chosen.backward, front - early, attend)
+    return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, attend)
 
 
-def _products(setting: Setting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
+def _products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
     """Rows, columns and summed length of a layer's products; the first and third widen.
 
     Those of latent attention come last, since shards exchange nothing around them. A layer with
@@ -106,7 +106,7 @@ def _products(setting: Setting, tokens: int, shards: int, chosen: bool) -> list[
     return wide + more
 
 
-def _bytes(setting: Setting, tokens: int, shards: int, chosen: bool) -> tuple[float, float]:
+def _bytes(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> tuple[float, float]:
     """Bytes that pass beside products and attention, forward and backward."""
     d, own = setting.decoder, setting.constants
     if not d.gated:
@@ -124,7 +124,7 @@ def _bytes(setting: Setting, tokens: int, shards: int, chosen: bool) -> tuple[fl
     return 2.0 * tokens * forward, 2.0 * tokens * backward
 
 
-def _chosen(setting: Setting, tokens: int, shards: int, groups: int) -> Passes:
+def _chosen(setting: PricingSetting, tokens: int, shards: int, groups: int) -> PassSeconds:
     """Experts' products, of equally many rows each, and two all-to-alls each way."""
     d, kernels, network = setting.decoder, setting.kernels, setting.network
     own = d.experts
@@ -138,11 +138,11 @@ def _chosen(setting: Setting, tokens: int, shards: int, groups: int) -> Passes:
     members = max(1, min(groups, network.each // shards))
     size = 2.0 * tokens * own.active * d.hidden / shards
     sent = 2 * network.exchange(ALL_TO_ALL, groups, size, members)
-    return Passes(forward + sent, backward + sent)
+    return PassSeconds(forward + sent, backward + sent)
 
 
 def _exchanges(
-    setting: Setting, tokens: int, shards: int, split: bool,
+    setting: PricingSetting, tokens: int, shards: int, split: bool,
     products: tuple[list[float], list[float], list[float]],
 ) -> tuple[float, float]:  # fmt: skip
     """What shards exchange in a layer, forward and backward, beyond what is hidden."""
@@ -170,7 +170,7 @@ def _exchanges(
 
 
 def _around(
-    setting: Setting, tokens: int, shards: int, context: int, attend: float
+    setting: PricingSetting, tokens: int, shards: int, context: int, attend: float
 ) -> tuple[float, float]:
     """Keys and values of all tokens that pass around a ring behind attention."""
     if context == 1:
@@ -183,7 +183,7 @@ def _around(
 
 
 @lru_cache(maxsize=4096)
-def head_passes(setting: Setting, tokens: int, shards: int, split: bool) -> Passes:
+def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) -> PassSeconds:
     """Seconds of the head and the loss; arguments as those of `layer_passes`."""
     d, kernels, own = setting.decoder, setting.kernels, setting.constants
     rows = -(-d.vocabulary // shards)
@@ -204,4 +204,4 @@ def head_passes(setting: Setting, tokens: int, shards: int, split: bool) -> Pass
             back += hidden(setting, gather, inner) + hidden(setting, scatter, weights)
         else:
             back += network.reduce(shards, size, members)
-    return Passes(front, back)
+    return PassSeconds(front, back)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.plans.decoders.kernels import PRODUCTS
-from gnnplace.plans.decoders.setting import Setting, state_per_parameter
+from gnnplace.costs.kernels import PRODUCTS
+from gnnplace.plans.decoders.setting import PricingSetting, state_per_parameter
 from gnnplace.plans.decoders.step import Cut, tokens_of
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -51,7 +51,7 @@ class RankBytes:
         return int(np.argmax(self.reserved))
 
 
-def bytes_of(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+def bytes_of(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Bytes of every rank at their peaks.
 
     Args:
@@ -62,14 +62,14 @@ def bytes_of(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
     return (_sharded if words.zero >= SHARDED else _whole)(setting, words, cut)
 
 
-def likely_to_fit(setting: Setting, reserved: float) -> float:
+def likely_to_fit(setting: PricingSetting, reserved: float) -> float:
     """The probability that so many reserved bytes are had, errors of the log being normal."""
     usable = setting.memory * setting.constants["usable"]
     spread = setting.constants["memory_spread"]
     return 0.5 * (1 + math.erf(math.log(usable / max(reserved, 1.0)) / (spread * math.sqrt(2))))
 
 
-def _kept(setting: Setting, words: GivenWords, chosen: bool = False) -> tuple[float, float]:
+def _kept(setting: PricingSetting, words: GivenWords, chosen: bool = False) -> tuple[float, float]:
     """Bytes that a layer keeps of a micro-batch: with nothing computed again, and its input."""
     d, own = setting.decoder, setting.constants
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
@@ -105,7 +105,7 @@ def _in_flight(words: GivenWords, count: int) -> FloatArray:
     return np.minimum(left, count)
 
 
-def _activations(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, float]:
+def _activations(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[FloatArray, float]:
     """What is kept for backward passes, and one layer's while it is computed again. [ranks]"""
     (whole, small), (chosen, _) = (_kept(setting, words, kind) for kind in (False, True))
     batch = words.batch or setting.decoder.batch
@@ -123,7 +123,7 @@ def _activations(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatAr
     return flying * (again * small + (cut.layers - again) * whole), whole
 
 
-def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Of parameters that every replica has."""
     d, own = setting.decoder, setting.constants
     count = words.dp * words.cp
@@ -158,7 +158,7 @@ def _whole(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
     return RankBytes(state, allocated, np.maximum(state + flying, updating) + context)
 
 
-def _sharded(setting: Setting, words: GivenWords, cut: Cut) -> RankBytes:
+def _sharded(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Of parameters and gradients that replicas part (FSDP)."""
     d, own = setting.decoder, setting.constants
     count = words.dp * words.cp

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import bytes_of, likely_to_fit
-from gnnplace.plans.decoders.setting import Setting
+from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.step import cut_of, step_time
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -49,7 +49,7 @@ class PlanAnswer:
     tokens_per_second: float | None = None
 
 
-def price(setting: Setting, words: GivenWords) -> PlanAnswer:
+def price(setting: PricingSetting, words: GivenWords) -> PlanAnswer:
     """What a plan takes, or why it cannot be."""
     try:
         _check(setting, words)
@@ -70,7 +70,7 @@ def price(setting: Setting, words: GivenWords) -> PlanAnswer:
     )  # fmt: skip
 
 
-def _lacks(setting: Setting, peak: float, state: float, rank: int) -> str:
+def _lacks(setting: PricingSetting, peak: float, state: float, rank: int) -> str:
     """What binds, in words."""
     usable = setting.memory * setting.constants["usable"]
     mend = (
@@ -85,7 +85,7 @@ def _lacks(setting: Setting, peak: float, state: float, rank: int) -> str:
     )
 
 
-def _check(setting: Setting, words: GivenWords) -> None:
+def _check(setting: PricingSetting, words: GivenWords) -> None:
     """Whether a plan can be.
 
     Raises:
@@ -122,7 +122,7 @@ def _check(setting: Setting, words: GivenWords) -> None:
         raise InputError(f"{words.pp * words.chunks} stages, but the model has {d.layers} layers")
 
 
-def _check_experts(decoder: Decoder, words: GivenWords) -> None:
+def _check_experts(decoder: DecoderSizes, words: GivenWords) -> None:
     """Whether experts can be parted so.
 
     Raises:

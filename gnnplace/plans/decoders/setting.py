@@ -1,4 +1,4 @@
-"""`Setting`: what a plan is priced on: decoder, GPUs and network, framework, precision."""
+"""`PricingSetting`: what a plan is priced on: decoder, GPUs and network, framework, precision."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gnnplace.costs.frameworks.constants import (
     environment,
     framework,
 )
+from gnnplace.costs.kernels import Kernels, kernels_of
 from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs.network import ServerNetwork, network_of
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import Decoder
-from gnnplace.plans.decoders.kernels import Kernels, kernels_of
-from gnnplace.plans.decoders.network import Network, network_of
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import MEMORY
@@ -46,7 +46,7 @@ HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class PricingSetting:
     """What a plan is priced on.
 
     Attributes:
@@ -62,7 +62,7 @@ class Setting:
         memory: bytes of a device that may be allocated and reserved.
     """
 
-    decoder: Decoder
+    decoder: DecoderSizes
     cluster: Cluster
     name: str
     constants: ConstantSet
@@ -70,7 +70,7 @@ class Setting:
     precision: str
     optimizer: str
     kernels: Kernels
-    network: Network
+    network: ServerNetwork
     memory: float
 
     @property
@@ -80,7 +80,7 @@ class Setting:
 
 
 def setting_of(
-    decoder: Decoder,
+    decoder: DecoderSizes,
     cluster: Cluster,
     *,
     framework_name: str | None = None,
@@ -88,7 +88,7 @@ def setting_of(
     precision: str | None = None,
     optimizer: str | None = None,
     memory_limit: float | None = None,
-) -> Setting:
+) -> PricingSetting:
     """What plans of a decoder are priced on.
 
     Args:
@@ -127,13 +127,13 @@ def setting_of(
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
         memory = nominal * own["driver_bytes"]
-    return Setting(
+    return PricingSetting(
         decoder, cluster, name, own, None if kernel else checks, precision, optimizer, kernels,
         network_of(cluster, own), memory,
     )  # fmt: skip
 
 
-def state_per_parameter(setting: Setting, gradients: str) -> tuple[float, float, float]:
+def state_per_parameter(setting: PricingSetting, gradients: str) -> tuple[float, float, float]:
     """Bytes a parameter: of itself, of its gradient, of what the optimizer keeps.
 
     Args:

@@ -14,12 +14,12 @@
 from __future__ import annotations
 
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 
 TOLERANCE = 1e-9
 
 
-def layers_of(decoder: Decoder, stages: int, words: str) -> tuple[int, ...]:
+def layers_of(decoder: DecoderSizes, stages: int, words: str) -> tuple[int, ...]:
     """Layers of every stage, 0 allowed. [stages]
 
     Args:
@@ -53,7 +53,7 @@ def layers_of(decoder: Decoder, stages: int, words: str) -> tuple[int, ...]:
     return counts
 
 
-def _by_cost(decoder: Decoder, stages: int) -> tuple[int, ...]:
+def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     """Nanotron's cut."""
     h, f = decoder.hidden, decoder.feed_forward
     layer, head = 4.0 * decoder.queries * h + 3 * h * f, float(decoder.vocabulary * h)
@@ -89,7 +89,7 @@ def _even(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (k < more) for k in range(stages))
 
 
-def _least(decoder: Decoder, stages: int) -> tuple[int, ...]:
+def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     """The least largest stage: the last has the head beside its layers."""
     if stages == 1:
         return (decoder.layers,)

@@ -21,8 +21,8 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
-from gnnplace.plans.decoders.layer import Passes, head_passes, hidden, layer_passes
-from gnnplace.plans.decoders.setting import Setting, state_per_parameter
+from gnnplace.plans.decoders.layer import PassSeconds, head_passes, hidden, layer_passes
+from gnnplace.plans.decoders.setting import PricingSetting, state_per_parameter
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -48,7 +48,7 @@ class Cut:
     experts: FloatArray
 
 
-def cut_of(setting: Setting, words: GivenWords) -> Cut:
+def cut_of(setting: PricingSetting, words: GivenWords) -> Cut:
     """Layers and parameters of every rank.
 
     Raises:
@@ -72,7 +72,7 @@ def cut_of(setting: Setting, words: GivenWords) -> Cut:
     return Cut(layers, parameters, chosen, experts)
 
 
-def step_time(setting: Setting, words: GivenWords, cut: Cut) -> float:
+def step_time(setting: PricingSetting, words: GivenWords, cut: Cut) -> float:
     """Seconds of a step.
 
     Args:
@@ -99,12 +99,12 @@ def step_time(setting: Setting, words: GivenWords, cut: Cut) -> float:
     return total
 
 
-def tokens_of(setting: Setting, words: GivenWords) -> int:
+def tokens_of(setting: PricingSetting, words: GivenWords) -> int:
     """Tokens of a micro-batch on a device."""
     return max(1, words.microbatch_size * setting.decoder.length // words.cp)
 
 
-def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, FloatArray]:
+def _passes(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[FloatArray, FloatArray]:
     """Seconds of a micro-batch on every rank, forward and backward. [ranks] each"""
     own, kernels = setting.constants, setting.kernels
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
@@ -113,7 +113,7 @@ def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, 
     if words.zero >= 2:
         layer, root = _sharded(setting, words, layer)
     else:
-        root = Passes(0.0, 0.0)
+        root = PassSeconds(0.0, 0.0)
     dense = cut.layers - cut.chosen
     forward = dense * layer.forward + root.forward
     backward = dense * layer.backward + _again(words, dense, layer) + root.backward
@@ -130,7 +130,7 @@ def _passes(setting: Setting, words: GivenWords, cut: Cut) -> tuple[FloatArray, 
     return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
 
 
-def _again(words: GivenWords, layers: FloatArray, layer: Passes) -> FloatArray:
+def _again(words: GivenWords, layers: FloatArray, layer: PassSeconds) -> FloatArray:
     """Seconds of what is computed again of so many layers of a kind. [ranks]"""
     kind, _, count = words.recompute.partition(":")
     if kind == "selective":
@@ -142,7 +142,9 @@ def _again(words: GivenWords, layers: FloatArray, layer: Passes) -> FloatArray:
     return np.zeros_like(layers)
 
 
-def _sharded(setting: Setting, words: GivenWords, layer: Passes) -> tuple[Passes, Passes]:
+def _sharded(
+    setting: PricingSetting, words: GivenWords, layer: PassSeconds
+) -> tuple[PassSeconds, PassSeconds]:
     """A layer whose parameters are gathered and gradients scattered behind it; and the root's."""
     d, network = setting.decoder, setting.network
     count = words.dp * words.cp
@@ -162,23 +164,23 @@ def _sharded(setting: Setting, words: GivenWords, layer: Passes) -> tuple[Passes
 
     rank = 1.0 / words.pp
     again = over(layer.backward + layer.again, late) - over(layer.backward, late)
-    return Passes(
+    return PassSeconds(
         over(layer.forward, gather), over(layer.backward, late), again, layer.attention
-    ), Passes((gather + first) * rank, (scatter + last) * rank)
+    ), PassSeconds((gather + first) * rank, (scatter + last) * rank)
 
 
-def _gradient_bytes(setting: Setting, words: GivenWords) -> float:
+def _gradient_bytes(setting: PricingSetting, words: GivenWords) -> float:
     """Bytes of a gradient as replicas exchange it."""
     return state_per_parameter(setting, words.gradients or setting.traits["gradients"])[1]
 
 
-def replicas_in_server(setting: Setting, words: GivenWords) -> int:
+def replicas_in_server(setting: PricingSetting, words: GivenWords) -> int:
     """Devices of a group of replicas in one server; shards are neighbours."""
     each = setting.network.each
     return max(1, min(words.dp * words.cp, each // min(words.tp, each)))
 
 
-def _host(setting: Setting, words: GivenWords, cut: Cut) -> FloatArray:
+def _host(setting: PricingSetting, words: GivenWords, cut: Cut) -> FloatArray:
     """Seconds that the host takes to launch a micro-batch, both ways. [ranks]"""
     own, checks = setting.constants, setting.checks
     ends = np.zeros_like(cut.layers)
@@ -194,7 +196,9 @@ def _host(setting: Setting, words: GivenWords, cut: Cut) -> FloatArray:
     return np.asarray(host)
 
 
-def _pipelined(setting: Setting, words: GivenWords, seconds: FloatArray, count: int) -> float:
+def _pipelined(
+    setting: PricingSetting, words: GivenWords, seconds: FloatArray, count: int
+) -> float:
     """Seconds of all micro-batches through all ranks."""
     if words.pp == 1:
         return float(seconds[0]) * count
@@ -209,7 +213,7 @@ def _pipelined(setting: Setting, words: GivenWords, seconds: FloatArray, count: 
     return longest * (count - 1) + float(seconds.max()) + filled / words.chunks
 
 
-def _update(setting: Setting, words: GivenWords, cut: Cut, rank: int) -> float:
+def _update(setting: PricingSetting, words: GivenWords, cut: Cut, rank: int) -> float:
     """Seconds of the optimizer's step on a rank; experts are parted over fewer replicas."""
     own, parameters = setting.constants, float(cut.parameters[rank])
     experts, parts = float(cut.experts[rank]), words.dp * words.cp if words.zero else 1
@@ -218,7 +222,7 @@ def _update(setting: Setting, words: GivenWords, cut: Cut, rank: int) -> float:
     return setting.kernels.stream(size) + own["host_update"]
 
 
-def _replicas(setting: Setting, words: GivenWords, cut: Cut, backward: float) -> float:
+def _replicas(setting: PricingSetting, words: GivenWords, cut: Cut, backward: float) -> float:
     """Seconds that replicas exchange gradients and parameters for, beyond what is hidden."""
     count = words.dp * words.cp
     if count == 1:
@@ -239,7 +243,7 @@ def _replicas(setting: Setting, words: GivenWords, cut: Cut, backward: float) ->
 
 
 def _in_buckets(
-    setting: Setting, words: GivenWords, parameters: float, members: int, backward: float
+    setting: PricingSetting, words: GivenWords, parameters: float, members: int, backward: float
 ) -> float:
     """All-reduces of buckets of gradients, hidden in the last backward pass."""
     d, own = setting.decoder, setting.constants
@@ -252,7 +256,7 @@ def _in_buckets(
     return hidden(setting, buckets * once, own["hides_reduce"] * backward)
 
 
-def _at_end(setting: Setting, words: GivenWords, parameters: float, members: int) -> float:
+def _at_end(setting: PricingSetting, words: GivenWords, parameters: float, members: int) -> float:
     """Gradients summed after the last backward pass: reduced, or scattered if they are parted."""
     network, count = setting.network, words.dp * words.cp
     size = _gradient_bytes(setting, words) * parameters
@@ -261,7 +265,9 @@ def _at_end(setting: Setting, words: GivenWords, parameters: float, members: int
     return network.reduce(count, size, members)
 
 
-def _gathered(setting: Setting, words: GivenWords, cut: Cut, members: int, hides: str) -> float:
+def _gathered(
+    setting: PricingSetting, words: GivenWords, cut: Cut, members: int, hides: str
+) -> float:
     """Parameters that are gathered after a parted step of the optimizer."""
     own, network, count = setting.constants, setting.network, words.dp * words.cp
     if hides == "reduce+gather":

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
@@ -51,9 +51,9 @@ class ModelSizes:
     tied: bool = False
 
     @property
-    def decoder(self) -> Decoder:
+    def decoder(self) -> DecoderSizes:
         """The same as whatever is priced from sizes has them."""
-        return Decoder(
+        return DecoderSizes(
             self.model, self.hidden, self.layers, self.heads, self.groups,
             self.hidden // self.heads, self.feed_forward, self.gated, self.vocabulary, self.tied,
             self.length, positions=0 if self.gated else self.length,

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.decoders.decoder import Decoder, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.explaining import RowChange, row_changes, row_parts
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import GivenWords, words_in
 from gnnplace.plans.launch.importing import completed
@@ -166,7 +166,7 @@ def _priced(
     environment: str | None,
     batch: int | None,
     memory_limit: float | None,
-) -> tuple[LaunchAnswer, Setting, GivenWords]:
+) -> tuple[LaunchAnswer, PricingSetting, GivenWords]:
     """What a run takes, what it was priced on, and its words."""
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
@@ -243,7 +243,9 @@ def search_launcher(
     raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
 
 
-def priced_plans(setting: Setting, sizes: ModelSizes, batch: int, count: int) -> list[PricedPlan]:
+def priced_plans(
+    setting: PricingSetting, sizes: ModelSizes, batch: int, count: int
+) -> list[PricedPlan]:
     """Plans of so many devices that fit, the fastest first."""
     found = []
     for plan in plans_of(setting, sizes, batch, count):
@@ -264,7 +266,9 @@ def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
     return True
 
 
-def plans_of(setting: Setting, sizes: ModelSizes, batch: int, count: int) -> Iterator[LaunchPlan]:
+def plans_of(
+    setting: PricingSetting, sizes: ModelSizes, batch: int, count: int
+) -> Iterator[LaunchPlan]:
     """Every plan of so many devices that a framework may have."""
     traits = setting.traits
     whole_tokens = not setting.constants["splits_tokens"]
@@ -291,7 +295,7 @@ def plans_of(setting: Setting, sizes: ModelSizes, batch: int, count: int) -> Ite
             )  # fmt: skip
 
 
-def _cut(setting: Setting, stages: int) -> tuple[int, ...] | None:
+def _cut(setting: PricingSetting, stages: int) -> tuple[int, ...] | None:
     """Layers of every stage as the framework cuts them; None where it cannot."""
     try:
         return layers_of(setting.decoder, stages, setting.traits["cut"])
@@ -299,7 +303,7 @@ def _cut(setting: Setting, stages: int) -> tuple[int, ...] | None:
         return None
 
 
-def sizes_of_decoder(decoder: Decoder) -> ModelSizes:
+def sizes_of_decoder(decoder: DecoderSizes) -> ModelSizes:
     """The sizes that launch files have of a decoder."""
     return ModelSizes(
         decoder.layers, decoder.hidden, decoder.heads, decoder.kv_heads, decoder.feed_forward,
@@ -307,7 +311,7 @@ def sizes_of_decoder(decoder: Decoder) -> ModelSizes:
     )  # fmt: skip
 
 
-def _decoder(model: str | None, sizes: ModelSizes | None, batch: int | None) -> Decoder:
+def _decoder(model: str | None, sizes: ModelSizes | None, batch: int | None) -> DecoderSizes:
     """Sizes of a model by its name, or those that a file has.
 
     Raises:

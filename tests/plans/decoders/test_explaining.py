@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.explaining import ROW_PARTS, row_changes, row_parts
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.decoders.words import words_in
 from gnnplace.problem.cluster.presets import preset
 
-LLAMA = Decoder("llama", 4096, 32, 32, 8, 128, 14336, True, 128256, False, 4096)
+LLAMA = DecoderSizes("llama", 4096, 32, 32, 8, 128, 14336, True, 128256, False, 4096)
 CLUSTER = preset("dgx-h100-4x8")
 WORDS = [
     "dp=4,tp=8,microbatch_size=1,batch=64",

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import RankBytes, bytes_of, likely_to_fit
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.decoders.words import words_in
 from gnnplace.problem.cluster.presets import preset
@@ -26,9 +26,9 @@ GOLDEN = {
 
 
 @cache
-def megatron(environment: str | None = None) -> Setting:
+def megatron(environment: str | None = None) -> PricingSetting:
     """The functional tests' GPT."""
-    gpt = Decoder("gpt", 512, 12, 8, 8, 64, 2048, False, 50304, True, 1024, 32, 1024)
+    gpt = DecoderSizes("gpt", 512, 12, 8, 8, 64, 2048, False, 50304, True, 1024, 32, 1024)
     return setting_of(
         gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
         environment_name=environment, optimizer="adam",

@@ -4,18 +4,18 @@ from functools import cache
 
 import pytest
 
-from gnnplace.plans.decoders.decoder import Decoder, ExpertLayers, LatentAttention
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import Setting, setting_of
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords, words_in
 from gnnplace.problem.cluster.presets import preset
 
-LLAMA = Decoder("8.86B", 4096, 32, 32, 32, 128, 14336, True, 131072, False, 4096, 256)
-MPT = Decoder("7b", 4096, 32, 32, 32, 128, 16384, False, 50368, True, 2048, 256, 2048)
+LLAMA = DecoderSizes("8.86B", 4096, 32, 32, 32, 128, 14336, True, 131072, False, 4096, 256)
+MPT = DecoderSizes("7b", 4096, 32, 32, 32, 128, 16384, False, 50368, True, 2048, 256, 2048)
 
 
 @cache
-def nanotron() -> Setting:
+def nanotron() -> PricingSetting:
     """The 8.86 B Llama of nanotron's sweep on one server."""
     return setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron")
 
@@ -91,7 +91,7 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     """MooreThreads/SimuMax (Apache-2.0, 4dcaae5): four layers of DeepSeek-V3, ep 8 on 8 B200, took
     0.603 s and 104.3 GiB of 32 examples."""
     experts, latent = ExpertLayers(256, 8, 2048, 2048, 1), LatentAttention(1536, 512, 64, 128)
-    model = Decoder(
+    model = DecoderSizes(
         "deepseekv3", 7168, 4, 128, 128, 192, 18432, True, 129280, False, 4096, 32,
         experts=experts, latent=latent,
     )  # fmt: skip

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import Decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.stages import layers_of
 
 
-def decoder(**sizes: int) -> Decoder:
+def decoder(**sizes: int) -> DecoderSizes:
     """Llama-3-8B's sizes, with others where they are given."""
     own = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_size": 128,
            "feed_forward": 14336, "vocabulary": 128256, "length": 4096, **sizes}  # fmt: skip
-    return Decoder("test", gated=True, tied=False, **own)
+    return DecoderSizes("test", gated=True, tied=False, **own)
 
 
 @pytest.mark.parametrize(("stages", "counts"), [(2, (16, 12)), (4, (8, 8, 8, 4))])

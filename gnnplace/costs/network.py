@@ -28,7 +28,7 @@ NAMED_SIZES = (2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Network:
+class ServerNetwork:
     """How the GPUs of a cluster reach one another.
 
     Attributes:
@@ -90,7 +90,7 @@ class Network:
         return collective(op, size, Group(self.fabric, each=known)).seconds
 
 
-def network_of(cluster: Cluster, framework: ConstantSet) -> Network:
+def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     """How the GPUs of a cluster reach one another: what the first of them sees.
 
     Args:
@@ -104,7 +104,7 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> Network:
     first = cluster.devices[0].name
     links = [link for link in cluster.links if link.source == first]
     if not links:
-        return Network(1, None, 1e12, 0.0, 0.0, rates)
+        return ServerNetwork(1, None, 1e12, 0.0, 0.0, rates)
     fastest = max(link.bandwidth for link in links)
     inner = [link for link in links if not _joins_servers(link, fastest)]
     outer = [link for link in links if _joins_servers(link, fastest)]
@@ -112,7 +112,9 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> Network:
     near = inner[0] if inner else links[0]
     known = near.fabric in FABRICS and not is_between(near.fabric or "")
     card = _card(cluster, outer[0], each) if outer else 0.0
-    return Network(each, near.fabric if known else None, near.bandwidth, card, near.latency, rates)
+    return ServerNetwork(
+        each, near.fabric if known else None, near.bandwidth, card, near.latency, rates
+    )
 
 
 def _joins_servers(link: Link, fastest: float) -> bool:

@@ -4,12 +4,12 @@ import pytest
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Group, collective
 from gnnplace.costs.frameworks.constants import framework
-from gnnplace.plans.decoders.network import Network, network_of
+from gnnplace.costs.network import ServerNetwork, network_of
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.presets import preset
 
 
-def network(cluster: Cluster, name: str = "pytorch") -> Network:
+def network(cluster: Cluster, name: str = "pytorch") -> ServerNetwork:
     """As a framework's constants see a cluster."""
     return network_of(cluster, framework(name))
 
