@@ -42,6 +42,13 @@ class Exchange:
         self.barrier.wait(10)
         return total
 
+    def largest(self, index, tensor):
+        self.given[index] = tensor.detach()
+        self.barrier.wait(10)
+        found = torch.stack(self.given).amax(0)
+        self.barrier.wait(10)
+        return found
+
 
 class PartShare:
     def __init__(self, label, index, exchange):
@@ -55,6 +62,9 @@ class PartShare:
 
     def total(self, tensor, label):
         return self.exchange.total(self.place, tensor) if label == self.label else tensor
+
+    def largest(self, tensor, label):
+        return self.exchange.largest(self.place, tensor) if label == self.label else tensor
 
 
 def traced(function, *tensors):

@@ -1,8 +1,16 @@
-"""Rules of losses: along the batch; a mean is a sum divided by what one device would divide by."""
+"""Rules of losses: along the batch; a mean is a sum divided by what one device would divide by.
+
+A cross entropy of scores whose classes are cut (Megatron's, Shoeybi et al., 2019, 1909.08053): with
+the largest score m and the sum of exp(score - m) over all parts every part knows log-sum-exp, and
+adds its share of it minus the target's score, if that is its own. Two exchanges of a number a row
+forward, none backward, where a gradient is softmax minus target.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,12 +18,12 @@ import torch
 from gnnplace.sharding.captured.calls import LayerCall
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
-LOSS = "loss"
+LOSS, CLASSES = "loss", "classes"
 MEAN, SUM, NONE = "mean", "sum", "none"
 
 
 def classification(case: Case) -> Rule:
-    """`cross_entropy` and `nll_loss`: the classes stay whole.
+    """`cross_entropy` and `nll_loss`; classes can be cut in `cross_entropy` without weights.
 
     The mean is over the targets that count: not ignored, each with its class's weight.
     """
@@ -27,17 +35,76 @@ def classification(case: Case) -> Rule:
     if target == scores and _reduction(case.call, 6) == MEAN:
         return _by_count(case, axes, [0, 1])
     draft = RuleDraft(case)
-    draft.read(0, axes)
+    weighted = case.slot(2, "weight") is not None
+    cut = case.call.kind == "cross_entropy" and target != scores and not weighted
+    draft.read(0, (axes[0], CLASSES, *axes[2:]) if cut else axes)
     draft.read(1, chosen)
     kind = _reduction(case.call, 6)
     made: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
-    return draft.rule(LOSS, made, run=_counted if kind == MEAN else None)
+    rule = draft.rule(LOSS, made, run=_counted if kind == MEAN else _added)
+    return replace(rule, exchanges={CLASSES: math.prod(target)} if cut else {})
+
+
+def _added(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """A part's sum, or losses of its rows."""
+    if share.parts(CLASSES) == 1:
+        made: torch.Tensor = call.function(*args, **kwargs)
+        return made
+    found = _rows(call, args, kwargs, share)
+    return found if _reduction(call, 6) == NONE else found.sum()
+
+
+def _rows(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Shares of the losses of rows, where classes are cut."""
+    target = args[1] if len(args) > 1 else kwargs["target"]
+    ignored = call.argument(4, "ignore_index", -100)
+    smoothing = call.argument(7, "label_smoothing", 0.0)
+    found: torch.Tensor = _ShareOfClasses.apply(args[0], target, ignored, smoothing, share)
+    return found
+
+
+class _ShareOfClasses(torch.autograd.Function):
+    """Every row's share of log-sum-exp minus the target's score, of a part of the classes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: torch.Tensor, target: torch.Tensor, ignored: int, smoothing: float,
+        share: Share,
+    ) -> torch.Tensor:  # fmt: skip
+        """Rows' shares; scores [N, C, ...], target and result [N, ...]."""
+        own = torch.logsumexp(scores, 1)
+        most = share.largest(own, CLASSES)
+        whole = most + share.total((own - most).exp(), CLASSES).log()
+        counts = target != ignored
+        place = target - share.index(CLASSES) * scores.shape[1]
+        here = counts & (place >= 0) & (place < scores.shape[1])
+        place = place.where(here, 0).unsqueeze(1)
+        parts = share.parts(CLASSES)
+        score = scores.gather(1, place).squeeze(1).where(here, 0)
+        made = whole / parts - (1 - smoothing) * score
+        ctx.each = smoothing / (parts * scores.shape[1])
+        if smoothing:
+            made = made - ctx.each * scores.sum(1)
+        ctx.save_for_backward(scores, whole, place, here, counts)
+        ctx.smoothing = smoothing
+        return made.where(counts, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
+        """Softmax minus target, times the gradient of each row."""
+        scores, whole, place, here, counts = ctx.saved_tensors
+        rows = given[0].where(counts, 0).unsqueeze(1)
+        made = (scores - whole.unsqueeze(1)).exp_()
+        made = made.sub_(ctx.each) if ctx.smoothing else made
+        target = here.unsqueeze(1).to(made.dtype) * (1 - ctx.smoothing)
+        return made.scatter_add_(1, place, -target).mul_(rows), None, None, None, None
 
 
 def _counted(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
     """A part's sum over the whole's count: it may differ from part to part."""
     labels = [label for label in ("0", "2", "3", "4") if share.parts(label) > 1]
-    if not labels:
+    cut = share.parts(CLASSES) > 1
+    if not labels and not cut:
         return call.function(*args, **kwargs)
     target = args[1] if len(args) > 1 else kwargs["target"]
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
@@ -48,7 +115,10 @@ def _counted(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Ten
     total = each.sum()
     for label in labels:
         total = share.total(total, label)
-    summed = call.function(*args[:3], **_with_sum(call, args, kwargs))
+    if cut:
+        summed = _rows(call, args, kwargs, share).sum()
+    else:
+        summed = call.function(*args[:3], **_with_sum(call, args, kwargs))
     return summed / total.to(summed.dtype)
 
 

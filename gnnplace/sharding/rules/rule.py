@@ -46,6 +46,10 @@ class Share(Protocol):
         """The sum over all parts of the label, on each device; differentiable."""
         ...
 
+    def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """The largest of all parts of the label, on each device; without a gradient."""
+        ...
+
 
 Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any], Share], Any]
 

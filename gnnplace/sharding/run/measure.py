@@ -42,6 +42,9 @@ class _Alone:
     def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         return tensor
 
+    def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        return tensor
+
 
 def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     """Speeds of a device and of collectives over the mesh's first dimension; all devices call it.

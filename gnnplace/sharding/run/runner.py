@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
@@ -61,6 +62,14 @@ class DeviceShare:
         sums = tuple(PARTIAL if c == label else REPLICATED for c in self.configuration)
         whole = (REPLICATED,) * len(sums)
         return moved(tensor, self.mesh, sums, whole, sums)
+
+    def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """The largest of all parts; without a gradient."""
+        found = tensor.detach().clone()
+        for dim, chosen in enumerate(self.configuration):
+            if chosen == label:
+                dist.all_reduce(found, dist.ReduceOp.MAX, group=self.mesh.get_group(dim))
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,20 +20,35 @@ def test_cross_entropy_along_the_batch(reduction):
     def loss(x, y):
         return functional.cross_entropy(x, y, reduction=reduction)
 
-    assert check(loss, real(4, 5), classes(4)) == {"0"}
-    assert check(loss, real(4, 5, 6), classes(4, 6)) == {"0", "2"}
+    assert check(loss, real(4, 6), classes(4)) == {"0", "classes"}
+    assert check(loss, real(4, 6, 2), classes(4, 2)) == {"0", "2", "classes"}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_classes_are_cut_with_targets_that_do_not_count_and_smoothing(reduction):
+    target = torch.tensor([1, -100, 5, 3, 0, 2])
+
+    def loss(x, y):
+        return functional.cross_entropy(x, y, reduction=reduction, label_smoothing=0.3)
+
+    assert check(loss, real(6, 8), target) == {"0", "classes"}
+    far = (real(6, 8) * 300).detach().requires_grad_()  # sums of exp overflow without the largest
+    assert check(loss, far, target) == {"0", "classes"}
+    zero = target.where(target >= 0, 0)
+    assert "classes" in check(lambda x, y: functional.cross_entropy(
+        x, y, ignore_index=0, reduction=reduction), real(6, 8), zero)  # fmt: skip
 
 
 def test_ignored_targets_count_for_nothing_though_they_are_all_in_one_part():
     target = torch.tensor([1, 2, -100, -100])
-    assert check(functional.cross_entropy, real(4, 5), target) == {"0"}
+    assert check(functional.cross_entropy, real(4, 6), target) == {"0", "classes"}
 
 
 def test_weights_and_smoothing():
     weight = torch.rand(5).double()
     check(lambda x, y, w: functional.cross_entropy(x, y, w), real(4, 5), classes(4), weight)
     check(lambda x, y, w: functional.cross_entropy(x, y, weight=w), real(4, 5), classes(4), weight)
-    check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2), real(4, 5), classes(4))
+    check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2), real(4, 6), classes(4))
 
 
 def test_targets_that_are_probabilities():
