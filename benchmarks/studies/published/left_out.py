@@ -18,8 +18,10 @@ from scipy.optimize import least_squares
 from benchmarks.studies.published.outcomes import Outcome, timed
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.frameworks.constants import ConstantSet
+from gnnplace.plans.decoders.memory import bytes_of
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.step import cut_of
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
@@ -31,6 +33,13 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     "simumax": ("products",),
 }  # fmt: skip
 """By set; each is moved by a factor, `products` and `rate` of every kind of GPU by its own."""
+BYTES: Mapping[str, tuple[str, ...]] = {
+    "ultrascale-playbook": (
+        "fragmentation", "logit_kept", "passing", "gradient_passing", "gathered_alone", "context",
+    ),
+    "bigscience": ("context",),
+}  # fmt: skip
+"""Constants of bytes that the published peaks of a set may move, by a factor each."""
 BY_KIND = ("products", "rate")
 SOFT = 0.1  # log error from which rows count in proportion
 
@@ -111,3 +120,25 @@ def interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     ratios = [1.0 / (1.0 + o.error) for o in timed(outcomes)]
     low, high = np.quantile(ratios, (0.1, 0.9))
     return float(low), float(high)
+
+
+def peaks_left_out(name: str, outcomes: Sequence[Outcome]) -> list[float]:
+    """Relative errors of peaks by constants of bytes fitted without each row's model."""
+    own = [o for o in outcomes if o.peak and o.answer.peak is not None]
+    cuts = {id(o): cut_of(o.setting, o.plan) for o in own}
+
+    def logs(rows: Sequence[Outcome], factors: FloatArray) -> FloatArray:
+        moved = dict(zip(BYTES[name], np.exp(factors).tolist(), strict=True))
+        settings = {id(o.setting): varied(o.setting, moved) for o in rows}
+        held = [bytes_of(settings[id(o.setting)], o.plan, cuts[id(o)]).reserved for o in rows]
+        return np.log([float(h.max()) / (o.peak or 1.0) for h, o in zip(held, rows, strict=True)])
+
+    errors: list[float] = []
+    for model in sorted({o.model for o in own}):
+        rest, left = ([o for o in own if (o.model == model) is mine] for mine in (False, True))
+        found = least_squares(
+            lambda x, rest=rest: logs(rest, x), np.zeros(len(BYTES[name])), loss="soft_l1",
+            f_scale=SOFT, diff_step=0.02, max_nfev=6,
+        )  # fmt: skip
+        errors += (np.exp(logs(left, found.x)) - 1.0).tolist()
+    return errors
