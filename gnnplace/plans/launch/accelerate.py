@@ -21,6 +21,7 @@ import yaml
 
 from gnnplace.errors import FormatError, InfeasibleError, suggestion
 from gnnplace.files import yaml_of
+from gnnplace.plans.launch.keys import shown
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
@@ -81,7 +82,7 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     data: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE", "distributed_type": kind,
         "mixed_precision": PRECISION[(plan.precision or "32").partition("-")[0]],
-        "num_machines": max(world // gpus, 1), "num_processes": world, "machine_rank": 0,
+        "num_machines": -(-world // gpus), "num_processes": world, "machine_rank": 0,
         "main_training_function": "main", "rdzv_backend": "static",
     }  # fmt: skip
     if sharded:
@@ -173,9 +174,7 @@ def read_accelerate(text: str, source: str) -> LaunchPlan:
     half = data.get("mixed_precision", "no")
     known = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
     if half not in (*known, False, None):
-        raise FormatError(
-            f"{source}: mixed_precision: {str(half)[:40]!r}: must be no, bf16 or fp16"
-        )
+        raise FormatError(f"{source}: mixed_precision: {shown(half)}: must be no, bf16 or fp16")
     zero = _zero(data, fsdp, source, notes)
     plan = LaunchPlan(
         dp=dp,
@@ -221,7 +220,7 @@ def _section(
 def _count(part: Mapping[str, Any], name: str, source: str) -> int:
     value = part.get(name, 1)
     if type(value) is not int or not 1 <= value <= 10**6:
-        told = f"{str(value)[:40]!r}: must be a whole number from 1 on"
+        told = f"{shown(value)}: must be a whole number from 1 on"
         raise FormatError(f"{source}: parallelism_config.{name}: {told}")
     return value
 
@@ -235,13 +234,13 @@ def _zero(data: Mapping[str, Any], fsdp: Mapping[str, Any], source: str, notes: 
     reshard = fsdp.get("reshard_after_forward", fsdp.get("sharding_strategy", True))
     if isinstance(reshard, bool):
         return 3 if reshard else 2
-    word = str(reshard).upper()
+    word = str(reshard).upper() if isinstance(reshard, (str, int)) else ""
     if word in ("TRUE", "FALSE"):
         return 3 if word == "TRUE" else 2
     if word not in STRATEGY:
-        raise FormatError(f"{source}: fsdp_config: {str(reshard)[:40]!r}: no sharding strategy")
+        raise FormatError(f"{source}: fsdp_config: {shown(reshard)}: no sharding strategy")
     return STRATEGY[word]
 
 
 def _is_true(value: Any) -> bool:
-    return value is True or str(value).lower() == "true"
+    return value is True or (isinstance(value, str) and value.lower() == "true")

@@ -140,7 +140,8 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     half = "bf16" if keys.switch("bf16.enabled") else "16" if keys.get("fp16.enabled") else "32"
     fp32 = keys.word("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"), "same") == "fp32"
     tp = keys.count("tensor_parallel.autotp_size", 1, least=0) or 1
-    optimizer = str(keys.get("optimizer.type") or "").lower()
+    name = keys.get("optimizer.type")
+    optimizer = name.lower() if isinstance(name, str) else ""
     zero = keys.count("zero_optimization.stage", 0, least=0) or 0
     if zero > 3:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")

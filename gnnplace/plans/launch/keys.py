@@ -9,6 +9,12 @@ from typing import Any
 from gnnplace.errors import FormatError
 
 
+def shown(value: Any) -> str:
+    """A value of a file in a message: few letters, and never what a list or mapping holds."""
+    plain = value is None or isinstance(value, (str, int, float))
+    return repr(str(value)[:40]) if plain else f"a {type(value).__name__}"
+
+
 @dataclass(frozen=True)
 class Keys:
     """What a file of nested keys says.
@@ -86,7 +92,8 @@ class Keys:
         value = self.get(path)
         if value is None:
             return default
-        found = next((word for word in known if word.lower() == str(value).lower()), None)
+        told = str(value).lower() if isinstance(value, (str, int, float)) else ""
+        found = next((word for word in known if word.lower() == told), None)
         if found is None:
             raise self.fault(path, f"must be one of {', '.join(known)}")
         return found
@@ -98,4 +105,4 @@ class Keys:
 
     def fault(self, path: str, told: str) -> FormatError:
         """What is wrong with a value."""
-        return FormatError(f"{self.source}: {path}: {str(self.get(path))[:40]!r}: {told}")
+        return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")

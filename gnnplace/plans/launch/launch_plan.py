@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.keys import shown
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
@@ -226,7 +227,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     said: dict[str, Any] = {}
     for key, value in held.items():
         if key not in kinds or type(value) is not kinds[key]:
-            raise FormatError(f"{source}: header: {key}: {str(value)[:40]!r} is no word of a plan")
+            raise FormatError(f"{source}: header: {key}: {shown(value)} is no word of a plan")
         if getattr(plan, key) == getattr(usual, key):
             said[key] = tuple(held[key]) if key == "layers" else value
     if "sizes" in said:

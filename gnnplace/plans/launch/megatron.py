@@ -17,6 +17,7 @@ Complexity: linear in the text, and in layers times stages.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ LAYOUT = ("pipeline-model-parallel-layout",)
 ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 ACCOUNTED = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
 WAYS = (LAYOUT, ENDS, ACCOUNTED)
+MOST_STAGES = 100_000  # letters of a layout
 EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -97,7 +99,7 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     if sizes is None:
         raise InfeasibleError("megatron-lm: needs the sizes of a decoder; give --model hf:CONFIG")
     world = plan.world or 1
-    each = min(gpus, world)
+    each = math.gcd(gpus, world)
     groups = [
         ("MODEL", model_flags(sizes)),
         ("PLAN", plan_flags(plan)),
@@ -451,9 +453,12 @@ def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
     Raises:
         FormatError: it is none, or embedding and loss are not once, first and last.
     """
-    text = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: m[1] * int(m[2]), layout.replace(",", ""))
-    text = re.sub(r"([EtmL|])\*(\d{1,4})", lambda m: m[1] * int(m[2]), text)
-    if re.fullmatch("[EtmL|]{1,100000}", text) is None:
+    text = layout.replace(",", "")
+    for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([EtmL|])\*(\d{1,4})"):
+        if sum(len(m[1]) * int(m[2]) for m in re.finditer(pattern, text)) > MOST_STAGES:
+            raise fault(source, LAYOUT[0], f"{layout[:60]!r}: has more than can be trained")
+        text = re.sub(pattern, lambda m: m[1] * int(m[2]), text)
+    if re.fullmatch("[EtmL|]+", text) is None:
         raise fault(source, LAYOUT[0], f"{layout[:60]!r}: has E, t, m, L, |, x*n and (…)*n")
     plain = text.replace("|", "")
     if plain.count("E") != 1 or plain.count("L") != 1 or (text[0], text[-1]) != ("E", "L"):

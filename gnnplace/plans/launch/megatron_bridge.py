@@ -23,7 +23,8 @@ from gnnplace.plans.launch.megatron import (
     plan_of_flags,
 )
 
-LINE = re.compile(r"^\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*(.+?)\s*(?:#.*)?$")
+LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
+LONGEST = 4096  # characters of a line that says something
 OTHER_NAMES = {
     "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
     "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-layers",
@@ -82,11 +83,11 @@ def read_bridge(text: str, source: str) -> LaunchPlan:
     """
     flags: Flags = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        found = LINE.match(line)
-        if found is None or line.lstrip().startswith("#"):
+        found = LINE.fullmatch(line) if len(line) < LONGEST else None
+        if found is None:
             continue
         name = found[2].replace("_", "-")
-        name, value = OTHER_NAMES.get(name, name), found[3].strip("\"'")
+        name, value = OTHER_NAMES.get(name, name), found[3].strip().strip("\"'")
         if value in ("None", "null") or (found[1] == "dataset" and name != "seq-length"):
             continue
         if flags.setdefault(name, value) != value:

@@ -167,7 +167,7 @@ def read_nanotron(text: str, source: str) -> LaunchPlan:
     steps = keys.count("tokens.batch_accumulation_per_replica", 1) or 1
     mode = keys.word("parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"), "ALL_REDUCE")
     engine = keys.word("parallelism.pp_engine", ("afab", "1f1b"), "afab")
-    name = str(keys.get("optimizer.optimizer_factory.name") or "adamW").lower()
+    name = keys.word("optimizer.optimizer_factory.name", ("adamW", "adam", "sgd"), "adamW")
     half = keys.word("model.dtype", ("bfloat16", "float16", "float32"), "bfloat16")
     fp32 = keys.switch("optimizer.accumulate_grad_in_fp32")
     hidden = keys.switch("parallelism.tp_linear_async_communication")

@@ -75,7 +75,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
 
 SIGNS = {  # what the files of one launcher have and those of others do not
     "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
-    "megatron-bridge": r"(?m)^\s*((cfg|config)\.)?(model|train|ddp)\.\w+\s*=",
+    "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
     "megatron-lm": r'(?m)^[^#"\n]*--(tensor-model-parallel-size|num-layers|micro-batch-size)',
     "nanotron": r"(?m)^parallelism:|^tokens:",
     "accelerate": r"(?m)^(distributed_type|compute_environment|num_processes):",
@@ -138,6 +138,8 @@ def launch_text(path: str | Path) -> str:
         size = Path(path).stat().st_size
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    if not Path(path).is_file():  # a folder, or a device that never ends
+        raise FormatError(f"{path}: cannot be read: it is no file")
     if size > BYTES:
         raise FormatError(f"{path}: has {size / 1e6:.0f} MB; a launch file has 1 MB at most")
     return read_text(path)

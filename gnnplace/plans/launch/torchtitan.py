@@ -253,7 +253,8 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
     shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
     dp = None if shard in (None, -1) else replicate * shard
-    schedule = str(keys.get(f"{where}pipeline_parallel_schedule") or "1F1B")
+    said = keys.get(f"{where}pipeline_parallel_schedule")
+    schedule = said if isinstance(said, str) else "1F1B"
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as 1f1b"]
     chunks, layers = _stages(keys, schedule, pp, sizes)
     whole, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1

@@ -91,8 +91,9 @@ def written_by(name: str, plan: LaunchPlan) -> str | None:
 @pytest.mark.parametrize(
     "text",
     ["", "\x00", "[" * 5000, "a: &a [*a]", "!!python/object:os.system {}", "--num-layers", "{",
-     "x" * 9999, "model:\n- 1\ntokens: 3\n", '{"zero_optimization": 3, "train_batch_size": -1}',
-     "def f(: pass",
+     "x" * 9999, "\n" * 200000, "model.x =" + " " * 200000, "model:\n- 1\ntokens: 3\n",
+     "b: &b [x,x]\nnum_processes: &c [*b,*b]\ntokens: {micro_batch_size: *c}",
+     '{"zero_optimization": 3, "train_batch_size": -1}', "def f(: pass",
      "model.tensor_model_parallel_size=$(rm -rf /tmp/x)\n", "--num-layers $(touch /tmp/never)\n"],
 )  # fmt: skip
 def test_what_is_no_file_of_a_launcher_is_one_line(name, text):
