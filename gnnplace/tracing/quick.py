@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -73,19 +74,21 @@ class QuickFakes(TorchDispatchMode):
         key = func, _stand_in(args, operands), _stand_in(tuple(kwargs.items()), operands)
         if not operands or not all(self._is_own(x) for x in operands):
             return func(*args, **kwargs)
+        if kind != FRESH:
+            with in_kernel_invocation_manager(self.mode):
+                seen = func(*args, **kwargs)
+            device = operands[0].fake_device
+            wrap = partial(FakeTensor, self.mode, device=device)
+            return args[0] if kind == WRITE else _mapped(wrap, seen)
         if key not in self._known:
             result = func(*args, **kwargs)
-            known = _is_fresh(result, operands) if kind == FRESH else self._is_own(result)
-            self._known[key] = _mapped(_described, result) if known else None
+            known = _mapped(_described, result) if _is_fresh(result, operands) else None
+            self._known[key] = known
             return result
         if (known := self._known[key]) is None:
             return func(*args, **kwargs)
-        if kind == FRESH:
-            with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
-                return _mapped(self._make, known)
-        with in_kernel_invocation_manager(self.mode):
-            seen = func(*args, **kwargs)
-        return args[0] if kind == WRITE else FakeTensor(self.mode, seen, known.device)
+        with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
+            return _mapped(self._make, known)
 
     def _is_own(self, value: Any) -> bool:
         """Whether a value is a tensor of the mode without numbers beside."""

@@ -126,7 +126,8 @@ def _check_gradients(rule, label, whole, made, whole_in, parts_in):
 
 def _backward(results, weights):
     pairs = zip(results, weights, strict=True)
-    sum((t * w).sum() for t, w in pairs if t.requires_grad).backward()
+    sums = [(t * w).sum() for t, w in pairs if t.requires_grad]
+    sum(x.real if x.is_complex() else x for x in sums).backward()
 
 
 def _leaf(tensor):

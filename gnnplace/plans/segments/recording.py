@@ -35,6 +35,7 @@ from gnnplace.tracing.program import (
     ValueInfo,
     value_info,
 )
+from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
@@ -192,7 +193,7 @@ def record(
     call = graph.calls[index]
     share = PaperShare(parts_of(split, tuple(mesh)))
     ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
-    with mode, torch.enable_grad():
+    with without_numbers(mode), torch.enable_grad():
         operands = [
             _operand(graph, value, axes, share)
             for value, axes in zip(call.reads, rule.reads, strict=True)

@@ -173,6 +173,15 @@ def assigned(case: Case) -> Rule:
     return draft.rule(SHAPE, before)
 
 
+def as_complex(case: Case) -> Rule:
+    """`view_as_complex` and `view_as_real`: the axis of the two parts stays whole."""
+    axes = numbered(min(len(case.shapes[0]), len(case.results[0])))
+    draft = RuleDraft(case)
+    more = len(case.shapes[0]) - len(axes), len(case.results[0]) - len(axes)
+    draft.read(0, (*axes, *[None] * more[0]))
+    return draft.rule(SHAPE, (*axes, *[None] * more[1]))
+
+
 def made_like(case: Case) -> Rule:
     """`new_empty` and its kin: axes that are as long as those of the tensor they are like."""
     before, after = case.shapes[0], case.results[0]
@@ -276,6 +285,7 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "getitem": indexed,
     "setitem": assigned,
+    **dict.fromkeys(("view_as_complex", "view_as_real"), as_complex),
     **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), made_like),
     "pad": padded,
 }

@@ -178,6 +178,12 @@ def test_unequal_pieces_forbid_it():
     assert named(graph, rules, "linear")[1].results == (("0", "1", "out"),)
 
 
+def test_parts_of_complex_numbers_stay_together():
+    assert check(torch.view_as_complex, real(4, 6, 2)) == {"0", "1"}
+    z = torch.complex(torch.rand(4, 6).double(), torch.rand(4, 6).double()).requires_grad_()
+    assert check(torch.view_as_real, z) == {"0", "1"}
+
+
 def written(x, y):
     made = x.new_zeros(4, 6, 8)
     made[..., :3].copy_(x)
