@@ -3,7 +3,7 @@
 Of each model, number type and batch: op times by CUDA events between the ops of the step
 (`gnnplace.costs.profiling`), the step as simulated from them on one GPU, and the same step
 executed on it (CUDA events, numbers checked, the allocator's peak beside the predicted memory).
-Written to `datasets/gpu-KIND/`: one problem file each, `rows.jsonl`, a card with all rows, and
+Written to `data_sets/gpu-KIND/`: one problem file each, `rows.jsonl`, a card with all rows, and
 `ops.csv`, the ops of all steps as a table for `gnnplace profile --table`. A row that is there is
 not made again (its ops come from the cache of measured times); a case that fails is a row. At the
 end every model's ops are predicted from the table of the other models: the card tells how far off.
@@ -131,11 +131,11 @@ def main() -> None:
     parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--batches", default=BATCHES, help="times the usual batch")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("-o", "--output", default=None, help="folder; datasets/gpu-KIND")
+    parser.add_argument("-o", "--output", default=None, help="folder; data_sets/gpu-KIND")
     arguments = parser.parse_args()
     cluster = gnnplace.resolve_cluster(arguments.device)
     kind = cluster.kinds[0]
-    folder = Path(arguments.output or f"datasets/gpu-{kind}")
+    folder = Path(arguments.output or f"data_sets/gpu-{kind}")
     folder.mkdir(parents=True, exist_ok=True)
     rows = read_rows(folder / "rows.jsonl")
     for case in cases(arguments):

@@ -1,6 +1,6 @@
 """Lets the site show pages that stand outside ``docs/``, under links that work in both places.
 
-``benchmarks/``, ``datasets/``, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and the cards of the package
+``benchmarks/``, ``data_sets/``, ``CONTRIBUTING.md``, ``CHANGELOG.md`` and the cards of the package
 stand beside the code they speak of. Here they become pages at the same path below the site's root,
 and links between them and ``docs/`` are rewritten: in a checkout ``docs/`` is a folder more.
 Notebooks become pages too, with what their cells printed.
@@ -24,8 +24,8 @@ OUTSIDE = (
     "benchmarks/results/*.md",
     "benchmarks/results/*.svg",
     "benchmarks/results/*/*.svg",
-    "datasets/README.md",
-    "datasets/*/README.md",
+    "data_sets/README.md",
+    "data_sets/*/README.md",
     "gnnplace/**/README.md",
 )
 NOTEBOOKS = "notebooks/*.ipynb"

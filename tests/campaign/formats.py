@@ -50,7 +50,7 @@ from tests.problem.formats.test_onnx import model as onnx_model
 from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM
 from tests.sharding.problems import random_problem
 
-DATASETS = Path(__file__).parents[2] / "datasets"
+DATASETS = Path(__file__).parents[2] / "data_sets"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 # The code grew on the way: clusters, moves of labels and draws by cluster were there from the start;
 # the greedy decode's own advantage came after 1,720 steps of the first stage, weights of labels and
 # equal devices that count together in the second, the number of devices and `even_use` with the
-# fourth. Today's code has all of them from the first step. datasets/varied had 61 of its 117 graphs
+# fourth. Today's code has all of them from the first step. data_sets/varied had 61 of its 117 graphs
 # (none of fractal, highway, tree_lstm and speech).
 set -e
 stage() { # number, further options

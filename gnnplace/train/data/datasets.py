@@ -1,7 +1,7 @@
 """Datasets: folders of captured graphs with checksums; where they are; their graphs on a cluster.
 
 A dataset is found by its name: ``store`` comes with the package, any other is a folder or
-``datasets/NAME`` in the folder asked from or in one above it.
+``data_sets/NAME`` in the folder asked from or in one above it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
     if name == STORE.name:
         return shipped_store()
     here = Path(start).resolve()
-    for folder in (here / name, *(above / "datasets" / name for above in (here, *here.parents))):
+    for folder in (here / name, *(above / "data_sets" / name for above in (here, *here.parents))):
         if folder.is_dir():
             return CapturedStore(folder)
     raise InputError(
-        f"dataset {name!r}: no such folder and no datasets/{name} in {str(start)!r} or above; "
-        f"make it: gnnplace data build datasets/{name} --recipe {name}"
+        f"dataset {name!r}: no such folder and no data_sets/{name} in {str(start)!r} or above; "
+        f"make it: gnnplace data build data_sets/{name} --recipe {name}"
     )
 
 

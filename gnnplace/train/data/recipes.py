@@ -1,4 +1,4 @@
-"""Recipes of the datasets in ``datasets/``: which models a dataset is captured from.
+"""Recipes of the datasets in ``data_sets/``: which models a dataset is captured from.
 
 ``networks``: families that the shipped store lacks, several sizes each. ``searched-cnn``,
 ``searched-rnn`` and ``nmt``: the three families of graphs that Addanki et al. (Placeto, NeurIPS

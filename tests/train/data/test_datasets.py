@@ -73,13 +73,13 @@ def test_the_committed_datasets_are_whole_and_what_their_recipes_say(name):
 
 
 def test_a_dataset_is_found_from_below(tmp_path):
-    (tmp_path / "datasets" / "few").mkdir(parents=True)
-    shutil.copy(shipped_store().folder / "mlp-small.npz", tmp_path / "datasets" / "few")
+    (tmp_path / "data_sets" / "few").mkdir(parents=True)
+    shutil.copy(shipped_store().folder / "mlp-small.npz", tmp_path / "data_sets" / "few")
     below = tmp_path / "suites" / "mine"
     below.mkdir(parents=True)
     assert find_dataset("few", below).names == ("mlp-small",)
     assert find_dataset("store", below) is shipped_store()
-    with pytest.raises(InputError, match="no datasets/none in"):
+    with pytest.raises(InputError, match="no data_sets/none in"):
         find_dataset("none", below)
 
 
