@@ -33,11 +33,10 @@ import numba
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, exchanges
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
 WIDTH = 8
@@ -135,20 +134,14 @@ def _prices(forward: FloatArray, freed: FloatArray) -> FloatArray:
 def _exchanges(
     pricer: Pricer, group: range, alike: int, zero: int, total: float
 ) -> tuple[float, float, float]:
-    """Seconds a parameter: gathering and scattering of a micro-batch, and at the end."""
-    own, gradient, _ = PARAMETER[pricer.chain.precision]
+    """The least seconds a parameter: gathering and scattering of a micro-batch, and at the end."""
     if len(group) < 2 or total <= 0:
         return 0.0, 0.0, 0.0
 
     def rate(op: str, width: int) -> float:
         return width * pricer.fabric.rate(op, width * total, group, alike)
 
-    if zero == 0:
-        return 0.0, 0.0, rate(ALL_REDUCE, gradient)
-    gather, scatter = rate(ALL_GATHER, own), rate(REDUCE_SCATTER, gradient)
-    if zero == 1:
-        return 0.0, 0.0, gather + scatter
-    return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
+    return exchanges(zero, pricer.chain.precision, rate)
 
 
 @numba.njit(cache=True)

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, exchanges
 from gnnplace.plans.segments.chain import FASTEST, FREE, WEIGHTS, SplitChoice
 
 MIXED = 16  # devices up to which stages may have unlike meshes
@@ -139,7 +138,6 @@ def _exchanged(
     Seconds of what is exchanged for every micro-batch, and at the end; bytes of state.
     """
     chain, total = pricer.chain, max(total, 1.0)
-    own, gradient, _ = PARAMETER[chain.precision]
     state = state_bytes(
         1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=len(group)
     )
@@ -147,11 +145,8 @@ def _exchanged(
     def each(op: str, width: int) -> float:
         return pricer.fabric.collective(op, width * total, group, alike) / total
 
-    if zero == 0:
-        return 0.0, each(ALL_REDUCE, gradient), state
-    gather, scatter = each(ALL_GATHER, own), each(REDUCE_SCATTER, gradient)
-    during = {2: scatter, 3: 2 * gather + scatter}.get(zero, 0.0)
-    return during, {3: 0.0, 2: gather}.get(zero, gather + scatter), state
+    gather, scatter, end = exchanges(zero, chain.precision, each)
+    return 2 * gather + scatter, end, state
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:

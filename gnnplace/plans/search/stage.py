@@ -20,7 +20,7 @@ largest values at work (of recomputed segments all that they keep, one segment a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -112,6 +112,31 @@ class SegmentSums:
     error: FloatArray
     frozen: FloatArray
     summed: FloatArray
+
+
+def exchanges(
+    zero: int, precision: str, seconds: Callable[[str, int], float]
+) -> tuple[float, float, float]:
+    """What a group that adds up gradients exchanges, by its stage of ZeRO.
+
+    Rajbhandari et al., 2020 (1910.02054): from stage 1 on a sum is scattered and parameters are
+    gathered; stage 2 scatters with every micro-batch, stage 3 gathers before every pass too.
+
+    Args:
+        zero: the stage; 0: gradients are summed once a step.
+        precision: of parameters and passes, in Lightning's words.
+        seconds: of a collective, for so many bytes an element.
+
+    Returns:
+        Gathering before a pass and scattering after it, of a micro-batch; all at the end.
+    """
+    own, gradient, _ = PARAMETER[precision]
+    if zero == 0:
+        return 0.0, 0.0, seconds(ALL_REDUCE, gradient)
+    gather, scatter = seconds(ALL_GATHER, own), seconds(REDUCE_SCATTER, gradient)
+    if zero == 1:
+        return 0.0, 0.0, gather + scatter
+    return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
 
 
 def sums_of(costs: SegmentCosts) -> SegmentSums:
@@ -226,22 +251,17 @@ class Pricer:
             what is exchanged at the end of the step; bytes of their state on a device.
         """
         chain, zero = self.chain, stage.zero
-        own, gradient, _ = PARAMETER[chain.precision]
 
-        def exchange(op: str, width: int) -> float:
-            """Seconds; that of every other such group goes at the same time."""
+        def seconds(op: str, width: int) -> float:
+            """Of all parameters; those of every other such group go at the same time."""
             return self.fabric.collective(op, width * parameters, group, alike)
 
-        gather = exchange(ALL_GATHER, own) if zero else 0.0
-        scatter = exchange(REDUCE_SCATTER, gradient) if zero else 0.0
-        end = {0: 0.0, 1: gather + scatter, 2: gather, 3: 0.0}[zero]
-        if zero == 0:
-            end = exchange(ALL_REDUCE, gradient)
+        gather, scatter, end = exchanges(zero, chain.precision, seconds)
         state = state_bytes(
             parameters, optimizer=chain.optimizer, precision=chain.precision, zero=zero,
             replicas=len(group),
         )  # fmt: skip
-        return gather * (zero > 2), scatter * (zero > 1), end, state
+        return gather, scatter, end, state
 
     def _saved(self, stage: Stage, found: SegmentSums) -> float:
         again = sorted(stage.recompute)
