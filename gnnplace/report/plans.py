@@ -9,6 +9,7 @@ predicted.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -145,7 +146,64 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
     more += [f"{count} segments recomputed"] if (count := len(stage.recompute.modules)) else []
     mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
-    return ", ".join([mesh, *more])
+    told = ", ".join([mesh, *more])
+    return f"{told}; {cut}" if (cut := split_words(stage)) else told
+
+
+MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
+PARTS = {"P:experts": "experts apart", "P:width": "Megatron inside each expert",
+         "P:classes": "classes apart"}  # fmt: skip
+"""Calls whose split has words of its own, by their placement."""
+
+
+ACTIVATIONS = {"act", "act_fn", "activation", "gelu", "silu", "relu", "intermediate_act_fn"}
+
+
+def split_words(stage: StageEntry) -> str:
+    """How a stage's layers are split over its shards, in the field's words; empty for one shard.
+
+    "Megatron" cuts columns, then rows (Shoeybi et al., 2019), "Ulysses" tokens, and heads within
+    attention (Jacobs et al., 2023), sequence parallelism the tokens between (Korthikanti et al.,
+    2022). What most layers have is told, of how many where they differ.
+    """
+    count = len(stage.rows[0])
+    if count == 1:
+        return ""
+    blocks: dict[str, dict[str, str]] = {}
+    for name in (*stage.placements, *stage.members):
+        path, _, own = name.removesuffix(".weight").partition("#")[0].rpartition(".")
+        word = stage.placements.get(name, [WHOLE])[-1]
+        blocks.setdefault(path, {}).setdefault(own + ".w" * name.endswith(".weight"), word)
+    found: dict[str, Counter[str]] = {}
+    for block in blocks.values():
+        for part, words in _said_of(block).items():
+            found.setdefault(part, Counter())[words] += 1
+    between = " with sequence parallelism" if stage.border == "tokens" else ""
+    lines = []
+    for part in sorted(found):
+        counter = found[part]
+        words, times = counter.most_common(1)[0]
+        some = f" ({times} of {counter.total()})" if len(counter) > 1 else ""
+        lines.append(f"{part}: {words}{between if words == MEGATRON else ''}{some}")
+    return f"over {count} shards {', '.join(lines)}" if lines else ""
+
+
+def _said_of(block: Mapping[str, str]) -> dict[str, str]:
+    """Words for the parts of a block of calls and weights (`.w`), by what they are."""
+    cut = [own for own, word in block.items() if own.endswith(".w") and word != WHOLE]
+    by_tokens = sum(word == "S1" for own, word in block.items() if not own.endswith(".w"))
+    if (heads := block.get("scaled_dot_product_attention")) is not None:
+        if heads != "S1":
+            return {"attention": WHOLE}
+        return {"attention": MEGATRON if cut else ULYSSES}
+    found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
+    if (word := block.get("experts")) is not None:
+        return found | {"experts": PARTS.get(word, TOKENS if word != WHOLE else WHOLE)}
+    if len(cut) > 1 and not any(own.startswith(("lm_head", "embed")) for own in cut):
+        return found | {"feed-forward": MEGATRON}
+    if not cut and by_tokens and ACTIVATIONS.intersection(block):
+        return found | {"feed-forward": TOKENS}
+    return found
 
 
 def run_lines(run: Run) -> list[str]:

@@ -5,8 +5,9 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.reading import plan_from_data
-from gnnplace.report.plans import NAMES, _pass, plan_page
+from gnnplace.report.plans import NAMES, _pass, plan_page, split_words
 from tests.plans.toys import chain, cluster
 from tests.report.embedded import held, unpacked
 
@@ -66,3 +67,35 @@ def test_the_command_line_writes_it(tmp_path, capsys):
     assert run(["report", plan, "-o", second]) == 0
     assert "Timeline" in (tmp_path / "a.html").read_text()
     assert "Timeline" in (tmp_path / "b.html").read_text()
+
+
+def split_stage(placements, border="tokens", shards=4):
+    devices = [[[f"gpu:{k}" for k in range(shards)]]]
+    return StageEntry(
+        modules=["layers"], members=["layers.0.attn.scaled_dot_product_attention"], devices=devices,
+        border=border, placements={name: ["R", "R", word] for name, word in placements.items()},
+    )  # fmt: skip
+
+
+ATTENTION = "layers.0.attn.scaled_dot_product_attention"
+COLUMNS = {"layers.0.mlp.up.weight": "S0", "layers.0.mlp.down.weight": "S1"}
+
+
+@pytest.mark.parametrize(
+    ("placements", "border", "words"),
+    [
+        ({"layers.0.attn.q.weight": "S0", "layers.0.attn.q": "S2", ATTENTION: "S1", **COLUMNS},
+         "tokens", "attention: Megatron with sequence parallelism, "
+         "feed-forward: Megatron with sequence parallelism"),
+        ({"layers.0.attn.q": "S1", ATTENTION: "S1", **COLUMNS}, "whole",
+         "attention: Ulysses, feed-forward: Megatron"),
+        ({"layers.0.mlp.up": "S1", "layers.0.mlp.gelu": "S1", "layers.0.mlp.down": "S1"}, "tokens",
+         "attention: whole, feed-forward: tokens, weights whole"),
+        ({ATTENTION: "S1", "layers.0.mlp.experts": "P:experts", "cross_entropy": "P:classes"},
+         "whole", "attention: Ulysses, experts: experts apart, loss: classes apart"),
+    ],
+)  # fmt: skip
+def test_splits_are_told_in_the_words_of_the_field(placements, border, words):
+    stage = split_stage(placements, border)
+    assert split_words(stage) == f"over 4 shards {words}"
+    assert split_words(split_stage(placements, border, shards=1)) == ""
