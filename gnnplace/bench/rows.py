@@ -162,7 +162,8 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: not a result row: {told}; mend or remove it") from None
     except (ValueError, RecursionError, OverflowError):
         raise FormatError(f"{where}: not a result row; mend or remove it") from None
-    return {**row, "digest": ruled(row["digest"])} if "digest" in row else dict(row)
+    row = {"feasible": False, "step_time": None, "commit": "", **row}
+    return {**row, "digest": ruled(row["digest"])} if "digest" in row else row
 
 
 def _keep(path: Path, lines: list[bytes]) -> None:

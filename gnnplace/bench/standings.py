@@ -97,8 +97,8 @@ def merged(
     for row in rows:
         key = problem_id(row)
         if row["feasible"] and (key not in result or row["step_time"] < result[key].step_time):
-            taken = {k: row[k] for k in ("step_time", "placer", "budget", "seed", "commit")}
-            result[key] = BestKnown(digest=key[1], **taken)
+            taken = {k: row[k] for k in ("step_time", "placer", "budget", "seed")}
+            result[key] = BestKnown(digest=key[1], commit=row["commit"] or "", **taken)
     return result
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gnnplace.bench.rows import digest, read_rows, ruled
+from gnnplace.bench.standings import merged
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers.contract import branches as toy
 from gnnplace.problem.cluster import Cluster, Device
@@ -56,3 +58,13 @@ def test_what_a_problem_says_moves_its_digest():
 @pytest.mark.parametrize(("told", "known"), [("", ""), ("ab", "1:ab"), ("2:ab", "2:ab")])
 def test_digests_of_older_rows_are_of_the_first_rule(told, known):
     assert ruled(told) == known
+
+
+def test_rows_may_lack_what_has_a_default(tmp_path):
+    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    found = row | {"placer": "heft", "feasible": True, "step_time": 1.0, "commit": None}
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(found)}\n")
+    failed, ran = read_rows(path)
+    assert (failed["feasible"], failed["step_time"], failed["commit"]) == (False, None, "")
+    [best] = merged({}, [failed, ran]).values()
+    assert (best.placer, best.step_time, best.commit) == ("heft", 1.0, "")

@@ -65,6 +65,7 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
         except BaseException as error:  # raised again where the answer is waited for
             ended.error = error
         finally:
+            ended.over = True
             over.release()
 
     # `threading.Thread.start` waits for ever where memory ends while its thread begins.
@@ -73,9 +74,10 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
         raise MemoryError("the solver's thread did not begin")
     try:
         over.acquire()
-    except BaseException:
-        while not over.acquire(timeout=POLL):  # one that has not begun yet cannot be stopped
+    except BaseException:  # also one that strikes once the lock is taken already
+        while not ended.over:  # one that has not begun yet cannot be stopped
             solver.stop_search()
+            over.acquire(timeout=POLL)
         raise
     if ended.error is not None:
         raise ended.error
@@ -87,6 +89,7 @@ class _Ended:
 
     status: Any = None
     error: BaseException | None = None
+    over: bool = False
 
 
 @dataclass

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -57,6 +58,23 @@ def test_an_interrupt_ends_the_solve_at_once():
     assert time.perf_counter() - begin < 10
     assert threading.active_count() <= before + 1  # the timer may not be gone yet
     assert caught_by_python()
+
+
+@pytest.mark.timeout(30)
+def test_an_interrupt_just_after_the_solve_ends_it_too():
+    """The signal is told to another thread: the main thread sees it with the lock in its hands."""
+
+    class Ends:
+        def solve(self, model: Any, watcher: Any) -> int:
+            time.sleep(0.1)  # until the main thread waits
+            _thread.interrupt_main()
+            return 0
+
+        def stop_search(self) -> None:
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(Ends(), None)
 
 
 def test_what_a_watcher_raises_is_raised_here():
