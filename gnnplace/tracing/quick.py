@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -60,14 +60,11 @@ class QuickFakes(TorchDispatchMode):
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
         self.mode = mode
-        self._kinds: dict[Any, str] = {}
         self._known = _KNOWN.setdefault(mode, {})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in self._kinds:
-            self._kinds[func] = _kind(func)
-        kind = self._kinds[func]
+        kind = _kind(func)
         operands: list[Any] = []
         if kind == OTHER or not self.mode.cache_enabled:
             return func(*args, **kwargs)
@@ -109,6 +106,7 @@ def without_numbers(mode: FakeTensorMode | None) -> Iterator[None]:
         yield
 
 
+@cache  # a mode is entered for every call that is recorded
 def _kind(func: Any) -> str:
     """How geometry says an op's results, if it does."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
