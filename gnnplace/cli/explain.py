@@ -96,10 +96,11 @@ def _explain_plan(args: Namespace) -> int:
         if args.cluster is None:
             raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
         name = gnnplace.launcher_of_file(args.what)
-        run = gnnplace.explain_launch_plan(
+        priced = gnnplace.price_launch_plan(
             gnnplace.read_launch_file(args.what, name), name, args.cluster, model=args.model,
-            environment=args.environment, measured=args.measured,
+            environment=args.environment,
         )  # fmt: skip
+        run = gnnplace.explain_launch_plan(priced, args.measured)
         if args.json:
             print_json(launch_explanation_data(run))
         else:

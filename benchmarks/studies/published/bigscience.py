@@ -42,9 +42,8 @@ def machine() -> Cluster:
 def setting(hidden: int, layers: int, heads: int, half: str) -> PricingSetting:
     """A model on it, in float16 or bfloat16 over float32 copies."""
     decoder = DecoderSizes(
-        f"{hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, 4 * hidden, False,
-        VOCABULARY, True, LENGTH, positions=LENGTH,
-    )  # fmt: skip
+        layers, hidden, heads, heads, 4 * hidden, LENGTH, VOCABULARY, gated=False, tied=True
+    )
     return setting_of(
         decoder, machine(), framework_name="megatron-deepspeed", precision=half, optimizer="adam"
     )

@@ -34,10 +34,7 @@ def machine(kind: str, servers: int) -> Cluster:
 def setting(kind: str, servers: int, sizes: tuple[int, ...]) -> PricingSetting:
     """A model on a machine; sizes are width, layers, heads, words, feed-forward and length."""
     hidden, layers, heads, words, inside, length = sizes
-    decoder = DecoderSizes(
-        f"MPT {hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, inside, False,
-        words, True, length, positions=length,
-    )  # fmt: skip
+    decoder = DecoderSizes(layers, hidden, heads, heads, inside, length, words, False, True)
     return setting_of(decoder, machine(kind, servers), precision="bf16-mixed")
 
 

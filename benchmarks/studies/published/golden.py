@@ -38,8 +38,7 @@ def setting(
     length."""
     hidden, layers, heads, kv_heads, inside, words, length = sizes
     decoder = DecoderSizes(
-        f"GPT {hidden}x{layers}", hidden, layers, heads, kv_heads, hidden // heads, inside, gated,
-        words, tied, length, positions=positions,
+        layers, hidden, heads, kv_heads, inside, length, words, gated, tied, positions=positions
     )  # fmt: skip
     return setting_of(
         decoder, preset("nvswitch-a100-80-8"), framework_name="megatron-lm", precision=half,

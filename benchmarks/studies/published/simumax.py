@@ -43,9 +43,9 @@ def setting(model: str, layers: int, length: int) -> PricingSetting:
     """A model with so many of its layers."""
     hidden, heads, kv_heads, inside, words = MODELS[model]
     decoder = DecoderSizes(
-        model, hidden, layers, heads, kv_heads,
-        ROTARY_AND_PLAIN if model in EXPERTS else hidden // heads, inside, True, words, False,
-        length, experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,
+        layers, hidden, heads, kv_heads, inside, length, words,
+        own_head_size=ROTARY_AND_PLAIN if model in EXPERTS else None,
+        experts=EXPERTS.get(model), latent=LATENT if model in EXPERTS else None,
     )  # fmt: skip
     return setting_of(decoder, preset("nvswitch-b200-8"), framework_name="megatron-lm")
 

@@ -37,9 +37,8 @@ def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> PricingSet
     """A model of the sweep on its 64 servers."""
     layers, heads, inside, tied = SHAPES[hidden]
     decoder = DecoderSizes(
-        f"{hidden} wide, {kv_heads} heads of keys", hidden, layers, heads, kv_heads,
-        hidden // heads, inside, True, words, tied, LENGTH, BATCH,
-    )  # fmt: skip
+        layers, hidden, heads, kv_heads, inside, LENGTH, words, tied=tied, batch=BATCH
+    )
     return setting_of(
         decoder, preset("dgx-h100-64x8"), framework_name="nanotron",
         environment_name=CHECKED if checked else None,

@@ -28,9 +28,8 @@ VOCABULARY = 51200
 def setting(hidden: int, heads: int, layers: int, length: int) -> PricingSetting:
     """A model of the file on a server, in float16."""
     decoder = DecoderSizes(
-        f"GPT {hidden}x{layers}", hidden, layers, heads, heads, hidden // heads, 4 * hidden, False,
-        VOCABULARY, True, length, positions=length,
-    )  # fmt: skip
+        layers, hidden, heads, heads, 4 * hidden, length, VOCABULARY, gated=False, tied=True
+    )
     return setting_of(
         decoder, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
         precision="16-master", optimizer="adam",

@@ -65,36 +65,66 @@ class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
     Attributes:
-        name: as it was given.
-        hidden: width of the stream between layers.
         layers: how many.
+        hidden: width of the stream between layers.
         heads: of queries.
         kv_heads: of keys and values; fewer where queries share them.
-        head_size: width of a head.
         feed_forward: width inside of the feed-forward.
-        gated: two matrices up and one down, norms without biases; else one up, one down.
-        vocabulary: rows of the embedding.
-        tied: the head has the embedding's weights.
-        positions: learned positions; 0 where they are rotary or added to scores.
         length: tokens of an example.
+        vocabulary: rows of the embedding, before padding.
+        gated: two matrices up and one down, norms without biases; else one up, one down.
+        tied: the head has the embedding's weights.
         batch: examples of a step, where a plan says nothing else.
+        positions: learned positions; 0 where they are rotary or added to scores; None: rotary ones
+            of gated layers, else one for each token.
+        own_head_size: width of a head, where it is not the stream's over the heads.
+        experts: of layers that have some.
+        latent: widths of attention by way of narrow queries, keys and values.
     """
 
-    name: str
-    hidden: int
     layers: int
+    hidden: int
     heads: int
     kv_heads: int
-    head_size: int
     feed_forward: int
-    gated: bool
-    vocabulary: int
-    tied: bool
     length: int
+    vocabulary: int
+    gated: bool = True
+    tied: bool = False
     batch: int = 1
-    positions: int = 0
+    positions: int | None = None
+    own_head_size: int | None = None
     experts: ExpertLayers | None = None
     latent: LatentAttention | None = None
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.own_head_size or self.hidden // self.heads
+
+    @property
+    def learned(self) -> int:
+        """Learned positions."""
+        if self.positions is not None:
+            return self.positions
+        return 0 if self.gated else self.length
+
+    @property
+    def model(self) -> str:
+        """One of these sizes as `hf:` names it: Llama's layers where gated, else GPT-2's."""
+        told = {
+            "num_hidden_layers": self.layers, "hidden_size": self.hidden,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
+            "max_position_embeddings": self.length,
+        } if self.gated else {
+            "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
+            "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
+            "n_positions": self.length,
+        }  # fmt: skip
+        told |= {"length": self.length, "tie_word_embeddings": self.tied}
+        words = "&".join(f"{name}={value}" for name, value in told.items())
+        return f"hf:{'llama' if self.gated else 'gpt2'}?{words}"
 
     @property
     def queries(self) -> int:
@@ -166,7 +196,7 @@ class DecoderSizes:
     @property
     def parameters(self) -> int:
         """Parameters in all."""
-        ends = self.embedding * (1 if self.tied else 2) + self.positions * self.hidden
+        ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
         many = self.layers - self.experts.dense if self.experts else 0
         chosen = self.beside_experts + self.layer_vectors + self.expert_parameters
         layers = (self.layers - many) * self.layer_parameters + many * chosen
@@ -232,19 +262,18 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderS
         kind, "max_position_embeddings" if kind in ("opt", "gpt_neo") else ""
     )
     return DecoderSizes(
-        name,
-        hidden,
         int(config.num_hidden_layers),
+        hidden,
         heads,
         int(getattr(config, "num_key_value_heads", None) or heads),
-        size,
         _feed_forward(config, hidden),
-        kind in GATED + EXPERTS,
-        int(config.vocab_size),
-        bool(getattr(config, "tie_word_embeddings", True)),
         length,
+        int(config.vocab_size),
+        kind in GATED + EXPERTS,
+        bool(getattr(config, "tie_word_embeddings", True)),
         batch,
-        int(getattr(config, learned)) if learned else 0,
+        int(getattr(config, learned)) if learned else None if kind in GATED + EXPERTS else 0,
+        None if size * heads == hidden else size,
         _experts(config) if kind in EXPERTS else None,
         latent,
     )

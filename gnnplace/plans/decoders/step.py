@@ -65,7 +65,7 @@ def cut_of(setting: PricingSetting, words: GivenWords) -> Cut:
     experts = chosen * d.expert_parameters / words.ep / words.tp
     parameters = (layers - chosen) * d.layer_matrices / words.tp + layers * d.layer_vectors
     parameters += chosen * d.beside_experts / words.tp + experts
-    parameters[0] += d.embedding / words.tp + d.positions * d.hidden
+    parameters[0] += d.embedding / words.tp + d.learned * d.hidden
     if not (d.tied and words.pp == 1):
         parameters[-1] += d.embedding / words.tp
     parameters[-1] += d.last_norm
@@ -156,7 +156,7 @@ def _sharded(
         return gather, network.exchange(REDUCE_SCATTER, count, wide * parameters, members)
 
     gather, scatter = both(d.layer_matrices / words.tp + d.layer_vectors)
-    first, last = both(d.embedding / words.tp + d.positions * d.hidden)
+    first, last = both(d.embedding / words.tp + d.learned * d.hidden)
     late = scatter + (gather if words.zero == 3 else 0.0)
 
     def over(work: float, exchange: float) -> float:

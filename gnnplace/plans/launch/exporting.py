@@ -16,10 +16,11 @@ from dataclasses import dataclass, fields, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes, from_config
 from gnnplace.plans.given import draft_of_plan, draft_of_words, layer_bounds, orders_in, recomputed
-from gnnplace.plans.launch.from_plan import launch_plan_of, sizes_of_config
+from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
 from gnnplace.plans.launch.importing import priced_words
-from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders
@@ -138,14 +139,15 @@ def loss_line(loss: Loss) -> str:
     return f"{loss.told} ({1e3 * loss.seconds:+.3g} ms a step, {loss.bytes / 1e9:+.3g} GB)"
 
 
-def _sizes(model: str, file: PlanFile) -> tuple[ModelSizes | None, str]:
+def _sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
     """Sizes of a model, and why there are none."""
     shape = file.inputs[0].shape if file.inputs else []
     try:
         config = getattr(workload_of(model, fake=True).model, "config", None)
     except GnnplaceError as error:
         return None, f"sizes of the model: {error}"
-    sizes = sizes_of_config(config, shape[1]) if len(shape) == 2 else None
+    known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
+    sizes = from_config(model, config, shape[1]) if known else None
     return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
 
 

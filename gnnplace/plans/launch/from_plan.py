@@ -10,43 +10,17 @@ Complexity: linear in the file.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gnnplace.errors import InfeasibleError
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, ModelSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.order.orders import SEARCHED
 from gnnplace.plans.plan import Plan, PlanFile, layer_of
 
-DECODERS = {"gpt2": False, "llama": True, "mistral": True}
-"""Model types whose layers launchers have, and whether their feed-forward part has a gate."""
+LAUNCHED = ("gpt2", "llama", "mistral")
+"""Model types whose layers launchers have."""
 
 
-def sizes_of_config(config: Any, length: int) -> ModelSizes | None:
-    """Sizes by a configuration of transformers; None where its layers are others'.
-
-    Args:
-        config: of a decoder, with the common names of transformers.
-        length: tokens of an example.
-    """
-    kind = getattr(config, "model_type", None)
-    if kind not in DECODERS:
-        return None
-    hidden, heads = config.hidden_size, config.num_attention_heads
-    return ModelSizes(
-        layers=config.num_hidden_layers,
-        hidden=hidden,
-        heads=heads,
-        groups=getattr(config, "num_key_value_heads", None) or heads,
-        feed_forward=(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
-                      or 4 * hidden),
-        length=length,
-        vocabulary=config.vocab_size,
-        gated=DECODERS[kind],
-        tied=bool(config.tie_word_embeddings),
-    )  # fmt: skip
-
-
-def launch_plan_of(plan: Plan, sizes: ModelSizes | None = None) -> tuple[LaunchPlan, list[str]]:
+def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[LaunchPlan, list[str]]:
     """What launchers can be told of a plan, and a line for each thing that none can.
 
     Args:

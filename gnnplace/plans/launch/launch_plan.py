@@ -1,4 +1,4 @@
-"""`LaunchPlan`: what a launch file says of a plan, in the words of `--given`; `ModelSizes` beside.
+"""`LaunchPlan`: what a launch file says of a plan, in the words of `--given`.
 
 It is what all launchers have in common: their writers take one, their readers give one. A launcher
 knows no captured calls, so that stages are numbers of layers and a split is Megatron's (`tp`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InputError
@@ -23,63 +23,6 @@ NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
 BYTES = 1 << 20  # of a launch file at most
-
-
-@dataclass(frozen=True)
-class ModelSizes:
-    """Sizes of a decoder that a launch file names.
-
-    Attributes:
-        layers: decoder layers.
-        hidden: width of the residual stream.
-        heads: of attention.
-        groups: heads of keys and values.
-        feed_forward: width inside of the feed-forward part.
-        length: tokens of an example.
-        vocabulary: tokens that there are, before padding.
-        gated: a feed-forward part with a gate (SwiGLU), as Llama's; else GPT-2's.
-        tied: embedding and head share their weights.
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    groups: int
-    feed_forward: int
-    length: int
-    vocabulary: int
-    gated: bool = True
-    tied: bool = False
-
-    @property
-    def decoder(self) -> DecoderSizes:
-        """The same as whatever is priced from sizes has them."""
-        return DecoderSizes(
-            self.model, self.hidden, self.layers, self.heads, self.groups,
-            self.hidden // self.heads, self.feed_forward, self.gated, self.vocabulary, self.tied,
-            self.length, positions=0 if self.gated else self.length,
-        )  # fmt: skip
-
-    @property
-    def model(self) -> str:
-        """A model of these sizes as `hf:` names it: Llama's layers where gated, else GPT-2's."""
-        if self.gated:
-            words = {
-                "num_hidden_layers": self.layers, "hidden_size": self.hidden,
-                "num_attention_heads": self.heads, "num_key_value_heads": self.groups,
-                "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
-                "max_position_embeddings": self.length,
-            }  # fmt: skip
-        else:
-            words = {
-                "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
-                "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
-                "n_positions": self.length,
-            }  # fmt: skip
-        words |= {"length": self.length}
-        told = [f"{name}={value}" for name, value in words.items()]
-        told += [f"tie_word_embeddings={self.tied}"]
-        return f"hf:{'llama' if self.gated else 'gpt2'}?{'&'.join(told)}"
 
 
 @dataclass(frozen=True)
@@ -127,7 +70,7 @@ class LaunchPlan:
     gradients: str | None = None
     optimizer: str | None = None
     overlap: tuple[str, ...] = ()
-    sizes: ModelSizes | None = None
+    sizes: DecoderSizes | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -220,7 +163,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     """
     kinds = {"batch": int, "microbatch_size": int, "schedule": str, "zero": int, "recompute": str,
              "optimizer": str, "gradients": str, "precision": str, "layers": list, "sp": bool,
-             "chunks": int, "pp": int, "dp": int, "sizes": dict}  # fmt: skip
+             "chunks": int, "pp": int, "dp": int}  # fmt: skip
     usual = LaunchPlan()
     if not isinstance(held, dict):
         raise FormatError(f"{source}: header: must be an object of a plan's words")
@@ -230,16 +173,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
             raise FormatError(f"{source}: header: {key}: {shown(value)} is no word of a plan")
         if getattr(plan, key) == getattr(usual, key):
             said[key] = tuple(held[key]) if key == "layers" else value
-    if "sizes" in said:
-        said["sizes"] = _sizes(said["sizes"], source)
     return replace(plan, **said)
-
-
-def _sizes(held: dict[str, Any], source: str) -> ModelSizes:
-    wanted = asdict(ModelSizes(1, 1, 1, 1, 1, 1, 1))
-    if held.keys() != wanted.keys() or any(type(held[k]) is not type(wanted[k]) for k in wanted):
-        raise FormatError(f"{source}: header: sizes: must have {', '.join(wanted)}")
-    return ModelSizes(**held)
 
 
 def _json(text: str, source: str) -> Any:
@@ -284,18 +218,18 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
             yield f"interleaved: {count} micro-batches are no multiple of {plan.pp} ranks"
 
 
-def _size_faults(plan: LaunchPlan, sizes: ModelSizes, stages: int) -> Iterator[str]:
+def _size_faults(plan: LaunchPlan, sizes: DecoderSizes, stages: int) -> Iterator[str]:
     """What contradicts the sizes of the model."""
     if plan.layers is not None and sum(plan.layers) != sizes.layers:
         yield f"stages have {sum(plan.layers)} layers, and the model has {sizes.layers}"
     if plan.layers is None and sizes.layers % stages:
         yield f"{sizes.layers} layers are no multiple of {stages} stages; say how many each has"
-    if min(sizes.layers, sizes.hidden, sizes.heads, sizes.groups, sizes.length) < 1:
+    if min(sizes.layers, sizes.hidden, sizes.heads, sizes.kv_heads, sizes.length) < 1:
         yield "sizes of the model: must be at least 1"
     if sizes.heads % plan.tp:
         yield f"{sizes.heads} heads are no multiple of tp {plan.tp}"
-    if sizes.groups % plan.tp and plan.tp % sizes.groups:
-        yield f"{sizes.groups} groups of keys and values and tp {plan.tp}: none is a multiple"
+    if sizes.kv_heads % plan.tp and plan.tp % sizes.kv_heads:
+        yield f"{sizes.kv_heads} groups of keys and values and tp {plan.tp}: none is a multiple"
     if sizes.hidden % sizes.heads:
         yield f"hidden size {sizes.hidden} is no multiple of {sizes.heads} heads"
     if plan.cp > 1 and sizes.length % (2 * plan.cp):

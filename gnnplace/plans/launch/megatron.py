@@ -24,12 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
     SELECTIVE,
     LaunchPlan,
-    ModelSizes,
     check_plan_words,
     header,
     with_header,
@@ -145,15 +145,15 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield told, plan
 
 
-def model_flags(sizes: ModelSizes) -> list[str]:
+def model_flags(sizes: DecoderSizes) -> list[str]:
     """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's."""
     flags = [
         "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
         f"--ffn-hidden-size {sizes.feed_forward}", f"--num-attention-heads {sizes.heads}",
         f"--seq-length {sizes.length}", f"--max-position-embeddings {sizes.length}",
     ]  # fmt: skip
-    if sizes.groups != sizes.heads:
-        flags += ["--group-query-attention", f"--num-query-groups {sizes.groups}"]
+    if sizes.kv_heads != sizes.heads:
+        flags += ["--group-query-attention", f"--num-query-groups {sizes.kv_heads}"]
     if sizes.gated:
         flags += ["--swiglu", "--normalization RMSNorm", "--position-embedding-type rope",
                   "--disable-bias-linear", "--attention-dropout 0.0",
@@ -369,7 +369,7 @@ def is_on(flags: Flags, name: str) -> bool:
     return flags.get(name, "false").lower() not in ("false", "0", "no", "off")
 
 
-def sizes_of_flags(flags: Flags, source: str) -> ModelSizes | None:
+def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     """Sizes of the model; None where the flags have not all of them."""
     if any(name not in flags for name in SIZES):
         return None
@@ -384,14 +384,14 @@ def sizes_of_flags(flags: Flags, source: str) -> ModelSizes | None:
     vocabulary = number_of(
         flags, "padded-vocab-size", source, number_of(flags, "vocab-size", source, 50257)
     )
-    return ModelSizes(
+    return DecoderSizes(
         layers, hidden, heads, groups, number_of(flags, "ffn-hidden-size", source, width), length,
         vocabulary, gated=gated, tied=not is_on(flags, "untie-embeddings-and-output-weights"),
     )  # fmt: skip
 
 
 def stages_of_flags(
-    flags: Flags, pp: int, sizes: ModelSizes | None, source: str
+    flags: Flags, pp: int, sizes: DecoderSizes | None, source: str
 ) -> tuple[int, tuple[int, ...] | None]:
     """Stages of every rank, and their layers as Megatron cuts them; None where they are equal.
 

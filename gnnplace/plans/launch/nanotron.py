@@ -16,13 +16,13 @@ import yaml
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.files import yaml_of
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.keys import Keys
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
     LaunchPlan,
-    ModelSizes,
     check_plan_words,
     header,
 )
@@ -37,9 +37,9 @@ PARALLEL = (
 )  # fmt: skip
 
 
-def cut_by_cost(sizes: ModelSizes, pp: int) -> tuple[int, ...]:
+def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
     """Layers of every stage, as nanotron cuts them."""
-    return layers_of(sizes.decoder, pp, "cost")
+    return layers_of(sizes, pp, "cost")
 
 
 def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
@@ -106,7 +106,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "model_config": {
                 "is_llama_config": True, "hidden_size": sizes.hidden, "hidden_act": "silu",
                 "intermediate_size": sizes.feed_forward, "num_hidden_layers": sizes.layers,
-                "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.groups,
+                "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads,
                 "max_position_embeddings": sizes.length, "vocab_size": sizes.vocabulary,
                 "tie_word_embeddings": sizes.tied, "initializer_range": 0.02,
                 "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
@@ -156,7 +156,7 @@ def read_nanotron(text: str, source: str) -> LaunchPlan:
         keys.needed(f"{model}num_attention_heads"),
         keys.needed("tokens.sequence_length"),
     )
-    sizes = ModelSizes(
+    sizes = DecoderSizes(
         keys.needed(f"{model}num_hidden_layers"), keys.needed(f"{model}hidden_size"), heads,
         keys.count(f"{model}num_key_value_heads", heads) or heads,
         keys.needed(f"{model}intermediate_size"), length, keys.needed(f"{model}vocab_size"),

@@ -22,9 +22,9 @@ from gnnplace.plans.decoders.explaining import RowChange, row_changes, row_parts
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.decoders.words import GivenWords, words_in
+from gnnplace.plans.decoders.words import words_in
 from gnnplace.plans.launch.importing import completed
-from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.problem.cluster import Cluster, counts_of_devices
@@ -43,23 +43,26 @@ class LaunchAnswer:
     Attributes:
         plan: in the launcher's words.
         answer: seconds, bytes, and whether it fits.
-        framework: whose times they are.
+        setting: what it was priced on.
         free: the best plan that any launcher could be told, at the same prices; None where a file
             was priced and nothing searched.
         free_answer: what that takes.
         tried: plans that were priced.
-        gpus: devices of a server.
         told: what is not priced, each in one line.
     """
 
     plan: LaunchPlan
     answer: PlanAnswer
-    framework: str
+    setting: PricingSetting
     free: LaunchPlan | None = None
     free_answer: PlanAnswer | None = None
     tried: int = 1
-    gpus: int = 8
     told: tuple[str, ...] = ()
+
+    @property
+    def framework(self) -> str:
+        """Whose times they are."""
+        return self.setting.name
 
 
 def row_words(plan: LaunchPlan) -> str:
@@ -103,10 +106,24 @@ def price_launch_plan(
     Raises:
         InputError: what is missing, or cannot be priced.
     """
-    answer, _, _ = _priced(
-        plan, launcher, cluster, model, framework, environment, batch, memory_limit
-    )
-    return answer
+    devices = resolve_cluster(cluster)
+    plan = completed(plan, devices.num_devices, batch)
+    if plan.microbatch_size is None or plan.batch is None:
+        raise InputError("launch file: does not say microbatch_size and batch; write them into its "
+                         'head, as # gnnplace: {"microbatch_size": 1, "batch": 8}')  # fmt: skip
+    setting = setting_of(
+        _decoder(model, plan.sizes, plan.batch), devices,
+        framework_name=framework or launcher_of(launcher).framework, environment_name=environment,
+        precision=None if plan.precision == "32-true" else plan.precision,
+        optimizer=plan.optimizer, memory_limit=memory_limit,
+    )  # fmt: skip
+    told = list(plan.notes)
+    if plan.precision == "32-true":
+        told.append(f"precision 32-true: priced as {setting.precision}")
+    if plan.schedule in ("zero-bubble", "v"):
+        told.append(f"schedule {plan.schedule}: priced without")
+    answer = price(setting, words_in(row_words(plan)))
+    return LaunchAnswer(plan, answer, setting, told=tuple(told))
 
 
 @dataclass(frozen=True)
@@ -126,67 +143,24 @@ class LaunchExplanation:
     measured: MeasuredSteps | None = None
 
 
-def explain_launch_plan(
-    plan: LaunchPlan,
-    launcher: str,
-    cluster: str | Cluster,
-    *,
-    model: str | None = None,
-    framework: str | None = None,
-    environment: str | None = None,
-    batch: int | None = None,
-    measured: str | None = None,
-) -> LaunchExplanation:
-    """What bounds a run of a launch file, at the prices of the launcher's framework.
+def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
+    """What bounds a run that was priced.
 
-    Args and errors are those of `price_launch_plan`; `measured` is a step of the run, as "0.83s",
-    or a log.
+    Args:
+        answer: of `price_launch_plan` or `search_launcher`.
+        measured: a step of the run, as "0.83s", or a log.
+
+    Raises:
+        InputError: the plan cannot be, or no step can be read.
     """
-    answer, setting, words = _priced(
-        plan, launcher, cluster, model, framework, environment, batch, None
-    )
+    plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
-        raise InputError(f"{answer.plan.words}: {answer.answer.reason}")
-    sizes = RunSizes(
-        answer.plan.batch or 1,
-        (answer.plan.batch or 1) * setting.decoder.length,
-        answer.plan.world or 1,
-    )
+        raise InputError(f"{plan.words}: {answer.answer.reason}")
+    batch, words = plan.batch or 1, words_in(row_words(plan))
+    sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
     steps = None if measured is None else measured_steps(measured, sizes)
     changes = tuple(row_changes(setting, words))
     return LaunchExplanation(answer, row_parts(setting, words), changes, steps)
-
-
-def _priced(
-    plan: LaunchPlan,
-    launcher: str,
-    cluster: str | Cluster,
-    model: str | None,
-    framework: str | None,
-    environment: str | None,
-    batch: int | None,
-    memory_limit: float | None,
-) -> tuple[LaunchAnswer, PricingSetting, GivenWords]:
-    """What a run takes, what it was priced on, and its words."""
-    devices = resolve_cluster(cluster)
-    plan = completed(plan, devices.num_devices, batch)
-    if plan.microbatch_size is None or plan.batch is None:
-        raise InputError("launch file: does not say microbatch_size and batch; write them into its "
-                         'head, as # gnnplace: {"microbatch_size": 1, "batch": 8}')  # fmt: skip
-    name = framework or launcher_of(launcher).framework
-    decoder = _decoder(model, plan.sizes, plan.batch)
-    setting = setting_of(
-        decoder, devices, framework_name=name, environment_name=environment,
-        precision=None if plan.precision == "32-true" else plan.precision,
-        optimizer=plan.optimizer, memory_limit=memory_limit,
-    )  # fmt: skip
-    told = list(plan.notes)
-    if plan.precision == "32-true":
-        told.append(f"precision 32-true: priced as {setting.precision}")
-    if plan.schedule in ("zero-bubble", "v"):
-        told.append(f"schedule {plan.schedule}: priced without")
-    words = words_in(row_words(plan))
-    return LaunchAnswer(plan, price(setting, words), name, told=tuple(told)), setting, words
 
 
 def search_launcher(
@@ -233,18 +207,17 @@ def search_launcher(
     for count in counts_of_devices(most) if fewest else [most]:
         if progress is not None:
             progress(f"planning: plans of {count} devices at {setting.name}'s prices")
-        found = priced_plans(setting, sizes_of_decoder(decoder), decoder.batch, count)
+        found = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
         own = next((row for row in found if can_say(target, row[1])), None)
         if own is not None:
             (_, best, answer), (_, plan, took) = found[0], own
-            each = setting.network.each
-            return LaunchAnswer(plan, took, setting.name, best, answer, len(found), each)
+            return LaunchAnswer(plan, took, setting, best, answer, len(found))
     told = f"none of the {len(found)} plans that fit can be said" if found else "nothing fits"
     raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
 
 
 def priced_plans(
-    setting: PricingSetting, sizes: ModelSizes, batch: int, count: int
+    setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
 ) -> list[PricedPlan]:
     """Plans of so many devices that fit, the fastest first."""
     found = []
@@ -267,7 +240,7 @@ def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
 
 
 def plans_of(
-    setting: PricingSetting, sizes: ModelSizes, batch: int, count: int
+    setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
 ) -> Iterator[LaunchPlan]:
     """Every plan of so many devices that a framework may have."""
     traits = setting.traits
@@ -303,15 +276,7 @@ def _cut(setting: PricingSetting, stages: int) -> tuple[int, ...] | None:
         return None
 
 
-def sizes_of_decoder(decoder: DecoderSizes) -> ModelSizes:
-    """The sizes that launch files have of a decoder."""
-    return ModelSizes(
-        decoder.layers, decoder.hidden, decoder.heads, decoder.kv_heads, decoder.feed_forward,
-        decoder.length, decoder.vocabulary, gated=decoder.gated, tied=decoder.tied,
-    )  # fmt: skip
-
-
-def _decoder(model: str | None, sizes: ModelSizes | None, batch: int | None) -> DecoderSizes:
+def _decoder(model: str | None, sizes: DecoderSizes | None, batch: int | None) -> DecoderSizes:
     """Sizes of a model by its name, or those that a file has.
 
     Raises:
@@ -319,7 +284,7 @@ def _decoder(model: str | None, sizes: ModelSizes | None, batch: int | None) -> 
     """
     if model is None and sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = decoder_of(model) if model is not None else None if sizes is None else sizes.decoder
+    decoder = decoder_of(model) if model is not None else sizes
     if decoder is None:
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip

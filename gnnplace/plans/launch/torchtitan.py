@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.keys import Keys
 from gnnplace.plans.launch.launch_plan import (
@@ -29,16 +30,15 @@ from gnnplace.plans.launch.launch_plan import (
     NONE,
     SELECTIVE,
     LaunchPlan,
-    ModelSizes,
     check_plan_words,
     header,
 )
 
-MODELS: Mapping[str, tuple[str, ModelSizes]] = {
-    "llama3_debugmodel": ("debugmodel", ModelSizes(6, 256, 16, 16, 768, 2048, 2048)),
-    "llama3_8b": ("8B", ModelSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
-    "llama3_70b": ("70B", ModelSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
-    "llama3_405b": ("405B", ModelSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
+MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
+    "llama3_debugmodel": ("debugmodel", DecoderSizes(6, 256, 16, 16, 768, 2048, 2048)),
+    "llama3_8b": ("8B", DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
+    "llama3_70b": ("70B", DecoderSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
+    "llama3_405b": ("405B", DecoderSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
 }
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_debugmodel": (
@@ -117,7 +117,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     return "\n".join(text) + "\n"
 
 
-def _settings(plan: LaunchPlan, sizes: ModelSizes) -> dict[str, Any]:
+def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     """Values that a plan decides, by their paths."""
     dp, tokens = plan.dp or 1, (plan.microbatch_size or 1) * sizes.length
     shard = (plan.group or dp) if plan.zero else 1
@@ -283,7 +283,7 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
 
 
 def _stages(
-    keys: Keys, schedule: str, pp: int, sizes: ModelSizes | None
+    keys: Keys, schedule: str, pp: int, sizes: DecoderSizes | None
 ) -> tuple[int, tuple[int, ...] | None]:
     """Stages a rank, and their layers: those that are listed, or torchtitan's own."""
     if pp == 1:
@@ -296,4 +296,4 @@ def _stages(
         layers = tuple(sum(str(m).startswith("layers.") for m in part) for part in listed)
         return len(listed) // pp, layers
     chunks = 1 if schedule in ONE_STAGE else 2
-    return chunks, None if sizes is None else layers_of(sizes.decoder, pp * chunks, "ends")
+    return chunks, None if sizes is None else layers_of(sizes, pp * chunks, "ends")

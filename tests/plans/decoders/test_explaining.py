@@ -13,7 +13,7 @@ from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.decoders.words import words_in
 from gnnplace.problem.cluster.presets import preset
 
-LLAMA = DecoderSizes("llama", 4096, 32, 32, 8, 128, 14336, True, 128256, False, 4096)
+LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)
 CLUSTER = preset("dgx-h100-4x8")
 WORDS = [
     "dp=4,tp=8,microbatch_size=1,batch=64",

@@ -28,7 +28,7 @@ GOLDEN = {
 @cache
 def megatron(environment: str | None = None) -> PricingSetting:
     """The functional tests' GPT."""
-    gpt = DecoderSizes("gpt", 512, 12, 8, 8, 64, 2048, False, 50304, True, 1024, 32, 1024)
+    gpt = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50304, False, True, 32)
     return setting_of(
         gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-lm",
         environment_name=environment, optimizer="adam",

@@ -10,8 +10,8 @@ from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords, words_in
 from gnnplace.problem.cluster.presets import preset
 
-LLAMA = DecoderSizes("8.86B", 4096, 32, 32, 32, 128, 14336, True, 131072, False, 4096, 256)
-MPT = DecoderSizes("7b", 4096, 32, 32, 32, 128, 16384, False, 50368, True, 2048, 256, 2048)
+LLAMA = DecoderSizes(32, 4096, 32, 32, 14336, 4096, 131072, batch=256)
+MPT = DecoderSizes(32, 4096, 32, 32, 16384, 2048, 50368, False, True, 256)
 
 
 @cache
@@ -92,8 +92,8 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     0.603 s and 104.3 GiB of 32 examples."""
     experts, latent = ExpertLayers(256, 8, 2048, 2048, 1), LatentAttention(1536, 512, 64, 128)
     model = DecoderSizes(
-        "deepseekv3", 7168, 4, 128, 128, 192, 18432, True, 129280, False, 4096, 32,
-        experts=experts, latent=latent,
+        4, 7168, 128, 128, 18432, 4096, 129280, batch=32, own_head_size=192, experts=experts,
+        latent=latent,
     )  # fmt: skip
     setting = setting_of(model, preset("nvswitch-b200-8"), framework_name="megatron-lm")
     answer = price(setting, words_in("dp=8,ep=8,zero=1"))

@@ -9,15 +9,15 @@ from gnnplace.plans.decoders.stages import layers_of
 
 def decoder(**sizes: int) -> DecoderSizes:
     """Llama-3-8B's sizes, with others where they are given."""
-    own = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_size": 128,
+    own = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8,
            "feed_forward": 14336, "vocabulary": 128256, "length": 4096, **sizes}  # fmt: skip
-    return DecoderSizes("test", gated=True, tied=False, **own)
+    return DecoderSizes(**own)
 
 
 @pytest.mark.parametrize(("stages", "counts"), [(2, (16, 12)), (4, (8, 8, 8, 4))])
 def test_nanotron_cuts_its_own_example_as_its_engine_does(stages, counts):
     """3072 wide, 28 layers, 131072 words: what nanotron's engine logs of its benchmark's 3B."""
-    small = decoder(hidden=3072, layers=28, head_size=96, feed_forward=8192, vocabulary=131072)
+    small = decoder(hidden=3072, layers=28, feed_forward=8192, vocabulary=131072)
     assert layers_of(small, stages, "cost") == counts
 
 

@@ -8,9 +8,10 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.exporting import export_plan
 from gnnplace.plans.launch.importing import completed, priced_words
-from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of, read_launch_file
 from gnnplace.plans.plan import Plan
 
@@ -89,7 +90,7 @@ def test_sizes_name_a_model_of_those_sizes():
     """transformers makes the model, of some thousand parameters."""
     from gnnplace.tracing.models import workload_of
 
-    sizes = ModelSizes(2, 32, 4, 2, 48, 16, 64, gated=True, tied=False)
+    sizes = DecoderSizes(2, 32, 4, 2, 48, 16, 64, gated=True, tied=False)
     config = workload_of(sizes.model, fake=True).model.config
     assert (config.num_key_value_heads, config.intermediate_size, config.vocab_size) == (2, 48, 64)
     assert config.tie_word_embeddings is False

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.megatron import (
     layers_of_layout,
     layout_of,
@@ -17,7 +18,7 @@ from gnnplace.plans.launch.megatron import (
     write_megatron,
 )
 
-SIZES = ModelSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
+SIZES = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
 # `tests/functional_tests/test_cases/*/*/model_config.yaml` of Megatron-LM d98e8a64: the flags that
 # say a plan, as they stand there.
 UNEVEN = """
@@ -127,7 +128,7 @@ def test_real_files_have_the_words_that_their_authors_mean(text, words):
 
 def test_sizes_and_precision_come_from_the_flags():
     plan = read_megatron(SCRIPT, "file")
-    assert plan.sizes == ModelSizes(96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True)
+    assert plan.sizes == DecoderSizes(96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True)
     assert (plan.precision, plan.batch) == ("16-master", 1536)
     assert plan.notes == ("flags that are not known, and not priced: --brand-new-flag",)
     assert read_megatron(DEEPSEEK, "file").overlap == ("gradients", "parameters")
@@ -199,7 +200,7 @@ def drawn(draw: random.Random) -> LaunchPlan:
         precision=draw.choice(["bf16-master", "16-master", "32-true"]),
         gradients="same", optimizer=draw.choice(["adamw", "sgd"]),
         overlap=draw.choice([(), ("gradients",), ("gradients", "parameters")]),
-        sizes=replace(SIZES, layers=max(total, 1), groups=draw.choice([4, 8]),
+        sizes=replace(SIZES, layers=max(total, 1), kv_heads=draw.choice([4, 8]),
                       gated=draw.random() < 0.5, tied=draw.random() < 0.5),
     )  # fmt: skip
 

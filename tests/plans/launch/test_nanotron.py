@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gnnplace.errors import FormatError
-from gnnplace.plans.launch.launch_plan import ModelSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.nanotron import cut_by_cost, read_nanotron
 
 # `examples/config_tiny_llama.yaml` of nanotron 2411b022, without what says nothing of a plan.
@@ -49,7 +49,7 @@ def test_the_example_has_the_words_that_it_means():
     plan = read_nanotron(TINY, "file")
     assert plan.words == "dp=4,tp=2,microbatch_size=3,gradients=fp32"
     assert (plan.batch, plan.sp, plan.zero, plan.overlap) == (12, True, 0, ("tp",))
-    assert plan.sizes == ModelSizes(28, 2048, 16, 2, 11008, 4096, 128256, tied=True)
+    assert plan.sizes == DecoderSizes(28, 2048, 16, 2, 11008, 4096, 128256, tied=True)
 
 
 @pytest.mark.parametrize(("pp", "layers"), [(2, (16, 12)), (4, (8, 8, 8, 4))])

@@ -9,8 +9,9 @@ from dataclasses import fields, replace
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.exporting import unlike
-from gnnplace.plans.launch.launch_plan import NAMES, LaunchPlan, ModelSizes
+from gnnplace.plans.launch.launch_plan import NAMES, LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_told_by, read_launch_file
 from gnnplace.plans.launch.torchtitan import MODELS
 
@@ -29,7 +30,7 @@ def drawn(draw: random.Random) -> LaunchPlan:
     )
     chunks = 2 if schedule in ("interleaved", "v") else 1
     own = draw.choice(
-        [MODELS["llama3_8b"][1], ModelSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)]
+        [MODELS["llama3_8b"][1], DecoderSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)]
     )
     cuts = sorted(draw.randint(0, own.layers) for _ in range(pp * chunks - 1))
     bounds = [0, *cuts, own.layers]

@@ -42,7 +42,7 @@ def test_a_launch_file_takes_what_its_words_take_in_a_table():
 def test_a_run_is_explained_at_its_frameworks_prices():
     plan = LaunchPlan(dp=2, tp=4, pp=8, microbatch_size=1, batch=64, zero=1, sizes=SIZES,
                       precision="bf16-master", gradients="fp32", optimizer="adamw")  # fmt: skip
-    found = explain_launch_plan(plan, "megatron-lm", CLUSTER, measured="2s")
+    found = explain_launch_plan(price_launch_plan(plan, "megatron-lm", CLUSTER), "2s")
     step = found.answer.answer.step_time
     assert sum(found.parts.values()) == pytest.approx(step)
     assert found.measured is not None

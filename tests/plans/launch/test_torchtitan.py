@@ -7,7 +7,8 @@ import ast
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.launch.launch_plan import LaunchPlan, ModelSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.torchtitan import MODELS, modules_of, read_torchtitan, write_torchtitan
 
 # From `models/llama3/config_registry.py` and `torchtitan_recipes/tests/features.py` of b5bcd76c.
@@ -104,7 +105,9 @@ def test_what_is_written_is_a_module_that_sets_literals_and_calls_nothing_else()
 
 
 def test_other_sizes_have_no_file():
-    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, sizes=ModelSizes(2, 64, 4, 4, 96, 32, 128))
+    plan = LaunchPlan(
+        dp=1, microbatch_size=1, batch=1, sizes=DecoderSizes(2, 64, 4, 4, 96, 32, 128)
+    )
     with pytest.raises(InfeasibleError, match="no Llama 3 of these sizes"):
         write_torchtitan(plan, [])
 
