@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,6 +220,9 @@ def run_lines(run: Run) -> list[str]:
             f"{run.losses[-1]:.6g}, within {run.apart:.2g} of one device's"
             + (" (in double precision)" if run.doubled else "")
         )
+        numbers = [step for step, loss in enumerate(run.losses) if not isfinite(loss)]
+        if numbers:
+            lines.append(f"the loss of step {numbers[0] + 1} is no finite number, nor one device's")
     if run.measured is not None:
         told = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
         if file.step_time is not None:

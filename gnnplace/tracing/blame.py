@@ -116,7 +116,8 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     if type(error).__name__ in UNKNOWN:
-        return on_numbers(str(error).partition("(")[0], place, module) + _of_experts(module)
+        told = on_numbers(str(error).partition("(")[0], place, module)
+        return told if source_line(place).startswith("if ") else told + _of_experts(module)
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
     if "constant's list" in str(error):

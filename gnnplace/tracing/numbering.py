@@ -77,6 +77,9 @@ class _Signature:
         self.name = func._schema.name.removesuffix("_")
         self.plain = func._schema.name.split("::")[1]
         self.norm = "batch_norm" in self.plain and "backward" not in self.plain
+        masks = (i for i, a in enumerate(arguments) if str(a.type) == "List[bool]")
+        self.mask = next(masks, None)
+        """Which argument of a backward op says what it is to make; a result is the same without."""
 
 
 class Numbering(TorchDispatchMode):
@@ -180,6 +183,9 @@ class Numbering(TorchDispatchMode):
         self._drawn = False
         read: list[int] = []
         given = (None, *args[1:]) if said.plain in FILLS else args
+        mask = None if said.mask is None or len(args) <= said.mask else args[said.mask]
+        if mask is not None:
+            given = tuple(None if x is mask else x for x in given)
         rest = tuple((k, self._hashed(v, read)) for k, v in kwargs.items() if k != "out")
         number = hash((said.name, self._hashed(given, read), rest))
         self._judge(said.plain, func, args, kwargs)
@@ -197,7 +203,8 @@ class Numbering(TorchDispatchMode):
         if first is not None and _copies(said.plain, args, made, first):
             number = self.number(args[1] if said.plain == "copy_" else first)
         self._write(said, number, targets, (*place, read))
-        self._make(said, number, made, first, (*place, read))
+        ranks = range(len(made)) if mask is None else [i for i, wanted in enumerate(mask) if wanted]
+        self._make(said, number, zip(ranks, made, strict=True), first, (*place, read))
         return result
 
     def _hashed(self, value: Any, read: list[int]) -> Hashable:
@@ -252,7 +259,7 @@ class Numbering(TorchDispatchMode):
                 self.moments.add(cell[0])
 
     def _make(self, said: _Signature, number: int, made: Any, first: Any, origin: Any) -> None:
-        for i, tensor in enumerate(made):
+        for i, tensor in made:
             key = storage_of(tensor)
             self._alive.append(tensor)
             if key in self._cells and (said.shares or said.plain == "_unsafe_view"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ PREFERRED = {"bert": "AutoModelForMaskedLM", "vit": "AutoModelForImageClassifica
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
+MAIN = ("pixel_values", "input_ids", "input_values", "input_features")
 
 
 def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options: Any) -> Workload:
@@ -83,6 +85,11 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
     config = AutoConfig.for_model(kind, **{**fields, **options, "use_cache": False})
+    if getattr(config, "num_experts_per_tok", 0) is None:
+        raise InputError(
+            f"hf:{name}: the configuration has no num_experts_per_tok, how many experts a token "
+            f"has: hf:{name}?num_experts_per_tok=6"
+        )
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # otherwise set by what generates text
     return config
@@ -161,8 +168,13 @@ def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str,
 def _random_inputs(
     model: nn.Module, config: Any, batch: int, length: int
 ) -> dict[str, torch.Tensor]:
-    random = generator(0)
-    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+    random, main = generator(0), getattr(model, "main_input_name", "input_ids")
+    if main not in MAIN or main not in inspect.signature(model.forward).parameters:
+        raise AttributeError(f"its main input is {main!r}")
+    if main in ("input_values", "input_features"):
+        shape = (batch, *_sound(config, main, length))
+        return {main: torch.randn(shape, generator=random)}
+    if main == "pixel_values":
         size = getattr(config, "image_size", IMAGE)
         shape = (batch, config.num_channels, size, size)
         inputs = {"pixel_values": torch.randn(shape, generator=random)}
@@ -174,3 +186,21 @@ def _random_inputs(
     if "For" in type(model).__name__ or "LMHead" in type(model).__name__:
         inputs["labels"] = labels.clone()
     return inputs
+
+
+def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
+    """The shape of a sound: samples that make `length` frames, or a spectrogram.
+
+    Raises:
+        AttributeError: the configuration says neither.
+    """
+    if hasattr(config, "conv_stride") and main == "input_values":
+        samples = length
+        for kernel, stride in reversed([*zip(config.conv_kernel, config.conv_stride, strict=True)]):
+            samples = (samples - 1) * stride + kernel  # of a convolution without padding
+        return (samples,)
+    if hasattr(config, "num_mel_bins"):
+        return (config.max_length, config.num_mel_bins)
+    if main == "input_features" and hasattr(config, "feature_projection_input_dim"):
+        return (length, config.feature_projection_input_dim)
+    raise AttributeError(f"its configuration says no size of {main!r}")

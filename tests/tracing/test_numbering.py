@@ -26,6 +26,13 @@ def written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return y.add_(w)
 
 
+def slope(x: torch.Tensor, w: torch.Tensor, input_too: bool, last: bool) -> torch.Tensor:
+    """The gradient of a kernel where its input learns too or not, or else of what it reads."""
+    image, kernel = x.detach().view(1, 1, 4, 4), w.detach().view(1, 1, 4, 4)
+    y = functional.conv2d(image.requires_grad_(input_too), kernel.requires_grad_())
+    return torch.autograd.grad(y.sum(), kernel if last else image)[0]
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -40,6 +47,8 @@ def written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         (written, written, True),
         (written, lambda x, w: torch.zeros(4, 4).add_(w), False),
         (lambda x, w: x.max(0)[0], lambda x, w: x.max(0)[1], False),
+        (lambda x, w: slope(x, w, True, True), lambda x, w: slope(x, w, False, True), True),
+        (lambda x, w: slope(x, w, True, True), lambda x, w: slope(x, w, True, False), False),
     ],
 )
 def test_equal_computations_have_equal_numbers(one, other, same) -> None:

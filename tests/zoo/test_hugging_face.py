@@ -50,3 +50,17 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         hugging_face("gpt2", layers=3)
     with pytest.raises(FormatError, match="cannot be read"):
         hugging_face(str(tmp_path / "config.json"))
+    with pytest.raises(InputError, match=r"no num_experts_per_tok, how many experts a token has"):
+        hugging_face("deepseek_v2")
+    with pytest.raises(InputError, match=r"no example inputs are known for it .its configuration"):
+        hugging_face("encodec")
+
+
+def test_a_sound_has_as_many_samples_as_make_the_frames() -> None:
+    """Two layers with convolutions over 20,000 samples: 0.7 s."""
+    tiny = {**TINY, "num_feat_extract_layers": 7, "num_conv_pos_embeddings": 4}
+    sound = hugging_face("wav2vec2", batch=2, length=16, **tiny, num_conv_pos_embedding_groups=2)
+    with torch.no_grad():
+        assert sound.model.eval()(**sound.inputs).last_hidden_state.shape == (2, 16, 32)
+    picture = hugging_face("audio-spectrogram-transformer", **TINY, max_length=64)
+    assert picture.inputs["input_values"].shape == (4, 64, 128)

@@ -5,15 +5,18 @@ taken from a recording. Only a step that draws random numbers or norms by the ba
 share, as gradient accumulation does, for the micro-batches of a plan draw and norm each by itself.
 Loss and gradients of a step are compared bit by bit, and where
 another order of sums makes other roundings, again in double precision, where these are 1e-16 and a
-fault does not hide among them. Then both train with AdamW for some steps: losses are compared, not
-parameters, since Adam makes steps of 1e-4 of gradients that are zero but for rounding.
+fault does not hide among them. A plan in half precision must pass there and in its own precision,
+where a step that eager PyTorch itself computes badly is allowed as much, some times. Then both
+train with AdamW for some steps: losses are compared, not parameters, since Adam makes steps of 1e-4
+of gradients that are zero but for rounding.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf, isfinite, isnan
 from typing import Any
 
 import torch
@@ -48,6 +51,9 @@ TOLERANCE = {
 """Largest error of a tensor, relative to its largest magnitude: of a comparison in double precision
 for 32-true (some models compute in single precision all the same), else a few roundings of the
 type (2^-8 and 2^-11)."""
+TIMES, MOST = 4.0, 0.5
+"""What half precision may be off from double precision: so many times what the user's own step is,
+but no more; a gradient that is lost or counted twice is off by 1, and by as much in double."""
 NOTHING = 1e-6
 """What counts as nothing beside the largest gradient of all: the true gradient of a key's bias is
 zero, for softmax takes it out, and what is there is rounding."""
@@ -66,7 +72,8 @@ class Trial:
     Attributes:
         tensors: compared: the loss and the gradients.
         first: differences in the model's own precision, the worst first.
-        exact: the same in double precision, where the first are not bitwise equal; else empty.
+        exact: those that are judged where the first are not bitwise equal: in double precision,
+            and with half precision the first too, against what it may be off; else empty.
         losses: of the steps of AdamW under the plan.
         expected: of those on one device.
         seconds: wall seconds of each timed step.
@@ -103,10 +110,11 @@ def tried(
         told: is called before every action, and with None while things get ready.
     """
     workload = with_batch(workload, plan.file.batch)
-    first, tensors = _compared(plan, workload, device, told)
+    found, alike = _steps(plan, workload, device, told)
+    first = off(found, alike, TOLERANCE[plan.file.precision])
     exact: list[Difference] = []
-    if _any(bool(first)) and plan.file.precision == "32-true":
-        exact, _ = _compared(plan, in_double(workload), device, told)
+    if _any(bool(first)):
+        exact = _judged(plan, workload, (found, alike), device, told)
     expected = _trained_alone(plan, workload, train) if train else []
     runner = _applied(plan, workload, device, told)
     share = runner.share(workload.inputs)
@@ -121,13 +129,22 @@ def tried(
         runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
                             told=told, attention=attends(plan))  # fmt: skip
         losses = _trained(runner, runner.share(exactly.inputs), train)
-    return Trial(tensors, first, exact, losses, expected, seconds, doubled)
+    return Trial(len(alike), first, exact, losses, expected, seconds, doubled)
 
 
 def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
-    """Largest relative difference of losses; 0 where there are none to compare with."""
-    pairs = zip(losses, expected, strict=False)
-    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=0.0)
+    """Largest relative difference of losses, infinite where one alone is no finite number.
+
+    0 where there are none to compare with.
+    """
+    pairs = [(a, b) for a, b in zip(losses, expected, strict=False) if not _is_alike(a, b)]
+    far = (abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
+    return max((x if isfinite(x) else inf for x in far), default=0.0)
+
+
+def _is_alike(one: float, other: float) -> bool:
+    """Whether both are the same number, or none."""
+    return one == other or (isnan(one) and isnan(other))
 
 
 def _any(found: bool) -> bool:
@@ -154,26 +171,57 @@ def _applied(
     )
 
 
-def _compared(
+def _steps(
     plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
-) -> tuple[list[Difference], int]:
-    """Loss and gradients of a step against one device's; on the first process."""
+) -> tuple[Gradients, Gradients]:
+    """Loss and gradients of a step, and one device's; on the first process, else nothing."""
     mine = not dist.is_initialized() or dist.get_rank() == 0
     expected = alone(plan, workload) if mine else {}
     runner = _applied(plan, workload, device, told)
     loss = _settled(runner, runner.share(workload.inputs))
     found = collected(runner)
     if not mine:
-        return [], 0
+        return {}, {}
     found["loss"] = loss.detach().cpu()
-    return off(found, expected, TOLERANCE[plan.file.precision]), len(expected)
+    return found, expected
+
+
+def _judged(
+    plan: Plan,
+    workload: Workload,
+    steps: tuple[Gradients, Gradients],
+    device: str,
+    told: Callable[[Action | None], None] | None,
+) -> list[Difference]:
+    """Differences of a step whose roundings are others, the worst beside what it may be first.
+
+    Args:
+        plan: that was run.
+        workload: model, loss and inputs of the whole batch.
+        steps: what `_steps` gave in the plan's own precision.
+        device: of this process.
+        told: is called before every action.
+    """
+    full = replace(plan, file=plan.file.model_copy(update={"precision": "32-true"}))
+    found, exact = _steps(full, in_double(workload), device, told)
+    double = off(found, exact, TOLERANCE["32-true"])
+    if plan.file.precision == "32-true":
+        return double
+    run, eager = steps
+    allowed = TOLERANCE[plan.file.precision]
+    half, wrong = off(run, eager, allowed), [d for d in double if not d.passed]
+    if not all(d.passed for d in half):
+        own = {d.name: min(TIMES * d.relative, MOST) for d in off(eager, exact, 0.0)}
+        half = [replace(d, tolerance=max(allowed, own.get(d.name, 0.0)))
+                for d in off(run, exact, 0.0)]  # fmt: skip
+    return sorted([*wrong, *half], key=lambda d: -d.relative / d.tolerance)
 
 
 def off(found: Gradients, expected: Gradients, tolerance: float) -> list[Difference]:
     """Tensors that are not equal, the worst first; one that is missing is infinitely so."""
     odd = {name: found.get(name, expected.get(name)) for name in found.keys() ^ expected.keys()}
     missing = sorted(n for n, t in odd.items() if t is not None and bool(t.abs().max() > 0))
-    infinite = [Difference(name, float("inf"), float("inf"), tolerance) for name in missing]
+    infinite = [Difference(name, inf, inf, tolerance) for name in missing]
     ordered = dict(sorted(expected.items()))
     return [*infinite, *differences(found, ordered, tolerance, nothing=NOTHING)]
 

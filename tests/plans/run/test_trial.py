@@ -1,0 +1,73 @@
+"""What a plan did, judged by the user's own step: excused where that is as far off, else not."""
+
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnplace.plans.run import trial
+from gnnplace.plans.run.trial import TOLERANCE, apart, tried
+from gnnplace.zoo import Workload
+from tests.plans.run.toys import plan_for
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected", "far"),
+    [
+        ([1.0, nan], [1.0, nan], 0.0),
+        ([1.0, nan], [1.0, 2.0], inf),
+        ([1.0, 2.0], [1.0, nan], inf),
+        ([inf], [1.0], inf),
+        ([1.5, 2.0], [1.0, 2.0], 0.5),
+        ([], [], 0.0),
+    ],
+)
+def test_losses_that_are_no_numbers_are_as_far_apart_as_can_be(losses, expected, far):
+    assert apart(losses, expected) == far
+
+
+class Odd(nn.Module):
+    """An odd function but for its biases, whose gradients over x and about -x nearly cancel."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = 2 * torch.tanh(layer(x))
+        return x
+
+
+def cancelling():
+    """A step whose biases eager PyTorch, too, gets wrong in half precision."""
+    torch.manual_seed(1)
+    x = torch.randn(4, 16)
+    inputs = (torch.cat([x, -1.5 * x]), torch.zeros(8, 16))
+    return Workload("Odd", Odd(), inputs, functional.mse_loss)
+
+
+@pytest.mark.parametrize("precision", ["16-true", "bf16-true", "16-mixed"])
+def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(precision, monkeypatch):
+    """The plan is made once and run six times on this process: 1.5 s."""
+    plan = plan_for(cancelling(), "microbatch_size=2", 1)
+    plan = replace(plan, file=plan.file.model_copy(update={"precision": precision}))
+    right = tried(plan, cancelling(), train=0, steps=0)
+    if precision == "16-true":
+        assert right.first[0].relative > TOLERANCE[precision]  # of eager PyTorch's in that type
+    assert all(d.passed for d in right.exact)
+    whole = trial.collected
+
+    def wrong(runner):
+        found = whole(runner)
+        return found | {"gradient of layers.5.bias": 1.7 * found["gradient of layers.5.bias"]}
+
+    monkeypatch.setattr(trial, "collected", wrong)
+    found = tried(plan, cancelling(), train=0, steps=0)
+    assert {d.name for d in found.exact if not d.passed} == {"gradient of layers.5.bias"}
