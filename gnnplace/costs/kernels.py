@@ -104,6 +104,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     found = {name: own[name] for name in ("stream", "launch")}
     found["products"] = own.of("products", kind) * clock
     found["products_bytes"] = rates["products_bytes"]
+    found["workspace"] = rates.of("workspace", kind)
     if attention != PRODUCTS:
         found |= {name: rates.of(f"{attention}_{name}", kind) for name in ("rate", "half", "head")}
     return Kernels(kind, attention, found)

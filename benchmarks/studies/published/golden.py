@@ -1,6 +1,6 @@
 """Bytes of Megatron-LM's functional tests, exact to the byte (NVIDIA/Megatron-LM, BSD-3-Clause).
 
-Dense GPTs whose plan divides the eight GPUs of a run. `allocated_bytes.all.current` is the state of
+Dense GPTs whose plan divides the eight GPUs of a run, those without a name being A100. `allocated_bytes.all.current` is the state of
 the last rank between steps, `allocated_bytes.all.peak` its peak. Times of these small models are
 launches and logging, and not predicted.
 """
@@ -32,7 +32,13 @@ OTHER = ("fp8-format", "num-experts", "encoder-num-layers", "use-megatron-fsdp",
 
 @cache
 def setting(
-    sizes: tuple[int, ...], gated: bool, tied: bool, positions: int, half: str, unfused: bool
+    sizes: tuple[int, ...],
+    gated: bool,
+    tied: bool,
+    positions: int,
+    half: str,
+    unfused: bool,
+    kind: str,
 ) -> PricingSetting:
     """A model of the tests; sizes are width, layers, heads, heads of keys, feed-forward, words and
     length."""
@@ -41,7 +47,7 @@ def setting(
         layers, hidden, heads, kv_heads, inside, length, words, gated, tied, positions=positions
     )  # fmt: skip
     return setting_of(
-        decoder, preset("nvswitch-a100-80-8"), framework_name="megatron-lm", precision=half,
+        decoder, preset(f"nvswitch-{kind}-8"), framework_name="megatron-lm", precision=half,
         optimizer="adam", environment_name="unfused-attention" if unfused else None,
     )  # fmt: skip
 
@@ -66,18 +72,19 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     if not dp or row["num-layers"] == "":
         return None
     hidden, heads, layers = count("hidden-size"), count("num-attention-heads"), count("num-layers")
-    pad = MULTIPLE * tp
+    pad, gated = MULTIPLE * tp, row.get("swiglu") == "True"
     sizes = (
         hidden, layers, heads, count("num-query-groups", heads),
-        count("ffn-hidden-size", 4 * hidden), -(-VOCABULARY // pad) * pad, count("seq-length"),
+        count("ffn-hidden-size", int(8 * hidden / 3 / 64) * 64 if gated else 4 * hidden), -(-VOCABULARY // pad) * pad, count("seq-length"),
     )  # fmt: skip
     rotary = row.get("position-embedding-type") == "rope"
     tied = row.get("untie-embeddings-and-output-weights") != "True"
     own = setting(
-        sizes, row.get("swiglu") == "True", tied,
+        sizes, gated, tied,
         0 if rotary else count("max-position-embeddings"),
         "bf16-master" if row.get("bf16") == "True" else "16-master",
         "unfused" in (row.get("attention-backend"), LOCAL.get(row.get("transformer-impl", ""))),
+        "h100" if row["gpu"].startswith("H100") else "a100-80",
     )  # fmt: skip
     chunk = count("num-layers-per-virtual-pipeline-stage", 0)
     words = GivenWords(
@@ -94,6 +101,6 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     return Outcome(
         row["case"], "fp16" if "bf16" not in row or row["bf16"] != "True" else "bf16", own, words,
         answer, None, number(row["mem_allocated"]), number(row["mem_max_allocated"]),
-        predicted_state=float(held.state[-1]) + own.constants["workspace"],
+        predicted_state=answer.state_last,
         predicted_peak=float(held.allocated[-1]),
     )  # fmt: skip

@@ -35,7 +35,7 @@ MOVED: Mapping[str, tuple[str, ...]] = {
 """By set; each is moved by a factor, `products` and `rate` of every kind of GPU by its own."""
 BYTES: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
-        "fragmentation", "logit_kept", "passing", "gradient_passing", "gathered_alone", "context",
+        "fragmentation", "logit_kept", "gradient_passing", "gathered_alone", "context",
     ),
     "bigscience": ("context",),
 }  # fmt: skip

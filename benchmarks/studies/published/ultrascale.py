@@ -2,7 +2,8 @@
 
 Two environments, told apart by the row's all-reduce inside a server: above 435 GB/s, and 100 to 435
 (collectives are checked); allocations of about 45 are broken and left out, as are, of seconds, rows
-with stages before a fix of the pipeline's engine and rows of another batch than 256. `Mem Alloc` is
+with stages before a fix of the pipeline's engine and rows of another batch than 256; before that fix
+a stage that had just its share of the cost got one layer more, as their bytes say. `Mem Alloc` is
 what is allocated while the optimizer steps: state, with ZeRO 1 the gathered copies besides.
 """
 
@@ -16,6 +17,7 @@ from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, rea
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster.presets import preset
@@ -57,14 +59,17 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     if hidden not in SHAPES or nodes is None or not (ran or too_large):
         return None
     words, count = _words(row)
+    sound = row["after_pp_fix"] == "True" or words.pp == 1
     if words.devices != nodes * 8:
         return None
     rate = number(row["AR Intra-node (GB/s)"])
     checked = rate is not None and BROKEN < rate <= FAST
     kv_heads = int(number(row["num_kv_heads"]) or SHAPES[hidden][1])
     own = setting(hidden, kv_heads, int(row["vocab_size"]), checked)
+    if not sound:
+        longer = replace(own.decoder, vocabulary=own.decoder.vocabulary + 1)
+        words = replace(words, layers="+".join(map(str, layers_of(longer, words.pp, "cost"))))
     answer = price(own, words)
-    sound = row["after_pp_fix"] == "True" or words.pp == 1
     seconds, speed = None, number(row["tok/s/gpu"])
     usable = sound and words.batch == BATCH and rate is not None and rate > BROKEN
     if ran and speed and usable:
@@ -96,4 +101,4 @@ def _counter(own: PricingSetting, words: GivenWords, answer: object) -> float | 
     if state is None or words.zero == 0 or words.dp == 1:
         return state
     passing = own.constants["update_passing"] * (2 + 1 / words.dp)
-    return float(state + passing * cut_of(own, replace(words)).parameters[0])
+    return float(state + passing * cut_of(own, words).parameters[0])

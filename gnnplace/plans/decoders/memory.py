@@ -2,8 +2,8 @@
 
 P parameters of a device, T tokens of a micro-batch, t shards. State is exact: P (p + g + o / z),
 p, g and o bytes of a parameter, its gradient and what the optimizer keeps (float32 copy and moments
-of half-precision ones), z replicas that ZeRO parts over, and DDP's buckets where a framework has
-them beside its own gradients. What a layer keeps for its backward pass is counted by kinds of
+of half-precision ones), z replicas that ZeRO parts over, DDP's buckets where a framework has them
+beside its own gradients, and what a framework gathers split tokens into and never frees. What a layer keeps for its backward pass is counted by kinds of
 operations (inputs of products, of norms and of gates, queries, keys, values and results of fused
 attention, 4 bytes a head of its sums, or 5 a score where attention is products; Korthikanti et al.,
 2022, arXiv 2205.05198), over t where tokens are split; recomputation keeps a layer's input and one
@@ -138,6 +138,8 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
         gradient += own["both_gradients"]
     state = cut.parameters * (parameter + gradient + optimizer / parts + buckets)
     state = state + cut.experts * optimizer * (1 / max(1, parts // words.ep) - 1 / parts)
+    if words.tp > 1:
+        state = state + own["gather_buffers"] * tokens_of(setting, words) * d.hidden
     activations, again = _activations(setting, words, cut)
     tokens, shards = tokens_of(setting, words), words.tp
     if words.pp == 1:
@@ -154,7 +156,7 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
         updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / count)
     context = own["context"] * GIBIBYTE
     flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
-    allocated = np.maximum(state + moving, updating) + own["workspace"]
+    allocated = np.maximum(state + moving, updating) + setting.workspace
     return RankBytes(state, allocated, np.maximum(state + flying, updating) + context)
 
 

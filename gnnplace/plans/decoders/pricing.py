@@ -26,8 +26,8 @@ class PlanAnswer:
         feasible: whether it can be and fits.
         reason: why not; empty where it is.
         state: bytes of parameters, gradients, optimizer and buckets, on the fullest device.
-        state_first: those of the first rank.
-        state_last: those of the last rank.
+        state_first: those of the first rank, with the workspaces that frameworks' logs have too.
+        state_last: those of the last rank, likewise.
         allocated: the most bytes allocated at an instant, on the fullest device.
         peak: the most bytes reserved at an instant, there.
         fits: the probability that it has them.
@@ -65,7 +65,7 @@ def price(setting: PricingSetting, words: GivenWords) -> PlanAnswer:
     reason = "" if fits >= LIKELY else _lacks(setting, peak, float(held.state[k]), k)
     return PlanAnswer(
         seconds, seconds * own["low"], seconds * own["high"], None, not reason, reason,
-        float(held.state[k]), float(held.state[0]), float(held.state[-1]),
+        float(held.state[k]), *(float(held.state[r]) + setting.workspace for r in (0, -1)),
         float(held.allocated[k]), peak, fits, tokens / seconds,
     )  # fmt: skip
 

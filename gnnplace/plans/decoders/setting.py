@@ -74,6 +74,11 @@ class PricingSetting:
     memory: float
 
     @property
+    def workspace(self) -> float:
+        """Bytes beside tensors that a device's log has, of libraries and of the framework."""
+        return self.kernels.rates["workspace"] + self.constants["workspace"]
+
+    @property
     def traits(self) -> Traits:
         """What the framework does where a plan does not say."""
         return TRAITS[self.name]

@@ -45,7 +45,7 @@ def held(words: str, environment: str | None = None) -> RankBytes:
 def test_bytes_are_those_of_megatrons_own_tests(words):
     state, peak = GOLDEN[words]
     found = held(words)
-    workspace = megatron().constants["workspace"]
+    workspace = megatron().workspace
     assert found.state[-1] + workspace == pytest.approx(state * 1e6, rel=0.11)
     assert found.allocated[-1] == pytest.approx(peak * 1e6, rel=0.06)
 
@@ -59,7 +59,7 @@ def test_earlier_ranks_keep_more_micro_batches():
     """p - r of them, as 1F1B has in flight."""
     own = megatron()
     layer = 4096 * (34 * 512 + 4 * 8) * 3
-    moving = held("pp=4,dp=2").allocated - held("pp=4,dp=2").state - own.constants["workspace"]
+    moving = held("pp=4,dp=2").allocated - held("pp=4,dp=2").state - own.workspace
     assert moving[0] - moving[1] == pytest.approx(layer, rel=0.01)
     assert moving[1] - moving[2] == pytest.approx(layer, rel=0.01)
 

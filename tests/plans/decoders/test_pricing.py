@@ -52,9 +52,17 @@ def test_gradients_in_the_parameters_type_are_half():
 def test_bytes_of_state_are_those_of_first_and_last_rank():
     answer = price(nanotron(), words_in("pp=4,layers=10+8+8+6"))
     each = LLAMA.layer_parameters
-    ends = LLAMA.embedding
-    assert answer.state_first == pytest.approx(18 * (10 * each + ends), rel=1e-3)
-    assert answer.state_last == pytest.approx(18 * (6 * each + ends), rel=1e-3)
+    ends, beside = LLAMA.embedding, nanotron().workspace
+    assert answer.state_first == pytest.approx(18 * (10 * each + ends) + beside, rel=1e-3)
+    assert answer.state_last == pytest.approx(18 * (6 * each + ends) + beside, rel=1e-3)
+
+
+@pytest.mark.parametrize(("size", "logged"), [(8, 5.78), (2, 5.4)])
+def test_gathered_tokens_stay_in_nanotrons_buffers(size, logged):
+    """Its log of the first rank without ZeRO, in GiB: 16 replicas of 32 shards."""
+    setting = setting_of(LLAMA, preset("dgx-h100-64x8"), framework_name="nanotron")
+    answer = price(setting, words_in(f"dp=16,tp=32,microbatch_size={size}"))
+    assert answer.state_first == pytest.approx(logged * 2**30, rel=0.01)
 
 
 def test_checked_collectives_cost_the_host():
