@@ -1,8 +1,8 @@
 """Bytes of Megatron-LM's functional tests, exact to the byte (NVIDIA/Megatron-LM, BSD-3-Clause).
 
-Dense GPTs whose plan divides the eight GPUs of a run, those without a name being A100. `allocated_bytes.all.current` is the state of
-the last rank between steps, `allocated_bytes.all.peak` its peak. Times of these small models are
-launches and logging, and not predicted.
+Dense GPTs whose plan divides the eight GPUs of a run, those without a name being A100.
+`allocated_bytes.all.current` is the state of the last rank between steps, `…all.peak` its
+peak. Times of these small models are launches and logging, and not predicted.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ def outcome(row: dict[str, str]) -> Outcome | None:
         return None
     hidden, heads, layers = count("hidden-size"), count("num-attention-heads"), count("num-layers")
     pad, gated = MULTIPLE * tp, row.get("swiglu") == "True"
+    inside = int(8 * hidden / 3 / 64) * 64 if gated else 4 * hidden
     sizes = (
         hidden, layers, heads, count("num-query-groups", heads),
-        count("ffn-hidden-size", int(8 * hidden / 3 / 64) * 64 if gated else 4 * hidden), -(-VOCABULARY // pad) * pad, count("seq-length"),
+        count("ffn-hidden-size", inside), -(-VOCABULARY // pad) * pad, count("seq-length"),
     )  # fmt: skip
     rotary = row.get("position-embedding-type") == "rope"
     tied = row.get("untie-embeddings-and-output-weights") != "True"

@@ -2,9 +2,9 @@
 
 Two environments, told apart by the row's all-reduce inside a server: above 435 GB/s, and 100 to 435
 (collectives are checked); allocations of about 45 are broken and left out, as are, of seconds, rows
-with stages before a fix of the pipeline's engine and rows of another batch than 256; before that fix
-a stage that had just its share of the cost got one layer more, as their bytes say. `Mem Alloc` is
-what is allocated while the optimizer steps: state, with ZeRO 1 the gathered copies besides.
+with stages before a fix of the pipeline's engine and rows of another batch than 256. Before that
+fix a stage that had just its share of the cost got one layer more, as their bytes say. `Mem Alloc`
+is what is allocated while the optimizer steps: state, with ZeRO 1 the gathered copies besides.
 """
 
 from __future__ import annotations

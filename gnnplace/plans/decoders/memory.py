@@ -3,12 +3,13 @@
 P parameters of a device, T tokens of a micro-batch, t shards. State is exact: P (p + g + o / z),
 p, g and o bytes of a parameter, its gradient and what the optimizer keeps (float32 copy and moments
 of half-precision ones), z replicas that ZeRO parts over, DDP's buckets where a framework has them
-beside its own gradients, and what a framework gathers split tokens into and never frees. What a layer keeps for its backward pass is counted by kinds of
-operations (inputs of products, of norms and of gates, queries, keys, values and results of fused
-attention, 4 bytes a head of its sums, or 5 a score where attention is products; Korthikanti et al.,
-2022, arXiv 2205.05198), over t where tokens are split; recomputation keeps a layer's input and one
-layer's all while it is computed again. The last rank has the logits besides. The allocator's
-fragmentation is a factor of what comes and goes; a context of its own a device.
+beside its own gradients, and what a framework gathers split tokens into and never frees. What a
+layer keeps for its backward pass is counted by kinds of operations (inputs of products, of norms
+and of gates, queries, keys, values and results of fused attention, 4 bytes a head of its sums, or 5
+a score where attention is products; Korthikanti et al., 2022, arXiv 2205.05198), over t where
+tokens are split; recomputation keeps a layer's input and one layer's all while it is computed
+again. The last rank has the logits besides. The allocator's fragmentation is a factor of what comes
+and goes; a context of its own a device.
 
 Sharded parameters (FSDP) are whole for the root and for `blocks` layers in flight, the peak is at
 the loss or in the last layer's backward pass.

@@ -63,9 +63,10 @@ def price(setting: PricingSetting, words: GivenWords) -> PlanAnswer:
     fits = likely_to_fit(setting, peak)
     tokens = (words.batch or setting.decoder.batch) * setting.decoder.length
     reason = "" if fits >= LIKELY else _lacks(setting, peak, float(held.state[k]), k)
+    first, last = (float(held.state[rank]) + setting.workspace for rank in (0, -1))
     return PlanAnswer(
         seconds, seconds * own["low"], seconds * own["high"], None, not reason, reason,
-        float(held.state[k]), *(float(held.state[r]) + setting.workspace for r in (0, -1)),
+        float(held.state[k]), first, last,
         float(held.allocated[k]), peak, fits, tokens / seconds,
     )  # fmt: skip
 
