@@ -148,10 +148,12 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
         activations = activations + gathered * tokens * 4.0 * d.hidden * cut.layers
     head = np.zeros_like(state)
     head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4 * d.hidden) / shards
-    inside = (4 * (2 if d.gated else 1) * d.feed_forward + 2 * d.hidden) / shards
-    passing = tokens * (6.0 * d.hidden + inside)
+    inside = tokens * (4 * (2 if d.gated else 1) * d.feed_forward + 2 * d.hidden) / shards
+    stream = tokens * 6.0 * d.hidden
     gradients = own["gradient_passing"] * parameter * cut.parameters
-    moving = activations + again + head + own["passing"] * passing + gradients
+    gradients += own["layer_gradients"] * d.layer_matrices / shards
+    passing = own["passing"] * stream + np.maximum(head, own["passing"] * inside)
+    moving = activations + again + passing + gradients
     updating = state
     if words.zero and count > 1:
         updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / count)
