@@ -161,6 +161,8 @@ def _run(arguments: list[str]) -> int:
     from gnnplace.cli.console import changes_said, show_progress, working
 
     show_progress("--quiet" not in rest)
+    if "--quiet" in rest:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of configurations
     rest = [argument for argument in rest if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train

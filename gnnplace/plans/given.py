@@ -21,7 +21,7 @@ from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
-from gnnplace.plans.segments.chain import FASTEST, FREE, WEIGHTS, Chain, SplitChoice
+from gnnplace.plans.segments.chain import FASTEST, FREE, MICROBATCHES, WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
@@ -37,6 +37,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 }
 EQUAL = "equal"
 RECOMPUTE = re.compile("none|full|block:[1-9][0-9]{0,3}")
+LAYERS = re.compile(r"equal|[0-9]+(\s*\+\s*[0-9]+)*")
 
 
 def parsed(words: str) -> dict[str, str]:
@@ -67,7 +68,52 @@ def parsed(words: str) -> dict[str, str]:
             f"--given: recompute={found['recompute']}: must be none, full or block:K, the first K "
             "layers of every stage"
         )
+    if LAYERS.fullmatch(found.get("layers", EQUAL)) is None:
+        raise InputError(
+            f"--given: layers={found['layers']}: must be 'equal', or numbers such as 6+6+4"
+        )
     return found
+
+
+def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> dict[str, int]:
+    """The numbers of words that `parsed` has read, 1 or 0 where there is none.
+
+    Args:
+        given: the words.
+        cluster: that they are for.
+        batch: examples of a step; None: not known yet.
+
+    Raises:
+        InputError: what no model could be planned by.
+    """
+    number = {name: int(given.get(name, least)) for name, least in NUMBERS.items()}
+    if min(number[n] for n, least in NUMBERS.items() if least) < 1 or number["zero"] > 3:
+        raise InputError(
+            "--given: dp, tp, shards, pp and microbatch_size are at least 1, zero at most 3"
+        )
+    if "tp" in given and "shards" in given:
+        raise InputError("--given: tp and shards: give one of them: tp is Megatron's split, shards "
+                         "any that is fastest")  # fmt: skip
+    replicas, shards = number["dp"], max(number["tp"], number["shards"])
+    devices = replicas * shards * number["pp"]
+    if devices > cluster.num_devices:
+        raise InputError(
+            f"--given: dp x {'shards' if 'shards' in given else 'tp'} x pp is {devices}; "
+            f"{cluster.name!r} has {cluster.num_devices} devices"
+        )
+    chunk_ranks(given.get("schedule", "1f1b"), number["pp"])
+    size = replicas * number["microbatch_size"]
+    if batch is not None and batch % size:
+        raise InputError(
+            f"--given: a batch of {batch} is no multiple of {replicas} replicas x "
+            f"{number['microbatch_size']} examples"
+        )
+    if batch is not None and batch // size > MICROBATCHES:
+        raise InputError(
+            f"--given: a batch of {batch} in shares of {size} examples makes {batch // size} "
+            f"micro-batches; a step has at most {MICROBATCHES}"
+        )
+    return number
 
 
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
@@ -81,29 +127,9 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         InputError: what does not fit the model or the cluster.
     """
     given = parsed(words)
-    number = {name: int(given.get(name, least or 1)) for name, least in NUMBERS.items()}
-    number["zero"] = int(given.get("zero", 0))
+    number = numbers_in(given, cluster, chain.batch)
     replicas, ranks = number["dp"], number["pp"]
-    if min(number[n] for n, least in NUMBERS.items() if least) < 1 or number["zero"] > 3:
-        raise InputError(
-            "--given: dp, tp, shards, pp and microbatch_size are at least 1, zero at most 3"
-        )
-    if "tp" in given and "shards" in given:
-        raise InputError("--given: tp and shards: give one of them: tp is Megatron's split, shards "
-                         "any that is fastest")  # fmt: skip
-    shards = max(number["tp"], number["shards"])
-    if replicas * shards * ranks > cluster.num_devices:
-        raise InputError(
-            f"--given: dp x {'shards' if 'shards' in given else 'tp'} x pp is "
-            f"{replicas * shards * ranks}; {cluster.name!r} has "
-            f"{cluster.num_devices} devices"
-        )
-    size = replicas * number["microbatch_size"]
-    if chain.batch % size:
-        raise InputError(
-            f"--given: a batch of {chain.batch} is no multiple of {replicas} replicas x "
-            f"{number['microbatch_size']} examples"
-        )
+    shards, size = max(number["tp"], number["shards"]), replicas * number["microbatch_size"]
     schedule = given.get("schedule", "1f1b")
     order = chunk_ranks(schedule, ranks)
     if len(order) > len(chain):
@@ -312,10 +338,7 @@ def _counts(words: str, layers: int, stages: int) -> list[int]:
                 "stages; say how many each has, such as layers=6+6+4"
             )
         return [layers // stages] * stages
-    parts = words.split("+")
-    if not all(part.isdecimal() for part in parts):
-        raise InputError(f"--given: layers={words}: must be 'equal', or numbers such as 6+6+4")
-    counts = [int(part) for part in parts]
+    counts = [int(part) for part in words.split("+")]
     if len(counts) != stages or sum(counts) != layers:
         raise InputError(
             f"--given: layers={words}: must be {stages} numbers, one a stage, whose sum is the "

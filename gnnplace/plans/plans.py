@@ -18,7 +18,7 @@ from torch import nn
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
-from gnnplace.plans.given import check_words
+from gnnplace.plans.given import check_words, numbers_in, parsed
 from gnnplace.plans.handover import handed_over
 from gnnplace.plans.launch.importing import completed, named_model, priced_words
 from gnnplace.plans.launch.launch_plan import LaunchPlan
@@ -233,6 +233,8 @@ def plan_model(
         raise InputError("max-memory: a plan's devices are alike; give memory_limit")
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     basis = basis_of(given, model, devices, batch, precision, optimizer)
+    if isinstance(basis.given, str):
+        numbers_in(parsed(basis.given), devices, basis.batch)
     if progress is not None:
         progress(CAPTURING)
     chain = chain_of(

@@ -84,7 +84,11 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
-    config = AutoConfig.for_model(kind, **{**fields, **options, "use_cache": False})
+    try:
+        config = AutoConfig.for_model(kind, **{**fields, **options, "use_cache": False})
+    except Exception as error:  # of transformers' own checks, in several lines
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"hf:{name}: {told[-1].strip().removeprefix('TypeError: ')}") from None
     if getattr(config, "num_experts_per_tok", 0) is None:
         raise InputError(
             f"hf:{name}: the configuration has no num_experts_per_tok, how many experts a token "

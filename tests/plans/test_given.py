@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_words, layer_bounds, layer_starts
 from gnnplace.plans.plan import layer_of
+from gnnplace.plans.plans import plan_model
+from gnnplace.plans.search.space import SIZES, micro_batch_sizes
+from gnnplace.plans.segments.chain import MICROBATCHES, divisors_of
+from tests.plans.run.toys import cpus
 from tests.plans.toys import chain, cluster
 
 
@@ -52,7 +57,6 @@ def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stag
         ("equal", 3, "4 layers are no multiple of 3"),
         ("2+1", 2, "whose sum is the model's 4 layers"),
         ("2+2", 3, "must be 3 numbers"),
-        ("2+x", 2, "numbers such as 6"),
         ("2+0+2", 3, "cannot be cut from what is before it"),
         ("4+0+0", 3, "cannot be cut from what is before it"),
     ],
@@ -75,6 +79,7 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
         ("shards=0", "at least 1"),
         ("shards=3,pp=2", "dp x shards x pp is 6"),
         ("tp=2,sp=some", "sp=some: must be one of on, off"),
+        ("pp=2,layers=2+x", "layers=2[+]x: must be 'equal', or numbers such as 6"),
     ],
 )
 def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
@@ -102,3 +107,38 @@ def test_what_is_recomputed_is_all_or_the_first_layers_of_every_stage(model, wor
 def test_a_word_of_recomputation_that_there_is_not_is_one_line(model):
     with pytest.raises(InputError, match="recompute=block:0: must be none, full or block:K"):
         draft_of_words(model, cluster(2), "microbatch_size=1,recompute=block:0")
+
+
+@pytest.mark.parametrize(
+    ("words", "batch", "told"),
+    [
+        ("dp=2,foo=3", None, "'foo=3': must be NAME=VALUE"),
+        ("dp=2,dp=2", None, "'dp' is repeated"),
+        ("dp=two", None, "dp=two: must be a whole number"),
+        ("zero=4", None, "zero at most 3"),
+        ("dp=5", None, "dp x tp x pp is 5; .* has 2 devices"),
+        ("schedule=best", None, "schedule 'best': unknown"),
+        ("recompute=some", None, "recompute=some: must be none"),
+        ("layers=1+x", None, "layers=1[+]x: must be 'equal'"),
+        ("dp=2", 3, "a batch of 3 is no multiple of 2 replicas"),
+        ("dp=2", 10**9, "makes 500000000 micro-batches; a step has at most"),
+    ],
+)
+def test_words_are_refused_before_the_model_is_captured(words, batch, told):
+    """The model's forward pass must not run; were it captured, that would be what is said."""
+
+    class Untouched(torch.nn.Module):
+        def forward(self, x):
+            raise AssertionError("captured")
+
+    with pytest.raises(InputError, match=told) as caught:
+        plan_model(Untouched(), cpus(2), torch.ones(4, 8), batch=batch, given=words)
+    assert "\n" not in str(caught.value)
+
+
+def test_divisors_are_those_of_the_definition():
+    for number in (1, 2, 12, 49, 97, 360):
+        assert divisors_of(number) == [d for d in range(1, number + 1) if number % d == 0]
+    sizes = micro_batch_sizes(10**9)  # within a moment, and none with a billion shares
+    assert 3 < len(sizes) <= SIZES
+    assert 10**9 // min(sizes) <= MICROBATCHES

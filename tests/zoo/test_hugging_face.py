@@ -48,6 +48,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         hugging_face("gpt5")
     with pytest.raises(InputError, match="no field 'layers'"):
         hugging_face("gpt2", layers=3)
+    with pytest.raises(InputError, match="hf:gpt2: Field 'n_layer' expected int, got str"):
+        hugging_face("gpt2", n_layer="x")
     with pytest.raises(FormatError, match="cannot be read"):
         hugging_face(str(tmp_path / "config.json"))
     with pytest.raises(InputError, match=r"no num_experts_per_tok, how many experts a token has"):

@@ -17,7 +17,14 @@ from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer, exchanges
-from gnnplace.plans.segments.chain import FASTEST, FREE, WEIGHTS, SplitChoice
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    FREE,
+    MICROBATCHES,
+    WEIGHTS,
+    SplitChoice,
+    divisors_of,
+)
 
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
@@ -211,9 +218,9 @@ def devices_of_server(fabric: MeshFabric) -> int:
 
 def micro_batch_sizes(batch: int) -> list[int]:
     """Divisors of a batch, at most `SIZES` of them, spread evenly by their logarithm."""
-    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    divisors = [d for d in divisors_of(batch) if batch // d <= MICROBATCHES]
     if len(divisors) <= SIZES:
         return divisors[::-1]
-    wanted = np.geomspace(1, batch, SIZES)
+    wanted = np.geomspace(divisors[0], batch, SIZES)
     near = {min(divisors, key=lambda d: abs(np.log(d / w))) for w in wanted}
     return sorted(near, reverse=True)

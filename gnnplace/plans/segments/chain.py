@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +56,14 @@ class Tied:
 
 
 FREE, WEIGHTS = "free", "weights"  # styles of splits
+MICROBATCHES = 1 << 14
+"""Most micro-batches of a step: every one is an action of every stage, priced and written down."""
+
+
+def divisors_of(number: int) -> list[int]:
+    """All divisors, in ascending order. O(sqrt(number))"""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ TYPES = {
 }
 DROPPED = 4  # position of attention's dropout among its arguments
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
+BATCH = 1_000_000_000
+"""Most examples of a step."""
 SMALL = 1 << 28
 """Bytes of parameters of a model that may be made to decide by numbers whether it may be cut."""
 COUNTS = "counts of the whole batch"
@@ -300,8 +302,8 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
     """
     if batch is None:
         return workload
-    if batch < 1:
-        raise InputError(f"batch {batch}: must be at least 1")
+    if not 1 <= batch <= BATCH:
+        raise InputError(f"batch {batch}: must be from 1 to {BATCH:,}")
     before = batch_of(workload)
 
     def resized(leaf: Any) -> Any:

@@ -28,6 +28,7 @@ from gnnplace.costs.prediction import predict_in_step
 from gnnplace.costs.profiling.description import Description, Kernel, rows_of
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef
@@ -229,7 +230,7 @@ def _call_key(graph: CallGraph, call: int) -> object:
 
 def example_corners(batch: int) -> tuple[int, ...]:
     """Numbers of examples to record at: divisors of the batch, above 1 where there are two."""
-    divisors = [d for d in range(2, batch + 1) if batch % d == 0]
+    divisors = divisors_of(batch)[1:]
     return tuple(divisors[:2]) if len(divisors) > 1 else tuple(dict.fromkeys((1, batch)))
 
 
