@@ -14,6 +14,7 @@ from benchmarks.studies.published import (
     simumax,
     ultrascale,
     vtrain,
+    weak_scaling,
 )
 from benchmarks.studies.published.left_out import BYTES, MOVED, interval, left_out, peaks_left_out
 from benchmarks.studies.published.outcomes import (
@@ -38,6 +39,7 @@ SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
     vtrain.FOLDER: ("megatron-deepspeed", vtrain.outcomes),
     simumax.FOLDER: ("megatron-lm", simumax.outcomes),
     golden.FOLDER: ("megatron-lm", golden.outcomes),
+    weak_scaling.FOLDER: ("megatron-lm", weak_scaling.outcomes),
 }
 HEADS = (
     "set", "framework", "rows", "error", "median", "bias", "near-best", "any cluster", "rank",
@@ -65,6 +67,10 @@ def study_published(
     there = {name: how for name, how in SETS.items() if (folder / name).is_dir()}
     if not there:
         raise InputError(f"--data {data}: has none of the sets {', '.join(SETS)}")
+    there[weak_scaling.FOLDER] = SETS[weak_scaling.FOLDER]  # its rows stand in the checkout
+    others = sorted(x.name for x in folder.iterdir() if x.is_dir() and x.name not in SETS)
+    if others:
+        progress(f"study published: no reader of runs for {', '.join(others)}")
     found = {}
     for name, (framework, read) in there.items():
         progress(f"study published: {name}, priced as {framework} trains")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.__main__ import run
+from benchmarks.studies.published import foundry, vtrain, weak_scaling
 from benchmarks.studies.published.outcomes import (
     Outcome,
     choices,
@@ -17,7 +18,7 @@ from benchmarks.studies.published.outcomes import (
     near_best,
 )
 from benchmarks.studies.published.study import study_published
-from gnnplace.errors import InputError
+from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -77,3 +78,40 @@ def test_published_fsdp_steps_are_within_a_tenth(tmp_path, capsys):
 def test_a_folder_without_sets_is_named(tmp_path):
     with pytest.raises(InputError, match="has none of the sets ultrascale-playbook"):
         study_published(tmp_path)
+
+
+def test_files_of_one_server_and_of_several_are_read_by_their_columns(tmp_path):
+    """VIA-Research/vTrain (MIT, f8dda847): a row of its single-node file, another made up."""
+    head = "# " + ",".join(vtrain.COLUMNS)
+    (tmp_path / "vtrain").mkdir()
+    one, more = "2,16,8,1024,16,24,1024,1,1,2,372.16", "64,512,8,4096,32,36,2048,4,16,1,9000"
+    for name, row in (("single", one), ("multi", more)):
+        (tmp_path / "vtrain" / f"{name}.csv.gz").write_bytes(
+            gzip.compress(f"{head}\n{row}\n".encode())
+        )
+    many, few = vtrain.outcomes(tmp_path)
+    assert (few.seconds, many.seconds) == pytest.approx((0.37216, 9.0))
+    assert few.setting.cluster.num_devices == 8
+    assert many.setting.cluster.num_devices == 64
+    assert many.plan.recompute == "full"  # 7.5 billion parameters over 4 do not fit otherwise
+    (tmp_path / "vtrain" / "multi.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
+    with pytest.raises(FormatError, match=r"multi.*columns are not GPUs"):
+        vtrain.outcomes(tmp_path)
+
+
+def test_what_published_rows_recompute_is_refused_without(tmp_path):
+    row = FOUNDRY.splitlines()[1].replace("7b,4096,32,32", "30b,7168,48,56")
+    row = row.replace("16384", "28672").replace("FULL_SHARD,False", "FULL_SHARD,True")
+    (tmp_path / "llm-foundry").mkdir()
+    text = f"{FOUNDRY.splitlines()[0]}\n{row}\n"
+    (tmp_path / "llm-foundry" / "runs.csv.gz").write_bytes(gzip.compress(text.encode()))
+    ran, without = foundry.outcomes(tmp_path)
+    assert (ran.ran, without.ran, without.seconds) == (True, False, None)
+    assert not without.answer.feasible
+
+
+def test_weak_scaling_of_megatron_is_near_what_was_published(tmp_path):
+    """Table 1 of arXiv 2104.04473, nothing fitted: within a tenth."""
+    rows = weak_scaling.outcomes(tmp_path)
+    assert [o.plan.devices for o in rows] == [32, 64, 128, 256, 512]
+    assert max(abs(o.error) for o in rows) < 0.1
