@@ -33,10 +33,10 @@ import numba
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.costs.memory import PARAMETER
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
-from gnnplace.plans.search.stage import Pricer, exchanges
+from gnnplace.plans.search.stage import Pricer
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
 WIDTH = 8
@@ -96,13 +96,10 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         (parameters - summed, mesh.of_replicas(), mesh.shards),
         (summed, mesh.devices, 1),
     ):
-        rates = _exchanges(pricer, group, alike, zero, float(own.sum()))
-        for total, rate in zip((gather, scatter, end), rates, strict=True):
-            total += rate * own
-        state += own * state_bytes(
-            1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero,
-            replicas=len(group),
-        )  # fmt: skip
+        count = max(float(own.sum()), 1.0)
+        each = pricer.exchanged(zero, count, group, alike, least=True)
+        for total, whole in zip((gather, scatter, end, state), each, strict=True):
+            total += own * (whole / count)
         part = own / np.maximum(costs.parameters, 1e-30)
         update += costs.update * part / (len(group) if zero else 1)
     both = costs.forward + costs.backward + 2.0 * gather
@@ -129,19 +126,6 @@ def _prices(forward: FloatArray, freed: FloatArray) -> FloatArray:
     if not len(known):
         return np.zeros(PRICES)
     return np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
-
-
-def _exchanges(
-    pricer: Pricer, group: range, alike: int, zero: int, total: float
-) -> tuple[float, float, float]:
-    """The least seconds a parameter: gathering and scattering of a micro-batch, and at the end."""
-    if len(group) < 2 or total <= 0:
-        return 0.0, 0.0, 0.0
-
-    def rate(op: str, width: int) -> float:
-        return width * pricer.fabric.rate(op, width * total, group, alike)
-
-    return exchanges(zero, pricer.chain.precision, rate)
 
 
 @numba.njit(cache=True)

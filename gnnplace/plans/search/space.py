@@ -16,7 +16,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.stage import Pricer, exchanges
+from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import (
     FASTEST,
     FREE,
@@ -128,32 +128,15 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
         (costs.parameters - costs.summed, mesh.of_replicas(), mesh.shards),
         (costs.summed, mesh.devices, 1),
     ):
-        during, after, state = _exchanged(pricer, shape.zero, float(own.sum()), group, alike)
-        sums[partition.SECONDS, 1:] += np.cumsum(own * during)
+        total = max(float(own.sum()), 1.0)
+        whole = pricer.exchanged(shape.zero, total, group, alike)
+        gather, scatter, after, state = (seconds / total for seconds in whole)
+        sums[partition.SECONDS, 1:] += np.cumsum(own * (2 * gather + scatter))
         sums[partition.STATE, 1:] += np.cumsum(own * state)
         part = own / np.maximum(costs.parameters, 1e-30) / (len(group) if shape.zero else 1)
         end[1:] += np.cumsum(own * after + costs.update * part)
     working = float(costs.working.max(initial=0.0))
     return partition.Tables(sums, np.array(working), np.array(pricer.fabric.memory(mesh)), end)
-
-
-def _exchanged(
-    pricer: Pricer, zero: int, total: float, group: range, alike: int
-) -> tuple[float, float, float]:
-    """A parameter whose gradient a group adds up.
-
-    Seconds of what is exchanged for every micro-batch, and at the end; bytes of state.
-    """
-    chain, total = pricer.chain, max(total, 1.0)
-    state = state_bytes(
-        1.0, optimizer=chain.optimizer, precision=chain.precision, zero=zero, replicas=len(group)
-    )
-
-    def each(op: str, width: int) -> float:
-        return pricer.fabric.collective(op, width * total, group, alike) / total
-
-    gather, scatter, end = exchanges(zero, chain.precision, each)
-    return 2 * gather + scatter, end, state
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:

@@ -215,7 +215,7 @@ class Pricer:
         owned = [(apart, stage.mesh.of_replicas(), stage.mesh.shards)]
         if summed:
             owned.append((min(summed, parameters), stage.mesh.devices, 1))
-        exchanged = [self._exchanged(stage, *own) for own in owned]
+        exchanged = [self.exchanged(stage.zero, *own) for own in owned]
         gather, scatter, reduction, state = (sum(x) for x in zip(*exchanged, strict=True))
         parted = sum(size / (len(group) if stage.zero else 1) for size, group, _ in owned)
         return StageCost(
@@ -241,20 +241,30 @@ class Pricer:
             total += float(own.sum() - own.max(initial=0.0))
         return total
 
-    def _exchanged(
-        self, stage: Stage, parameters: float, group: range, alike: int
+    def exchanged(
+        self, zero: int, parameters: float, group: range, alike: int, *, least: bool = False
     ) -> tuple[float, float, float, float]:
         """Of parameters whose gradients a group adds up.
+
+        Args:
+            zero: stage of ZeRO.
+            parameters: how many.
+            group: devices that add them up.
+            alike: such groups at the same time.
+            least: seconds that no part of them takes less than its share of (`MeshFabric.rate`).
 
         Returns:
             Seconds of gathering them and of scattering their gradients with every micro-batch, of
             what is exchanged at the end of the step; bytes of their state on a device.
         """
-        chain, zero = self.chain, stage.zero
+        chain = self.chain
 
         def seconds(op: str, width: int) -> float:
             """Of all parameters; those of every other such group go at the same time."""
-            return self.fabric.collective(op, width * parameters, group, alike)
+            size = width * parameters
+            if not least:
+                return self.fabric.collective(op, size, group, alike)
+            return size * self.fabric.rate(op, size, group, alike) if len(group) > 1 else 0.0
 
         gather, scatter, end = exchanges(zero, chain.precision, seconds)
         state = state_bytes(
