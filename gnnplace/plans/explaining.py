@@ -28,6 +28,7 @@ from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.decoders.explaining import ROW_PARTS, degrees_moved
 from gnnplace.plans.given import draft_of_plan, draft_of_words, even_bounds, orders_in
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
@@ -45,15 +46,10 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
 PARTS = {
-    "compute": "kernels of the busiest rank",
-    "host": "launches that kernels wait for",
-    "shards": "exchanges of shards inside of stages",
-    "messages": "messages between stages",
+    **{name: ROW_PARTS[name] for name in ("compute", "host", "shards", "messages")},
     "zero": "ZeRO's exchanges with every micro-batch",
     "reduction": "sums of gradients, and parameters gathered, at the end of the step",
-    "recompute": "what is recomputed",
-    "update": "the optimizer's step",
-    "bubble": "waits for other stages",
+    **{name: ROW_PARTS[name] for name in ("recompute", "update", "bubble")},
 }
 TP_COLLECTIVES = 10  # a layer and micro-batch of tensor parallelism with sequence parallelism
 LEAST = 0.005  # of the step that a change is worth, to be told
@@ -431,12 +427,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
     except GnnplaceError:
         return  # unlike meshes
     split = "tp" if _is_megatron(draft, pricer) else "shards"
-    pairs = [("dp", split), ("dp", "pp"), (split, "pp")]
-    for more, less in [*pairs, *((b, a) for a, b in pairs)]:
-        count = {"dp": base.dp or 1, split: base.tp, "pp": base.pp}
-        if count[less] % 2:
-            continue
-        count[more], count[less] = count[more] * 2, count[less] // 2
+    for told, count in degrees_moved({"dp": base.dp or 1, split: base.tp, "pp": base.pp}):
         words = [f"{name}={number}" for name, number in count.items() if number > 1]
         words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
         words += [f"recompute={'none' if base.recompute == 'none' else 'full'}"]
@@ -445,7 +436,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
             made = draft_of_words(pricer.chain, pricer.fabric.cluster, ",".join(words))
         except GnnplaceError:
             continue  # a batch or a model that these numbers do not divide
-        yield f"{more}={count[more]} and {less}={count[less]}", made
+        yield told, made
 
 
 def _is_megatron(draft: Draft, pricer: Pricer) -> bool:

@@ -13,8 +13,9 @@ Complexity: twelve prices, and one a change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from gnnplace.costs.frameworks.constants import ConstantSet
 from gnnplace.costs.network import ServerNetwork
@@ -162,10 +163,14 @@ def _changed(setting: PricingSetting, words: GivenWords) -> Iterator[tuple[str, 
     for schedule in ("1f1b", "interleaved:2", "interleaved:4"):
         if words.pp > 1:
             yield f"schedule={schedule}", replace(words, schedule=schedule, layers="")
-    pairs = [("dp", "tp"), ("dp", "pp"), ("tp", "pp")]
-    for more, less in [*pairs, *((b, a) for a, b in pairs)]:
-        had = {"dp": words.dp, "tp": words.tp, "pp": words.pp}
-        if had[less] % 2 == 0:
-            had |= {more: had[more] * 2, less: had[less] // 2}
-            moved = replace(words, dp=had["dp"], tp=had["tp"], pp=had["pp"], layers="")
-            yield f"{more}={had[more]} and {less}={had[less]}", moved
+    for told, count in degrees_moved({"dp": words.dp, "tp": words.tp, "pp": words.pp}):
+        moved = replace(words, dp=count["dp"], tp=count["tp"], pp=count["pp"], layers="")
+        yield told, moved
+
+
+def degrees_moved(count: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Degrees of as many devices, one twice and another half of what it was, and what changed."""
+    for more, less in permutations(count, 2):
+        if count[less] % 2 == 0:
+            moved = {**count, more: count[more] * 2, less: count[less] // 2}
+            yield f"{more}={moved[more]} and {less}={moved[less]}", moved
