@@ -50,6 +50,15 @@ MODELS = {  # and examples of a step
     "moe": ("moe?batch=16&width=32&hidden=64", 16),
     "resnet": ("small_resnet?size=64&batch=16", 16),
 }
+SHARDS = {  # plans of models whose tokens are cut
+    "llama": ("cp=2,zero=1", "pp=2,cp=2,schedule=1f1b", "pp=2,dp=2,cp=2,zero=3,recompute=full"),
+    "t5": ("pp=2,cp=2,schedule=1f1b",),
+    "mixtral": (
+        "cp=2,ep=2,zero=2",
+        "pp=2,dp=2,cp=2,ep=2,zero=1,schedule=zero-bubble,recompute=full",
+    ),
+    "deepseek": ("pp=2,cp=2,ep=2,schedule=1f1b",),
+}
 ONE = {"resnet": 4}  # examples of the smallest micro-batch: batch norm wants some
 PLANS = (
     "pp=4,schedule=zero-bubble",
@@ -75,7 +84,10 @@ def run(model: str, plan: str, train: int = 20) -> tuple[str, bool]:
     spec, batch = MODELS[model]
     words = words_of(model, plan)
     made = gnnplace.plan(
-        spec, "cpu:8" if "dp=2,tp=2" in plan else "cpu:4", batch=batch, given=words
+        spec,
+        "cpu:8" if "dp=2,tp=2" in plan or "dp=2,cp=2" in plan else "cpu:4",
+        batch=batch,
+        given=words,
     )[0]
     found = gnnplace.run_plan(made, spec, train=train, steps=5)
     assert found is not None
@@ -126,7 +138,7 @@ def main() -> int:
     args = parser.parse_args()
     rows, failed = [], 0
     for model in filter(None, args.models.split(",")):
-        for plan in PLANS:
+        for plan in (*PLANS, *SHARDS.get(model, ())):
             try:
                 row, passed = run(model, plan)
             except GnnplaceError as error:

@@ -21,13 +21,32 @@ from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
-from gnnplace.plans.segments.chain import FASTEST, FREE, MICROBATCHES, WEIGHTS, Chain, SplitChoice
+from gnnplace.plans.segments.chain import (
+    CONTEXT,
+    EXPERTS,
+    FASTEST,
+    FREE,
+    MICROBATCHES,
+    WEIGHTS,
+    Chain,
+    SplitChoice,
+)
 from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 
-NUMBERS = {"dp": 1, "tp": 1, "shards": 1, "pp": 1, "microbatch_size": 1, "zero": 0}
+STYLES = {"tp": WEIGHTS, "cp": CONTEXT, "shards": FREE}
+NUMBERS = {
+    "dp": 1,
+    "tp": 1,
+    "cp": 1,
+    "ep": 1,
+    "shards": 1,
+    "pp": 1,
+    "microbatch_size": 1,
+    "zero": 0,
+}
 PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS: dict[str, tuple[str, ...]] = {
     "recompute": (),
@@ -89,16 +108,13 @@ def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> di
     number = {name: int(given.get(name, least)) for name, least in NUMBERS.items()}
     if min(number[n] for n, least in NUMBERS.items() if least) < 1 or number["zero"] > 3:
         raise InputError(
-            "--given: dp, tp, shards, pp and microbatch_size are at least 1, zero at most 3"
+            "--given: dp, tp, cp, ep, shards, pp and microbatch_size are at least 1, zero at most 3"
         )
-    if "tp" in given and "shards" in given:
-        raise InputError("--given: tp and shards: give one of them: tp is Megatron's split, shards "
-                         "any that is fastest")  # fmt: skip
-    replicas, shards = number["dp"], max(number["tp"], number["shards"])
-    devices = replicas * shards * number["pp"]
+    word, replicas = shard_word(given, number), number["dp"]
+    devices = replicas * number[word] * number["pp"]
     if devices > cluster.num_devices:
         raise InputError(
-            f"--given: dp x {'shards' if 'shards' in given else 'tp'} x pp is {devices}; "
+            f"--given: dp x {word} x pp is {devices}; "
             f"{cluster.name!r} has {cluster.num_devices} devices"
         )
     chunk_ranks(given.get("schedule", "1f1b"), number["pp"])
@@ -116,12 +132,34 @@ def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> di
     return number
 
 
+def shard_word(given: dict[str, str], number: dict[str, int]) -> str:
+    """Which of `STYLES` says how many shards there are; `tp` where none is given.
+
+    Raises:
+        InputError: several do, or experts are not on these shards.
+    """
+    several = [name for name in STYLES if number[name] > 1 or (name in given and name != "cp")]
+    if len(several) > 1:
+        raise InputError(
+            f"--given: {' and '.join(several)}: give one of them: tp is Megatron's split, cp cuts "
+            "tokens, shards anything that is fastest"
+        )
+    word, experts = several[0] if several else "tp", number["ep"]
+    if experts > 1 and (word, experts) != ("cp", number[word]):
+        raise InputError(
+            f"--given: ep={experts}: experts lie on the shards that cut tokens: give as many of "
+            f"them, cp={experts}"
+        )
+    return word
+
+
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     """Replicas (dp), shards and stages (pp): of layers that are named, else as even as can be.
 
     `tp` shards cut every matrix of weights, with tokens cut between segments unless `sp=off`, as
     Megatron does (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv
-    2205.05198); `shards` may cut anything.
+    2205.05198); `cp` shards cut tokens and have whole weights; with `ep` they have experts of their
+    own, to which tokens are sent; `shards` may cut anything.
 
     Raises:
         InputError: what does not fit the model or the cluster.
@@ -129,16 +167,17 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     given = parsed(words)
     number = numbers_in(given, cluster, chain.batch)
     replicas, ranks = number["dp"], number["pp"]
-    shards, size = max(number["tp"], number["shards"]), replicas * number["microbatch_size"]
+    word = shard_word(given, number)
+    shards, size = number[word], replicas * number["microbatch_size"]
     schedule = given.get("schedule", "1f1b")
     order = chunk_ranks(schedule, ranks)
     if len(order) > len(chain):
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
     meshes = [Mesh(p * replicas * shards, replicas, shards) for p in order]
     pricer = Pricer(chain, MeshFabric(cluster), size)
-    style = FREE if "shards" in given else WEIGHTS
+    style = EXPERTS if number["ep"] > 1 else STYLES[word]
     borders: tuple[bool, ...] = (False, True)  # which are tried
-    if "sp" in given or style == WEIGHTS:
+    if "sp" in given or style != FREE:
         borders = (given.get("sp", "on") == "on",)
     microbatches = chain.batch // size
     if "layers" in given:
@@ -223,7 +262,11 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {s.name: k for k, s in enumerate(chain.segments)}
     stages, begin = [], 0
-    labels = chain.source.labels_of(file.stages) if isinstance(chain.source, ModelCosts) else None
+    labels = (
+        chain.source.labels_of(file.stages, file.microbatch_size)
+        if isinstance(chain.source, ModelCosts)
+        else None
+    )
     for k, entry in enumerate(file.stages):
         unknown = next((n for row in entry.rows for n in row if n not in index), None)
         if unknown is not None:

@@ -152,6 +152,7 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
 
 
 MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
+GATHERED = "tokens, keys gathered"
 PARTS = {"P:experts": "experts apart", "P:width": "Megatron inside each expert",
          "P:classes": "classes apart"}  # fmt: skip
 """Calls whose split has words of its own, by their placement."""
@@ -165,7 +166,8 @@ def split_words(stage: StageEntry) -> str:
 
     "Megatron" cuts columns, then rows (Shoeybi et al., 2019), "Ulysses" tokens, and heads within
     attention (Jacobs et al., 2023), sequence parallelism the tokens between (Korthikanti et al.,
-    2022). What most layers have is told, of how many where they differ.
+    2022), dispatch sends tokens to the shards of their experts (Lepikhin et al., 2020). What most
+    layers have is told, of how many where they differ.
     """
     count = len(stage.rows[0])
     if count == 1:
@@ -192,13 +194,16 @@ def split_words(stage: StageEntry) -> str:
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     """Words for the parts of a block of calls and weights (`.w`), by what they are."""
     cut = [own for own, word in block.items() if own.endswith(".w") and word != WHOLE]
-    by_tokens = sum(word == "S1" for own, word in block.items() if not own.endswith(".w"))
+    calls = (word for own, word in block.items() if not own.endswith(".w"))
+    by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
     if (heads := block.get("scaled_dot_product_attention")) is not None:
         if heads != "S1":
-            return {"attention": WHOLE}
+            return {"attention": GATHERED if heads == "S2" else WHOLE}
         return {"attention": MEGATRON if cut else ULYSSES}
     found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:
+        if word.endswith(":dispatch"):
+            return found | {"experts": "dispatch"}
         return found | {"experts": PARTS.get(word, TOKENS if word != WHOLE else WHOLE)}
     if len(cut) > 1 and not any(own.startswith(("lm_head", "embed")) for own in cut):
         return found | {"feed-forward": MEGATRON}

@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.calls import fill
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.rules.registry import rules_of
+from gnnplace.sharding.rules.registry import rule_of, rules_of
+from gnnplace.sharding.rules.rule import case_of
 
 PARTS = 2
 
@@ -49,6 +50,13 @@ class Exchange:
         self.barrier.wait(10)
         return found
 
+    def sent(self, index, rows, counts):
+        self.given[index] = rows.split(counts)
+        self.barrier.wait(10)
+        found = torch.cat([parts[index] for parts in self.given])
+        self.barrier.wait(10)
+        return found
+
 
 class PartShare:
     def __init__(self, label, index, exchange):
@@ -66,6 +74,12 @@ class PartShare:
     def largest(self, tensor, label):
         return self.exchange.largest(self.place, tensor) if label == self.label else tensor
 
+    def sent(self, rows, counts, received, label):
+        found = self.exchange.sent(self.place, rows, counts)
+        assert label == self.label
+        assert len(found) == sum(received)
+        return found
+
 
 def traced(function, *tensors):
     """The only call of a function that takes tensors."""
@@ -74,8 +88,14 @@ def traced(function, *tensors):
     return graph, rules_of(graph)
 
 
-def check(function, *tensors, expected=None):
+def check(function, *tensors, expected=None, examples=None):
     """Every label of the last call: two parts of it make the whole, gradients too.
+
+    Args:
+        function: makes one call.
+        tensors: what it takes.
+        expected: the labels that there must be.
+        examples: the first axis of the tensors is rows of so many examples.
 
     Returns:
         The labels.
@@ -83,6 +103,10 @@ def check(function, *tensors, expected=None):
     graph, rules = traced(function, *tensors)
     assert len(graph.calls) == 1, [call.name for call in graph.calls]
     call, rule = graph.calls[0], rules[0]
+    if examples is not None:
+        shapes = ((v, graph.values[v].shape) for v in call.reads)
+        rows = {v: examples for v, shape in shapes if shape and shape[0] == tensors[0].shape[0]}
+        rule = rule_of(case_of(graph, call, rows))
     order = [int(graph.values[v].name) for v in call.reads]
     for label in rule.extents:
         _check_label(call, rule, [tensors[i] for i in order], label)
@@ -145,9 +169,10 @@ def _part(tensor, axes, label, index):
 def _where(axes, label):
     """The axis that a label cuts, and how many groups it has."""
     for axis, found in enumerate(axes):
-        base, _, groups = (found or "").partition("|")
-        if base == label:
-            return axis, int(groups or 1)
+        for one in (found or "").split("/"):
+            base, _, groups = one.partition("|")
+            if base == label:
+                return axis, int(groups or 1)
     return None, 1
 
 

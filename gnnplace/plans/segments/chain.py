@@ -55,7 +55,7 @@ class Tied:
     elements: float
 
 
-FREE, WEIGHTS = "free", "weights"  # styles of splits
+FREE, WEIGHTS, CONTEXT, EXPERTS = "free", "weights", "context", "experts"  # styles of splits
 MICROBATCHES = 1 << 14
 """Most micro-batches of a step: every one is an action of every stage, priced and written down."""
 
@@ -74,7 +74,9 @@ class SplitChoice:
     seconds that come once a step, and bytes at their prices.
 
     Attributes:
-        style: "free", any label; "weights", every matrix of weights is cut (Megatron's split).
+        style: "free", any label; "weights", every matrix of weights is cut (Megatron's split);
+            "context", no weight is (tokens, or heads of attention, are); "experts", as that, and
+            every shard has its experts, to which rows are sent.
         tokens: what crosses cuts is cut over the shards along its second axis, where it has one
             and that has equal parts; else every shard has all of it.
         state: seconds a micro-batch that a byte of state is worth.

@@ -39,12 +39,14 @@ from gnnplace.sharding.captured.layout import (
     PARTIAL,
     Configuration,
     SplitOp,
+    first_label,
     gradient_layout,
     made_layout,
     mesh_configurations,
     parts_in,
     read_layout,
 )
+from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 from gnnplace.sharding.run.planning import LayerGraph
 
@@ -130,15 +132,28 @@ class ModelCosts:
         for number in range(first, last):
             split, _ = self._split(number, kind, mesh, choice)
             found.update(zip(self._calls(number), split, strict=True))
-        return placements_of(self.layers.calls, self.layers.rules, found)
+        return placements_of(self.layers.calls, self._rules(mesh[1]), found)
 
-    def labels_of(self, entries: Sequence[StageEntry]) -> tuple[tuple[str, str | None], ...]:
+    def _rules(self, parts: int) -> list[Rule]:
+        """Rules of a part of the batch: rows are those of fewer examples."""
+        ops = self.layers.operations.ops
+        pairs = zip(self.layers.rules, ops, strict=True)
+        return [rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs]
+
+    def labels_of(
+        self, entries: Sequence[StageEntry], examples: int
+    ) -> tuple[tuple[str, str | None], ...]:
         """The label of every call of a plan's stages.
+
+        Args:
+            entries: the stages.
+            examples: of a micro-batch on a replica.
 
         Raises:
             MismatchError: a call cannot be split so.
         """
-        rules = {c.name: r for c, r in zip(self.layers.calls.calls, self.layers.rules, strict=True)}
+        found = self._rules(self.batch // examples)
+        rules = {c.name: r for c, r in zip(self.layers.calls.calls, found, strict=True)}
         return tuple(
             (name, label_of(rules[name], entry.placements.get(name, WHOLE_WORDS)[-1],
                             f"stages[{k}].placements.{name}"))
@@ -201,7 +216,7 @@ class ModelCosts:
         batch = {op.batch}
         for value, axes in zip(op.results, op.shape.results, strict=True):
             if axes and axes[0] and graph.values[value].shape[0] == self.batch:
-                batch.add(axes[0])
+                batch.add(first_label(axes[0]))
         extents = tuple(pair for pair in op.shape.extents if pair[0] not in batch)
         return replace(op, shape=replace(op.shape, extents=extents))
 

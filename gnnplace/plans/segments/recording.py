@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall
-from gnnplace.sharding.captured.layout import Configuration, base_label, parts_of
-from gnnplace.sharding.rules.rule import Rule
+from gnnplace.sharding.captured.layout import Configuration, parts_of
+from gnnplace.sharding.rules.rule import Rule, local_shape
 from gnnplace.sharding.run.runner import run_part
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -70,6 +70,12 @@ class PaperShare:
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """The largest of all parts, likewise."""
         return tensor
+
+    def sent(
+        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+    ) -> torch.Tensor:
+        """As many rows as go, likewise."""
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,10 +240,7 @@ def _operand(
     graph: CallGraph, value: int, axes: Sequence[str | None], share: PaperShare
 ) -> torch.Tensor:
     info = graph.values[value]
-    shape = [
-        size if label is None else size // share.parts(base_label(label))
-        for size, label in zip(info.shape, axes, strict=True)
-    ]
+    shape = local_shape(tuple(axes), info.shape, share)
     if value in graph.constants and not isinstance(graph.constants[value], FakeTensor):
         given = graph.constants[value]
         if given.numel() == math.prod(shape):

@@ -25,7 +25,7 @@ from gnnplace.costs.memory import PARAMETER as STATE_BYTES
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
+from gnnplace.plans.segments.chain import CONTEXT, EXPERTS, FREE, SplitChoice
 from gnnplace.plans.segments.placements import TOKENS, is_cut_by_tokens
 from gnnplace.sharding import ShardingProblem
 from gnnplace.sharding.captured.calls import PARAMETER
@@ -40,6 +40,7 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables, completed
+from gnnplace.sharding.rules.experts import DISPATCH
 
 if TYPE_CHECKING:
     from gnnplace.plans.segments.pricing import ModelCosts
@@ -111,12 +112,15 @@ class SegmentProblem(CapturedProblem):
         if not self.before <= op < self.before + len(self.calls):
             cut = np.array([c == (CUT,) for c in found])
             return cut if choice.tokens and cut.any() else ~cut
-        if choice.style != WEIGHTS:
+        if choice.style == FREE:
             return np.ones(len(found), dtype=np.bool_)
-        matrices = [
-            axes for v, axes in zip(it.reads, it.shape.reads, strict=True)
-            if values[v].source == PARAMETER and values[v].gradient and len(values[v].shape) > 1
-        ]  # fmt: skip
+        own = [(v, axes) for v, axes in zip(it.reads, it.shape.reads, strict=True)
+               if values[v].source == PARAMETER]  # fmt: skip
+        if choice.style == EXPERTS and (DISPATCH,) in found:
+            return np.array([c == (DISPATCH,) for c in found])
+        if choice.style in (CONTEXT, EXPERTS):
+            return np.array([not any(read_layout(a, c)[0].cuts for _, a in own) for c in found])
+        matrices = [a for v, a in own if values[v].gradient and len(values[v].shape) > 1]
         parted = np.array([all(read_layout(a, c)[0].cuts for a in matrices) for c in found])
         return parted if parted.any() else ~parted
 

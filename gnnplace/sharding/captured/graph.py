@@ -22,9 +22,11 @@ from gnnplace.sharding.captured.layout import (
     SplitOp,
     SplitValue,
     base_label,
+    first_label,
+    labels_of,
 )
 from gnnplace.sharding.layers import Dimension, Layer, Network, Operation
-from gnnplace.sharding.rules.rule import Rule
+from gnnplace.sharding.rules.rule import ROWS, Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 
 DATA = "data"
@@ -77,15 +79,16 @@ class _Batch:
         self.axis = {i: 0 for i, v in inputs if v.shape[0] == size}
         for call, rule in zip(graph.calls, rules, strict=True):
             found = [
-                axes[self.axis[value]]
+                first_label(axes[self.axis[value]])
                 for value, axes in zip(call.reads, rule.reads, strict=True)
                 if value in self.axis and self.axis[value] < len(axes)
             ]
-            label = next((x for x in found if x is not None and "|" not in x), None)
+            label = next((x for x in found if x is not None), None)
             self.labels.append(label)
             for value, axes in zip(call.results, rule.results, strict=True):
-                if label is not None and label in axes:
-                    self.axis[value] = axes.index(label)
+                firsts = [first_label(entry) for entry in axes]
+                if label is not None and label in firsts:
+                    self.axis[value] = firsts.index(label)
 
     def label(self, call: int) -> str | None:
         return self.labels[call]
@@ -137,10 +140,10 @@ class _Heads:
             self._forwards(call.results[0], rule.results[0].index(HEADS))
 
     def _named(self, index: int, axes: Axes, axis: int) -> str | None:
-        label = axes[axis]
-        if label is not None:
-            self.found.setdefault(index, {})[base_label(label)] = HEADS
-        return None if label is None else base_label(label)
+        own = _first(axes[axis])
+        if own:
+            self.found.setdefault(index, {})[own] = HEADS
+        return own or None
 
     def _backwards(self, value: int, axis: int) -> None:
         while value in self.producer:
@@ -162,8 +165,13 @@ class _Heads:
 
 
 def _axis_of(axes: Axes, label: str | None) -> int | None:
-    bases = [None if x is None else base_label(x) for x in axes]
+    bases = [_first(entry) for entry in axes]
     return bases.index(label) if label is not None and label in bases else None
+
+
+def _first(entry: str | None) -> str:
+    """The first label of an axis, without its groups; empty where there is none."""
+    return base_label(labels_of(entry)[0]) if entry else ""
 
 
 def captured_network(graph: SplitGraph) -> Network:
@@ -197,6 +205,8 @@ class _Draft:
         often = Counter(called.values())
         self.called = {k: name if often[name] == 1 else f"{name} {k}" for k, name in called.items()}
         for label, extent in self.op.shape.extents:
+            if label == ROWS:  # a layer's axis has one label: rows are cut by examples
+                continue
             name = self.called.get(label, label)
             self.dimensions[name] = Dimension(name, extent)
         self.dimensions.setdefault(BATCH, Dimension(BATCH, 1, split=False))
@@ -213,8 +223,8 @@ class _Draft:
             op = self.producer[value]
             moved = op.shape.results[op.results.index(value)]
             pairs = zip(moved, axes, strict=True)
-            there = {base_label(m): label for m, label in pairs if m is not None}
-            labels = [base_label(m or "") for m in op.shape.reads[0]]
+            there = {_first(m): label for m, label in pairs if m is not None}
+            labels = [_first(m) for m in op.shape.reads[0]]
             value, axes = op.reads[0], tuple(there.get(m) for m in labels)
         source = self.producer.get(value)
         known = source is not None and _has_gradient(self.graph, source)
@@ -226,10 +236,11 @@ class _Draft:
         names: list[str] = []
         rest = 1
         for k, (label, size) in enumerate(zip(axes, shape, strict=True)):
-            if label is None:
+            own = _first(label)
+            if own in ("", ROWS):
                 names.append(self._whole(f"{prefix}.{k}", size))
             else:
-                names.append(self.called.get(base_label(label), base_label(label)))
+                names.append(self.called.get(own, own))
                 rest *= max(1, size // self.dimensions[names[-1]].extent)
         if rest > 1:
             names.append(self._whole(f"{prefix}.rest", rest))

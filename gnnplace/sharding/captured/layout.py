@@ -14,11 +14,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.errors import InputError
 
 Axes = tuple[str | None, ...]
 Mesh = tuple[int, ...]
 Configuration = tuple[str | None, ...]
+
+
+class Exchanged(NamedTuple):
+    """What the parts of a label exchange while they compute, forward and as much backward.
+
+    Attributes:
+        elements: of each part's own place in an all-reduce; of all rows of all parts in an
+            all-to-all, there and back.
+        op: the collective, of `costs.collectives`.
+    """
+
+    elements: int
+    op: str = ALL_REDUCE
 
 
 class Place(NamedTuple):
@@ -73,7 +87,9 @@ class Shape:
     """What decides an operation's costs; equal ones share tables.
 
     A label ``out|3`` means that the axis has three groups, each of which ``out`` cuts: such as
-    queries, keys and values side by side, of which each device gets the same heads.
+    queries, keys and values side by side, of which each device gets the same heads. An axis may
+    have several labels, of which one configuration cuts one: ``0/rows|8`` are rows of 8 examples,
+    cut as a whole (examples) or within each example.
 
     Attributes:
         extents: labels, and what the number of parts must divide.
@@ -81,7 +97,7 @@ class Shape:
         results: labels of each tensor made.
         flops: the flops of the forward pass.
         moves: it only moves axes: no time.
-        exchanges: labels whose parts exchange so many elements each while they compute.
+        exchanges: labels whose parts exchange something while they compute.
     """
 
     extents: tuple[tuple[str, int], ...]
@@ -89,7 +105,7 @@ class Shape:
     results: tuple[Axes, ...]
     flops: float
     moves: bool = False
-    exchanges: tuple[tuple[str, int], ...] = ()
+    exchanges: tuple[tuple[str, Exchanged], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +164,9 @@ def default_mesh(devices: int) -> Mesh:
 @lru_cache(maxsize=4096)
 def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     """All assignments of labels to the mesh's dimensions with equal parts; the first is whole."""
-    extents, grouped = dict(shape.extents), _grouped_labels(shape)
+    extents = dict(shape.extents)
+    axes = itertools.chain(*shape.reads, *shape.results)
+    grouped = frozenset(entry for entry in axes if entry is not None and "|" in entry)
     labels = [None, *extents]
     return tuple(
         c
@@ -163,16 +181,21 @@ def base_label(label: str) -> str:
     return label.partition("|")[0]
 
 
-def _grouped_labels(shape: Shape) -> frozenset[str]:
-    axes = itertools.chain(*shape.reads, *shape.results)
-    return frozenset(base_label(label) for label in axes if label is not None and "|" in label)
+def labels_of(entry: str | None) -> tuple[str, ...]:
+    """The labels that cut an axis, each with its groups; see `Shape`."""
+    return () if entry is None else tuple(entry.split("/"))
 
 
-def _cut_twice(configuration: Configuration, mesh: Mesh, labels: frozenset[str]) -> bool:
+def first_label(entry: str | None) -> str | None:
+    """The first of the labels that cut an axis, if it cuts the axis as a whole."""
+    first = None if entry is None else entry.partition("/")[0]
+    return None if first is None or "|" in first else first
+
+
+def _cut_twice(configuration: Configuration, mesh: Mesh, entries: frozenset[str]) -> bool:
     """Whether two mesh dimensions cut groups of one axis, which DTensor gets wrong (torch 2.13)."""
-    pairs = zip(configuration, mesh, strict=True)
-    cut = [label for label, n in pairs if label in labels and n > 1]
-    return len(cut) > len(set(cut))
+    cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
+    return any(sum(cut[base_label(x)] for x in labels_of(entry)) > 1 for entry in entries)
 
 
 def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
@@ -203,8 +226,10 @@ def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
     if label is None:
         return REPLICATED
     for axis, found in enumerate(axes):
-        if found is not None and base_label(found) == label:
-            return Place(axis, int(found.partition("|")[2] or 0))
+        for one in labels_of(found):
+            if base_label(one) == label:
+                groups = int(one.partition("|")[2] or 1)
+                return Place(axis, groups if groups > 1 else 0)
     return missing
 
 

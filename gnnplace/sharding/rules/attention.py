@@ -8,17 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from gnnplace.sharding.captured.calls import CallRef, LayerCall
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
 
-HEADS = "heads"
+HEADS, QUERIES = "heads", "queries"
+SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 DROPOUT = "its dropout draws other numbers on each part"
 
 
 def attention(case: Case) -> Rule:
-    """Scaled dot products: along batch and heads; 4 FLOP a pair and feature."""
+    """Scaled dot products: along batch, heads and queries; 4 FLOP a pair and feature.
+
+    A part of the queries has all keys and values: context parallelism with gathered keys, as
+    Llama 3 was trained (arXiv 2407.21783, 3.3.2).
+    """
     if case.call.argument(4, "dropout_p", 0.0):
         return whole(case, DROPOUT)
     query, value = case.shapes[0], case.results[0]
@@ -26,7 +32,8 @@ def attention(case: Case) -> Rule:
         HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
     )
     draft = RuleDraft(case)
-    for slot in range(3):
+    draft.read(0, (*lead, QUERIES, None))
+    for slot in range(1, 3):
         draft.read(slot, (*lead, None, None))
     mask = case.slot(3, "attn_mask")
     if mask is not None:
@@ -35,9 +42,33 @@ def attention(case: Case) -> Rule:
         pairs = zip(
             shape[:count], value[len(lead) - count :], lead[len(lead) - count :], strict=False
         )
-        draft.read(mask, (*(label if size == n else None for size, n, label in pairs), None, None))
+        known = tuple(label if size == n else None for size, n, label in pairs)
+        rows = QUERIES if len(shape) > 1 and shape[-2] == query[-2] else None
+        draft.read(mask, (*known, rows, None)[-len(shape) :])
     flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
-    return draft.rule("attention", (*lead, None, None), flops=flops)
+    causal = bool(case.call.argument(5, "is_causal", False))
+    run = _of_queries if causal else None
+    return draft.rule("attention", (*lead, QUERIES, None), flops=flops, run=run)
+
+
+def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """A part of the queries, which see the keys up to their own place.
+
+    On paper a part has the keys of the last one, which all wait for.
+    """
+    parts = share.parts(QUERIES)
+    if parts == 1:
+        made: torch.Tensor = call.function(*args, **kwargs)
+        return made
+    given = dict(zip(SDPA, args, strict=False)) | kwargs
+    query, count = given["query"], given["query"].shape[-2]
+    place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
+    end = (place + 1) * count
+    given |= {name: given[name][..., :end, :] for name in ("key", "value")}
+    rows = torch.arange(end - count, end, device=query.device).unsqueeze(1)
+    seen = rows >= torch.arange(given["key"].shape[-2], device=query.device)
+    made = call.function(**given | {"attn_mask": seen, "is_causal": False})
+    return made
 
 
 def multi_head_attention(case: Case) -> Rule:

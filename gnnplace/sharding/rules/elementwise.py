@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.sharding.rules.rule import (
+    Axes,
+    Case,
+    Rule,
+    RuleDraft,
+    Share,
+    numbered,
+    own_part,
+    whole,
+)
 
 ELEMENTWISE, REDUCTION = "elementwise", "reduction"
 PLAIN = {  # Python's operators, by the name of the operation
@@ -58,14 +67,11 @@ def dropout(case: Case) -> Rule:
 def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
         training, p = call.argument(2, "training", True), call.argument(1, "p", 0.5)
-        if not training or p == 0.0 or all(a is None or share.parts(a) == 1 for a in axes):
+        if not training or p == 0.0 or args[0].shape == case.results[0]:
             return call.function(*args, **kwargs)
         ones = torch.ones(case.results[0], dtype=args[0].dtype, device=args[0].device)
         mask = torch.nn.functional.dropout(ones, p)
-        for axis, label in enumerate(axes):
-            if label is not None:
-                mask = mask.chunk(share.parts(label), axis)[share.index(label)]
-        return args[0] * mask
+        return args[0] * own_part(mask, axes, share)
 
     return run
 

@@ -1,6 +1,9 @@
-"""The rule of `tracing.experts`: along tokens, over experts, or within each expert.
+"""The rule of `tracing.experts`: along tokens, over experts, both by dispatch, or within experts.
 
 * tokens: rows are independent, given what the router chose;
+* dispatch: each shard has its own tokens and its own experts; rows go to their experts and what
+  these made comes back, an all-to-all each (GShard, Lepikhin et al., 2020, arXiv 2006.16668;
+  without a capacity: every row arrives);
 * experts: each shard has its own on all tokens, and results add up;
 * width: each shard has a part of every expert's features, and results add up (Megatron's split).
 
@@ -15,11 +18,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gnnplace.costs.collectives import ALL_TO_ALL
 from gnnplace.sharding.captured.calls import LayerCall
+from gnnplace.sharding.captured.layout import Exchanged
 from gnnplace.sharding.rules.rule import Case, Rule, RuleDraft, Share
 from gnnplace.tracing.experts import balanced
 
-TOKENS, EXPERTS, WIDTH = "0", "experts", "width"
+TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 
 
 def of_experts(case: Case) -> Rule:
@@ -27,17 +32,21 @@ def of_experts(case: Case) -> Rule:
     index, up, down = case.shapes[1], case.shapes[3], case.shapes[4]
     draft = RuleDraft(case)
     for slot in range(3):
-        draft.read(slot, (TOKENS, None))
+        draft.read(slot, (f"{TOKENS}/{DISPATCH}", None))
     gated = up[1] == 2 * down[2]
-    draft.read(3, (EXPERTS, f"{WIDTH}|2" if gated else WIDTH, None))
-    draft.read(4, (EXPERTS, None, WIDTH))
+    draft.read(3, (f"{EXPERTS}/{DISPATCH}", f"{WIDTH}|2" if gated else WIDTH, None))
+    draft.read(4, (f"{EXPERTS}/{DISPATCH}", None, WIDTH))
     flops = 2.0 * math.prod(index) * (math.prod(up[1:]) + math.prod(down[1:]))
-    return draft.rule("experts", (TOKENS, None), flops=flops, run=_part)
+    rows = {DISPATCH: Exchanged(math.prod(index) * case.shapes[0][1], ALL_TO_ALL)}
+    made = (f"{TOKENS}/{DISPATCH}", None)
+    return draft.rule("experts", made, flops=flops, run=_part, exchanges=rows)
 
 
 def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
     """A device's experts, or its part of each; on paper every expert has as many rows."""
     x, index, weights, up, down, act, _ = args
+    if share.parts(DISPATCH) > 1:
+        return _dispatched(call, x, index, weights, up, down, act, share)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
         return balanced(x, index, weights, up, down, act, parts)
@@ -45,6 +54,35 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
         x, index, weights, up, down, act, share.index(EXPERTS) * len(up) if parts > 1 else 0
     )
     return made
+
+
+def _dispatched(
+    call: LayerCall, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, up: torch.Tensor,
+    down: torch.Tensor, act: str, share: Share,
+) -> torch.Tensor:  # fmt: skip
+    """Rows of a device's tokens through the experts of all; on paper as many come as go."""
+    parts, own = share.parts(DISPATCH), len(up)
+    chosen = index.flatten()
+    known = chosen < parts * own  # others are no experts
+    order = torch.argsort(torch.where(known, chosen, parts * own), stable=True)
+    if isinstance(x, FakeTensor):
+        rows, ones = x[order // index.shape[1]], torch.ones_like(weights).flatten().unsqueeze(1)
+        back = balanced(rows, index.flatten().unsqueeze(1), ones, up, down, act)
+    else:
+        order = order[: int(known.sum())]
+        rows, owner = x[order // index.shape[1]], chosen[order] // own
+        table = torch.zeros(parts, parts, dtype=torch.int64, device=x.device)
+        table[share.index(DISPATCH)] = torch.bincount(owner, minlength=parts)
+        table = share.total(table, DISPATCH)
+        counts = table[share.index(DISPATCH)].tolist()
+        received = table[:, share.index(DISPATCH)].tolist()
+        there = share.sent(rows, counts, received, DISPATCH)
+        ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, DISPATCH)
+        ones = weights.new_ones(ids.shape)
+        back = share.sent(call.function(there, ids, ones, up, down, act, 0), received, counts,
+                          DISPATCH)  # fmt: skip
+    weighed = back * weights.flatten()[order].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, order // index.shape[1], weighed.to(x.dtype))
 
 
 EXPERT_RULES = {"experts": of_experts}

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
+from gnnplace.sharding.captured.layout import Exchanged
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 LOSS, CLASSES = "loss", "classes"
@@ -41,8 +41,8 @@ def classification(case: Case) -> Rule:
     draft.read(1, chosen)
     kind = _reduction(case.call, 6)
     made: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
-    rule = draft.rule(LOSS, made, run=_counted if kind == MEAN else _added)
-    return replace(rule, exchanges={CLASSES: math.prod(target)} if cut else {})
+    sums = {CLASSES: Exchanged(math.prod(target))} if cut else {}
+    return draft.rule(LOSS, made, run=_counted if kind == MEAN else _added, exchanges=sums)
 
 
 def _added(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:

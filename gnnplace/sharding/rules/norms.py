@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
+from gnnplace.sharding.captured.layout import Exchanged
 from gnnplace.sharding.rules.rule import Case, Rule, RuleDraft, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
@@ -50,8 +50,8 @@ def batch_norm(case: Case) -> Rule:
             draft.extents[CHANNELS] = 1
     if not training:
         return draft.rule(NORM, axes)
-    rule = draft.rule(NORM, axes, run=_synchronised)
-    return replace(rule, exchanges={BATCH: 2 * case.shapes[0][1]})
+    sums = {BATCH: Exchanged(2 * case.shapes[0][1])}
+    return draft.rule(NORM, axes, run=_synchronised, exchanges=sums)
 
 
 def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:

@@ -20,13 +20,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.calls import INPUT, CallGraph, LayerCall, fill
+from gnnplace.sharding.captured.layout import first_label
 from gnnplace.sharding.rules.attention import ATTENTION_RULES
 from gnnplace.sharding.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
 from gnnplace.sharding.rules.experts import EXPERT_RULES
 from gnnplace.sharding.rules.losses import LOSS_RULES
 from gnnplace.sharding.rules.norms import NORM_RULES
 from gnnplace.sharding.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.sharding.rules.rule import WHOLE, Axes, Case, Rule, case_of, whole
+from gnnplace.sharding.rules.rule import WHOLE, Axes, Case, Rule, case_of, rows_in, whole
 from gnnplace.sharding.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
@@ -53,12 +54,14 @@ def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:
 def _follow(call: LayerCall, rule: Rule, axis: dict[int, int]) -> None:
     """Notes which axes of a call's results are the batch."""
     for value, axes in zip(call.reads, rule.reads, strict=True):
-        label = axes[axis[value]] if value in axis and axis[value] < len(axes) else None
-        if label is None or "|" in label:
+        entry = axes[axis[value]] if value in axis and axis[value] < len(axes) else None
+        label = first_label(entry)
+        if label is None:
             continue
         for result, made in zip(call.results, rule.results, strict=True):
-            if label in made:
-                axis[result] = made.index(label)
+            firsts = [first_label(one) for one in made]
+            if label in firsts:
+                axis[result] = firsts.index(label)
 
 
 def _tried(
@@ -191,7 +194,12 @@ ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
 
 def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """A rule for each call of a graph."""
-    rules = [rule_of(case_of(graph, call)) for call in graph.calls]
+    rules, rows = [], dict[int, int]()
+    for call in graph.calls:
+        rule = rule_of(case_of(graph, call, rows))
+        rules.append(rule)
+        found = zip(call.results, map(rows_in, rule.results), strict=True)
+        rows.update((value, examples) for value, examples in found if examples is not None)
     return with_groups(graph, with_batches(graph, rules))
 
 

@@ -7,7 +7,10 @@ label. What then follows is the same for every kind of call, as in einsum notati
 * a tensor that is read and lacks the label is there whole, and its gradient is a sum over devices;
 * a result that lacks the label is a sum over devices.
 
-A label ``out|3`` is one that cuts each of an axis's three groups (``layer_groups.py``).
+A label ``out|3`` is one that cuts each of an axis's three groups (``rules.shapes``). An axis may
+have several labels, any of which cuts it: ``0/rows|8`` are rows of 8 examples (tokens of each,
+mostly). ``0`` cuts them by examples, ``rows`` cuts the rows of every example. A rule need not know:
+what it says of axis 0 of such rows, a `RuleDraft` says of both.
 
 A rule only has labels for which this holds. A call that no rule knows stays whole: every device
 computes all of it.
@@ -16,8 +19,8 @@ computes all of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -25,10 +28,10 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.calls import CallGraph, CallRef, LayerCall
 from gnnplace.sharding.captured.calls import fill as fill
-from gnnplace.sharding.captured.layout import base_label
+from gnnplace.sharding.captured.layout import Exchanged, base_label, first_label, labels_of
 
 Axes = tuple[str | None, ...]
-WHOLE = "whole"
+WHOLE, ROWS = "whole", "rows"
 
 
 class Share(Protocol):
@@ -50,6 +53,19 @@ class Share(Protocol):
         """The largest of all parts of the label, on each device; without a gradient."""
         ...
 
+    def sent(
+        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+    ) -> torch.Tensor:
+        """Rows that all parts of the label send here; differentiable.
+
+        Args:
+            rows: what this device sends, those for the first part first.
+            counts: how many rows go to each part.
+            received: how many come from each.
+            label: the label.
+        """
+        ...
+
 
 Runner = Callable[[LayerCall, tuple[Any, ...], dict[str, Any], Share], Any]
 
@@ -66,7 +82,7 @@ class Rule:
         flops: FLOP of the whole call, forward; 0 where only bytes matter.
         run: Computes a part; None: the function itself does, on the parts of its tensors.
         reason: Why it stays whole, if it does.
-        exchanges: Elements for each part that all parts of a label exchange while they compute.
+        exchanges: What all parts of a label exchange while they compute, see `Exchanged`.
     """
 
     kind: str
@@ -76,16 +92,80 @@ class Rule:
     flops: float = 0.0
     run: Runner | None = None
     reason: str = ""
-    exchanges: Mapping[str, int] = field(default_factory=dict)
+    exchanges: Mapping[str, Exchanged] = field(default_factory=dict)
+
+    def of_fewer(self, label: str, parts: int) -> Rule:
+        """The rule on one of several parts of the examples, which a label cuts."""
+        if ROWS not in self.extents or parts == 1:
+            return self
+
+        def fewer(axes: Axes) -> Axes:
+            examples = rows_in(axes)
+            if examples is None or first_label(axes[0]) != label:
+                return axes
+            groups = f"|{examples // parts}"
+            return (axes[0].replace(f"|{examples}", groups), *axes[1:])  # type: ignore[union-attr]
+
+        reads, results = tuple(map(fewer, self.reads)), tuple(map(fewer, self.results))
+        return replace(self, reads=reads, results=results)
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """A share of which rows are cut by examples and within examples, to a rule that knows of one.
+
+    Attributes:
+        share: the share of the device.
+        label: the label of the rows.
+    """
+
+    share: Share
+    label: str
+
+    def parts(self, label: str) -> int:
+        """Parts of rows, cut either way."""
+        return self.share.parts(label) * (self.share.parts(ROWS) if label == self.label else 1)
+
+    def index(self, label: str) -> int:
+        """Which of them, by a number that no other part has; they are no neighbours."""
+        within = label == self.label
+        number = self.share.index(label)
+        return number * self.share.parts(ROWS) + self.share.index(ROWS) if within else number
+
+    def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """The sum over all of them."""
+        for one in (label, ROWS) if label == self.label else (label,):
+            tensor = self.share.total(tensor, one) if self.share.parts(one) > 1 else tensor
+        return tensor
+
+    def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """The largest of all of them."""
+        for one in (label, ROWS) if label == self.label else (label,):
+            tensor = self.share.largest(tensor, one) if self.share.parts(one) > 1 else tensor
+        return tensor
+
+    def sent(
+        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+    ) -> torch.Tensor:
+        """Rows that all parts of another label send here."""
+        return self.share.sent(rows, counts, received, label)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A call with the shapes of its tensors."""
+    """A call with the shapes of its tensors.
+
+    Attributes:
+        call: the call.
+        shapes: of the tensors that it reads.
+        results: of those that it makes.
+        rows: of tensors read whose first axis is rows of examples, the number of examples.
+    """
 
     call: LayerCall
     shapes: tuple[tuple[int, ...], ...]
     results: tuple[tuple[int, ...], ...]
+    rows: Mapping[int, int] = field(default_factory=dict)
 
     def slot(self, position: int, name: str) -> int | None:
         """Which of the tensors read this argument is; None if it is none."""
@@ -119,15 +199,28 @@ class RuleDraft:
         self._bound(axes, self.case.shapes[slot])
 
     def _bound(self, axes: Axes, shape: tuple[int, ...]) -> None:
-        for label, size in zip(axes, shape, strict=True):
-            if label is not None:
+        for entry, size in zip(axes, shape, strict=True):
+            for label in labels_of(entry):
                 base, groups = base_label(label), int(label.partition("|")[2] or 1)
                 self.extents[base] = math.gcd(self.extents.get(base, 0), size // groups)
 
     def rule(
-        self, kind: str, *results: Axes, flops: float = 0.0, run: Runner | None = None
+        self,
+        kind: str,
+        *results: Axes,
+        flops: float = 0.0,
+        run: Runner | None = None,
+        exchanges: Mapping[str, Exchanged] | None = None,
     ) -> Rule:
         """The finished rule."""
+        sent = dict(exchanges or {})
+        label, examples = self._rows()
+        if label is not None:
+            for slot in self.labels:
+                self.read(slot, _with_rows(self.labels[slot], label, examples))
+            results = tuple(_with_rows(axes, label, examples) for axes in results)
+            run = None if run is None else _on_rows(run, label)
+            sent |= {ROWS: sent[label]} if label in sent else {}
         for axes, shape in zip(results, self.case.results, strict=True):
             self._bound(axes, shape)
         reads = tuple(
@@ -141,11 +234,50 @@ class RuleDraft:
             tuple(_only(axes, extents) for axes in results),
             flops,
             run,
+            exchanges={label: found for label, found in sent.items() if label in extents},
         )
+
+    def _rows(self) -> tuple[str | None, int]:
+        """The label of what is rows of examples, and the number of examples."""
+        for slot, examples in self.case.rows.items():
+            entry = self.labels.get(slot, (None,))[0]
+            if entry is not None and "|" not in entry:
+                return labels_of(entry)[0], examples
+        return None, 1
+
+
+def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
+    """Labels of axes with that of rows beside the one that cuts the examples.
+
+    Others beside it cut the rows of every example, too.
+    """
+
+    def beside(entry: str | None) -> str | None:
+        first, *rest = labels_of(entry) or (None,)
+        if first != label:
+            return entry
+        return "/".join([label, *(f"{one}|{examples}" for one in (ROWS, *rest))])
+
+    return tuple(map(beside, axes))
+
+
+def _on_rows(run: Runner, label: str) -> Runner:
+    def on_rows(call: LayerCall, args: Any, kwargs: Any, share: Share) -> Any:
+        return run(call, args, kwargs, RowShare(share, label))
+
+    return on_rows
+
+
+def rows_in(axes: Axes) -> int | None:
+    """Of how many examples the first axis is rows; None: it is none."""
+    own = (x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|"))
+    return next((int(x.partition("|")[2]) for x in own), None)
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:
-    return tuple(x if x is not None and base_label(x) in extents else None for x in axes)
+    return tuple(
+        "/".join(x for x in labels_of(entry) if base_label(x) in extents) or None for entry in axes
+    )
 
 
 def whole(case: Case, reason: str = "") -> Rule:
@@ -159,12 +291,19 @@ def whole(case: Case, reason: str = "") -> Rule:
     )
 
 
-def case_of(graph: CallGraph, call: LayerCall) -> Case:
-    """A call of a graph with its shapes."""
+def case_of(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Case:
+    """A call of a graph with its shapes.
+
+    Args:
+        graph: the graph that has the call.
+        call: the call.
+        rows: of values whose first axis is rows of examples, the number of examples.
+    """
     return Case(
         call,
         tuple(graph.values[i].shape for i in call.reads),
         tuple(graph.values[i].shape for i in call.results),
+        {slot: rows[value] for slot, value in enumerate(call.reads) if value in rows},
     )
 
 
@@ -178,5 +317,18 @@ def local_shape(axes: Axes, shape: tuple[int, ...], share: Share) -> tuple[int, 
     """Shape of a device's part of a tensor."""
     pairs = zip(axes, shape, strict=True)
     return tuple(
-        size if label is None else size // share.parts(base_label(label)) for label, size in pairs
+        size // math.prod(share.parts(base_label(x)) for x in labels_of(entry))
+        for entry, size in pairs
     )
+
+
+def own_part(tensor: torch.Tensor, axes: Axes, share: Share) -> torch.Tensor:
+    """A device's part of a whole tensor."""
+    for axis, entry in enumerate(axes):
+        for label in labels_of(entry):
+            base, groups = base_label(label), int(label.partition("|")[2] or 1)
+            parts, index = share.parts(base), share.index(base)
+            if parts > 1:
+                grouped = tensor.unflatten(axis, (groups, -1)).chunk(parts, axis + 1)
+                tensor = grouped[index].flatten(axis, axis + 1)
+    return tensor

@@ -19,6 +19,7 @@ import torch
 from gnnplace.sharding.captured.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall
 from gnnplace.sharding.captured.layout import base_label
 from gnnplace.sharding.rules.rule import (
+    ROWS,
     Axes,
     Case,
     Rule,
@@ -78,7 +79,22 @@ def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axe
             inner[first[0]], outer[within] = f"{within}|{pieces}", str(within)
         else:
             inner[first[0]] = outer[first[1]] = str(first[1])
+            if max(i, j) == 2:
+                _label_rows(before[:i], after[:j], inner, outer)
     return tuple(inner), tuple(outer)
+
+
+def _label_rows(
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    inner: list[str | None],
+    outer: list[str | None],
+) -> None:
+    """Rows of examples, where the first two axes become one or one becomes two."""
+    many, one, sizes = (inner, outer, before) if len(before) > len(after) else (outer, inner, after)
+    if len(before) + len(after) == 3 and sizes[1] > 1:
+        several = f"{one[0]}/" if sizes[0] > 1 else ""
+        many[1], one[0] = ROWS, f"{several}{ROWS}|{sizes[0]}"
 
 
 def _skip_ones(shape: tuple[int, ...], axis: int) -> int:
@@ -318,7 +334,10 @@ def _folded_axis(rule: Rule) -> tuple[int, int] | None:
     if rule.kind != SHAPE:
         return None
     labels = enumerate(rule.reads[0])
-    return next(((k, int(x.split("|")[1])) for k, x in labels if x is not None and "|" in x), None)
+    folded = (
+        (k, x.split("|")[1]) for k, x in labels if x is not None and "|" in x and "/" not in x
+    )
+    return next(((k, int(pieces)) for k, pieces in folded), None)
 
 
 def _cut_axis(graph: CallGraph, call: LayerCall) -> tuple[int, int] | None:
@@ -346,7 +365,7 @@ def _chain(
         index = producer[value]
         rule = rules[index]
         label = rule.results[0][axis] if len(rule.results) == 1 else None
-        if label is None or "|" in label:
+        if label is None or "|" in label or label == ROWS:
             return None
         chain.append((index, label))
         if rule.kind in PRODUCTS:

@@ -59,6 +59,11 @@ def redistributed(
     with torch.no_grad():
         if is_plain(before, after):
             return changed(local, mesh, before, after)
+        found = grouped(before, after)
+        if found is not None:
+            axis, groups, *layouts = found
+            front = local.unflatten(axis, (groups, local.shape[axis] // groups))
+            return changed(front, mesh, *layouts).flatten(axis, axis + 1)
         whole = DTensor.from_local(local, mesh, placements(before), run_check=False)
         return whole.redistribute(mesh, placements(after)).to_local()
 
@@ -119,6 +124,28 @@ def is_plain(before: Layout, after: Layout) -> bool:
         if places[0].cuts and places[1].cuts and places[0] != places[1]:
             return False
     return all(len(dims) == 1 for dims in owners.values())
+
+
+def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | None:
+    """Layouts of a tensor whose groups of an axis are an axis of their own, where these are plain.
+
+    Returns:
+        The axis, its groups, and the layouts before and after; None: several axes or not plain.
+    """
+    axes = {(place.axis, place.groups) for place in (*before, *after) if place.groups}
+    if len(axes) != 1:
+        return None
+    (axis, groups), = axes  # fmt: skip
+
+    def apart(place: Place) -> Place | None:
+        if place.axis == axis and not place.groups:
+            return None  # it cuts the groups themselves
+        return Place(place.axis + (place.axis >= axis)) if place.cuts else place
+
+    layouts = [tuple(apart(place) for place in layout) for layout in (before, after)]
+    known = [tuple(p for p in layout if p is not None) for layout in layouts]
+    fits = all(len(a) == len(b) for a, b in zip(known, layouts, strict=True))
+    return (axis, groups, known[0], known[1]) if fits and is_plain(*known) else None
 
 
 def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:

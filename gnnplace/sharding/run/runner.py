@@ -71,6 +71,37 @@ class DeviceShare:
                 dist.all_reduce(found, dist.ReduceOp.MAX, group=self.mesh.get_group(dim))
         return found
 
+    def sent(
+        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+    ) -> torch.Tensor:
+        """Rows that all parts of the label send here; differentiable.
+
+        Raises:
+            ValueError: several dimensions of the mesh split the label.
+        """
+        (dim,) = (k for k, chosen in enumerate(self.configuration) if chosen == label)
+        found: torch.Tensor = _Rows.apply(rows, self.mesh.get_group(dim), counts, received)
+        return found
+
+
+class _Rows(torch.autograd.Function):
+    """An all-to-all of rows; gradients go the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, group: Any, counts: Sequence[int], received: Sequence[int]
+    ) -> torch.Tensor:
+        """The rows that come. [sum of received, ...]"""
+        ctx.back = group, received, counts
+        made = rows.new_empty(sum(received), *rows.shape[1:])
+        dist.all_to_all_single(made, rows.contiguous(), [*received], [*counts], group=group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor) -> Any:
+        """The gradients of the rows that went."""
+        return _Rows.apply(given[0], *ctx.back), None, None, None
+
 
 @dataclass(frozen=True, eq=False)
 class PlacedCall:

@@ -13,6 +13,7 @@ from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import InputError
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plans import plan_model
+from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
 from gnnplace.plans.segments.chains import EVEN, chain_of, shortened
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
@@ -45,7 +46,7 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
     total = sum(p.numel() for p in load(GPT2, fake=True).model.parameters())
     twice = sum(tied.elements * (len(tied.segments) - 1) for tied in chain.tied)
     assert costs.parameters.sum() == pytest.approx(total + twice)
-    halves = chain.costs(["a100"], 2, 8)
+    halves = chain.costs(["a100"], 2, 8, SplitChoice(WEIGHTS))
     assert total / 2 <= halves.parameters.sum() < total
 
 

@@ -15,7 +15,7 @@ from gnnplace.sharding.captured.costs import (
     parameter_gradient,
     passed,
 )
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
+from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Exchanged, Place
 from tests.sharding.captured_graphs import perceptron
 
 UNIT = MeshMachine(flops=1.0, bandwidth=1.0)
@@ -95,7 +95,9 @@ def test_a_machine_without_speed_is_refused():
 
 def test_what_parts_exchange_while_they_compute():
     graph = perceptron()
-    norm = replace(graph.ops[1], shape=replace(graph.ops[1].shape, exchanges=(("0", 16),)))
+    norm = replace(
+        graph.ops[1], shape=replace(graph.ops[1].shape, exchanges=(("0", Exchanged(16)),))
+    )
     machine = MeshMachine(flops=1.0, bandwidth=1.0, latency=0.5)
     assert exchange(graph, norm, ("1",), (2,), machine) == 0.0
     # There and back, 2 * 1/2 of two parts of 16 elements.

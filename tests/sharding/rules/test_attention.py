@@ -12,20 +12,26 @@ def real(*shape):
     return torch.randn(*shape, dtype=torch.float64).requires_grad_()
 
 
-def test_attention_along_batch_and_heads():
+def test_attention_along_batch_heads_and_queries():
     q, k, v = real(2, 4, 6, 8), real(2, 4, 10, 8), real(2, 4, 10, 8)
     attend = functional.scaled_dot_product_attention
-    assert check(attend, q, k, v) == {"0", "heads"}
+    every = {"0", "heads", "queries"}
+    assert check(attend, q, k, v) == every
     mask = torch.rand(2, 1, 6, 10) > 0.3
-    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask) == {"0", "heads"}
-    assert check(lambda q, k, v: attend(q, k, v, is_causal=True), q, q, q) == {"0", "heads"}
+    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask) == every
+    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[0, 0]) == every
+    few = check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[:, :, :1])
+    assert few == every
+    for keys in (6, 4, 10):  # as many as queries, fewer and more: query i sees keys up to i
+        k, v = real(2, 4, keys, 8), real(2, 4, keys, 8)
+        assert check(lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v) == every
     grouped = check(
         lambda q, k, v: attend(q, k, v, enable_gqa=True),
         real(2, 4, 6, 8),
         real(2, 2, 6, 8),
         real(2, 2, 6, 8),
     )
-    assert grouped == {"0", "heads"}
+    assert grouped == every
 
 
 def test_attention_with_dropout_stays_whole():

@@ -8,17 +8,28 @@ from gnnplace.sharding.rules.registry import rules_of
 from tests.sharding.split_oracle import check, traced
 
 
+@pytest.mark.parametrize("examples", [None, 2])
 @pytest.mark.parametrize("rows", [6, 12])
-def test_tokens_experts_and_the_width_of_each_can_be_cut(rows):
+def test_tokens_experts_both_and_the_width_of_each_can_be_cut(rows, examples):
     torch.manual_seed(1)
     shapes = (8, 4), (8, 2), (4, rows, 4), (4, 4, 6)
     x, weights, up, down = (torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes)
     index = torch.randint(0, 4, (8, 2))
     found = check(
         lambda x, index, weights, up, down: gnnplace.experts(x, index, weights, up, down, "gelu"),
-        x, index, weights, up, down,
+        x, index, weights, up, down, examples=examples,
     )  # fmt: skip
-    assert found == {"0", "experts", "width"}
+    assert found == {"0", "experts", "dispatch", "width"} | ({"rows"} if examples else set())
+
+
+@pytest.mark.parametrize("expert", [0, 3])
+def test_all_rows_may_go_to_one_expert_and_some_to_none(expert):
+    torch.manual_seed(1)
+    shapes = (8, 4), (8, 2), (4, 6, 4), (4, 4, 6)
+    x, weights, up, down = (torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes)
+    index = torch.full((8, 2), expert)
+    index[::3, 1] = 4  # no expert
+    check(gnnplace.experts, x, index, weights, up, down, examples=4)
 
 
 def test_flops_are_those_of_the_rows_that_are_chosen():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gnnplace.sharding.answers import load_layers
+from gnnplace.sharding.captured.layout import labels_of
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.loading import load
@@ -30,8 +31,10 @@ def test_labels_lie_on_axes_of_the_tensors_size():
         tensors = zip((*call.reads, *call.results), (*rule.reads, *rule.results), strict=True)
         for value, axes in tensors:
             assert len(axes) == len(graph.values[value].shape)
-            for label, size in zip(axes, graph.values[value].shape, strict=True):
-                assert label is None or size % rule.extents[label] == 0
+            for entry, size in zip(axes, graph.values[value].shape, strict=True):
+                for label in labels_of(entry):
+                    base, _, groups = label.partition("|")
+                    assert size // int(groups or 1) % rule.extents[base] == 0
 
 
 def test_what_no_rule_knows_stays_whole_and_says_so():

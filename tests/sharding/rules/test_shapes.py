@@ -9,8 +9,11 @@ from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import REPLICATED, Place, mesh_configurations, read_layout
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.rules.registry import rules_of
-from tests.sharding.split_oracle import check, traced
+from gnnplace.sharding.rules.registry import rule_of, rules_of
+from gnnplace.sharding.rules.rule import case_of
+from tests.sharding.split_oracle import PartShare, check, traced
+
+TARGET = torch.tensor([1, 4, -100, 2, 0, 3, 4, -100] * 2)
 
 
 def real(*shape):
@@ -20,10 +23,10 @@ def real(*shape):
 @pytest.mark.parametrize(
     ("shape", "function", "labels"),
     [
-        ((4, 6, 8), lambda x: x.view(24, 8), {"0", "1"}),
+        ((4, 6, 8), lambda x: x.view(24, 8), {"0", "rows", "1"}),
         ((4, 6, 8), lambda x: x.view(4, 6, 2, 4), {"0", "1", "2"}),
         ((4, 6, 8), lambda x: x.reshape(-1), {"0"}),
-        ((24, 8), lambda x: x.view(4, 6, 8), {"0", "2"}),
+        ((24, 8), lambda x: x.view(4, 6, 8), {"0", "rows", "2"}),
         ((4, 6), lambda x: x.view(6, 4), {"0"}),
         ((4, 1, 6), lambda x: x.squeeze(1), {"0", "1"}),
         ((4, 6), lambda x: x.unsqueeze(0), {"1", "2"}),
@@ -52,6 +55,42 @@ def test_axes_are_followed(shape, function, labels):
     del graph
     assert len(found) == len(labels), (found, rules[0])
     assert len(reads) <= len(labels)
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors", "labels"),
+    [
+        (functional.linear, (real(16, 8), real(6, 8)), {"in", "out"}),
+        (torch.relu, (real(16, 8),), {"1"}),
+        (lambda x: x.mean(), (real(16, 8),), {"1"}),
+        (lambda x: x.sum(0), (real(16, 8),), {"1"}),
+        (functional.cross_entropy, (real(16, 6), TARGET), {"classes"}),
+        (functional.mse_loss, (real(16), real(16)), set()),
+        (lambda x: functional.batch_norm(x, None, None, training=True), (real(16, 4),),
+         {"channels"}),
+        (lambda x: x.view(4, 4, 8), (real(16, 8),), {"2"}),
+        (lambda x: x.unsqueeze(1), (real(16, 8),), {"2"}),
+        (lambda x: x.expand(16, 8), (real(16, 1),), {"1"}),
+        (lambda x: torch.topk(x, 2), (real(16, 8),), set()),
+    ],
+)  # fmt: skip
+def test_rows_are_cut_by_examples_and_within_each(function, tensors, labels):
+    """What stands behind a view that makes rows of examples, as in losses and mixtures."""
+    check(function, *tensors, examples=4, expected={"0", "rows", *labels})
+
+
+def test_dropout_of_rows_is_dropout_of_the_whole():
+    x = torch.randn(16, 8)
+    graph, _ = traced(lambda x: functional.dropout(x, 0.5), x)
+    rule = rule_of(case_of(graph, graph.calls[0], {graph.calls[0].reads[0]: 4}))
+    for place in range(2):
+        part = x.view(4, 4, 8)[:, 2 * place : 2 * place + 2].reshape(8, 8)
+        torch.manual_seed(0)
+        whole = functional.dropout(torch.ones(16, 8), 0.5).view(4, 4, 8)
+        torch.manual_seed(0)
+        (call,) = graph.calls
+        made = rule.run(call, (part, 0.5, True), {}, PartShare("rows", place, None))
+        assert torch.equal(made, part * whole[:, 2 * place : 2 * place + 2].reshape(8, 8))
 
 
 def test_pieces_side_by_side_are_split_each():
