@@ -1,8 +1,17 @@
 """Models of all kinds under plans of all kinds beside one device: the table of plans-run.md."""
 
+import random
+from dataclasses import replace
+
 import pytest
 
+import gnnplace
 from benchmarks.plans_run import MODELS, PLANS, SHARDS, run
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.plans import answers
+from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.segments.chains import chain_of
+from gnnplace.sharding.captured.layout import mesh_configurations
 
 
 @pytest.mark.campaign
@@ -24,3 +33,28 @@ def test_experts_get_their_tokens_from_all_shards():
     """Two processes, real all-to-alls; five seconds, most of them starts of processes."""
     row, passed = run("mixtral", "cp=2,ep=2", train=2)
     assert passed, row
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", ["shards=2,microbatch_size=2", "pp=2,shards=2,microbatch_size=1"])
+@pytest.mark.parametrize("model", ["gpt2", "t5", "llama", "mixtral", "deepseek", "moe"])
+def test_any_split_of_every_call_trains_as_one_device(model, words, monkeypatch):
+    """A random label for every call: all moves between layouts, of which a search has few."""
+    spec, batch = MODELS[model]
+    devices, rng = resolve_cluster("cpu:4"), random.Random(words)
+    chain = chain_of(spec, devices, batch=batch)
+    source, labels = chain.source, []
+    for i, call in enumerate(source.layers.calls.calls):
+        options = mesh_configurations(source._whole_examples(i).shape, (2,))
+        labels.append((call.name, rng.choice(options)[0]))
+
+    def draft(*given):
+        made = draft_of_words(*given)
+        chosen = [replace(s, choice=replace(s.choice, labels=tuple(labels))) for s in made.stages]
+        return replace(made, stages=tuple(chosen))
+
+    monkeypatch.setattr(answers, "draft_of_words", draft)
+    plan = answers.given_plan(chain, devices, words)
+    found = gnnplace.run_plan(plan, spec, train=0, steps=1)
+    assert found is not None
+    assert found.passed, found.verification.summary()
