@@ -51,7 +51,8 @@ NUMBERS = {
 SIZES = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
 OTHERS = (
     "ffn-hidden-size", "num-query-groups", "group-query-attention", "vocab-size", "swiglu",
-    "untie-embeddings-and-output-weights", "sequence-parallel", "use-distributed-optimizer",
+    "kv-channels", "untie-embeddings-and-output-weights", "sequence-parallel",
+    "use-distributed-optimizer",
     "use-megatron-fsdp", "data-parallel-sharding-strategy", "recompute-granularity",
     "recompute-method", "recompute-num-layers", "recompute-modules", "recompute-activations",
     "bf16", "fp16", "grad-reduce-in-bf16", "accumulate-allreduce-grads-in-fp32", "optimizer",
@@ -70,7 +71,7 @@ UNRELATED = re.compile(
     "tokenizer|vocab-file|merge|dist|ckpt|async|use-persistent|exit|seed|num-workers|master|node|"
     "rdzv|timing|manual|profile|attention|hidden-dropout|transformer-impl|use-mcore|use-flash|"
     "deterministic|no-grad|no-mmap|no-create|no-check|no-load|no-save|norm|qk-layernorm|rotary|position|"
-    "max-position|mock|moe|kv-channels|disable-bias|apply-layernorm|cross-entropy|auto-detect|"
+    "max-position|mock|moe|disable-bias|apply-layernorm|cross-entropy|auto-detect|"
     "override|rerun|decoupled|empty-unused|tiktoken|no-masked|no-bias|no-rope|squared|mscale|"
     "check-for|calculate-per-token|use-rotary|q-lora|kv-lora|qk-|v-head|mtp-loss|enable|trust|"
     "rampup|start-weight|end-weight|loss-scale|initial|hysteresis|swin|bert|logging|local|"
@@ -146,7 +147,15 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 
 
 def model_flags(sizes: DecoderSizes) -> list[str]:
-    """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's."""
+    """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's.
+
+    Raises:
+        InfeasibleError: layers with experts or latent attention.
+    """
+    if sizes.experts or sizes.latent:
+        what = "experts" if sizes.experts else "latent attention"
+        raise InfeasibleError(f"megatron-lm: layers with {what} are not written; --launcher "
+                              "deepspeed leaves the model to its script")  # fmt: skip
     flags = [
         "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
         f"--ffn-hidden-size {sizes.feed_forward}", f"--num-attention-heads {sizes.heads}",
@@ -154,6 +163,8 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
     ]  # fmt: skip
     if sizes.kv_heads != sizes.heads:
         flags += ["--group-query-attention", f"--num-query-groups {sizes.kv_heads}"]
+    if sizes.own_head_size:
+        flags.append(f"--kv-channels {sizes.own_head_size}")
     if sizes.gated:
         flags += ["--swiglu", "--normalization RMSNorm", "--position-embedding-type rope",
                   "--disable-bias-linear", "--attention-dropout 0.0",
@@ -381,12 +392,14 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         if is_on(flags, "group-query-attention")
         else heads
     )
+    width_of_head = number_of(flags, "kv-channels", source, hidden // max(heads, 1))
     vocabulary = number_of(
         flags, "padded-vocab-size", source, number_of(flags, "vocab-size", source, 50257)
     )
     return DecoderSizes(
         layers, hidden, heads, groups, number_of(flags, "ffn-hidden-size", source, width), length,
         vocabulary, gated=gated, tied=not is_on(flags, "untie-embeddings-and-output-weights"),
+        own_head_size=None if width_of_head * heads == hidden else width_of_head,
     )  # fmt: skip
 
 

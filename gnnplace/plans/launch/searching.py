@@ -212,7 +212,10 @@ def search_launcher(
         if own is not None:
             (_, best, answer), (_, plan, took) = found[0], own
             return LaunchAnswer(plan, took, setting, best, answer, len(found))
-    told = f"none of the {len(found)} plans that fit can be said" if found else "nothing fits"
+    if not found:
+        raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
+    target.write(found[0][1], [], setting.network.each)  # says why, where nothing can be said
+    told = f"none of the {len(found)} plans that fit can be said"
     raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
 
 

@@ -232,3 +232,11 @@ def test_what_it_cannot_say_is_named_with_the_nearest():
 def test_without_sizes_there_is_no_file():
     with pytest.raises(InfeasibleError, match="sizes of a decoder"):
         write_megatron(LaunchPlan(dp=1, microbatch_size=1, batch=1), [])
+
+
+def test_heads_of_a_width_of_their_own_come_back():
+    sizes = DecoderSizes(4, 1024, 16, 8, 3072, 512, 1000, own_head_size=128)
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, sizes=sizes, precision="bf16-master")
+    text = write_megatron(plan, [], 8)
+    assert "--kv-channels 128" in text
+    assert read_megatron(text, "file").sizes == sizes

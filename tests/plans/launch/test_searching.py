@@ -112,3 +112,10 @@ def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
         search_launcher("resnet50", "nanotron", "dgx-h100-2x8", batch=8)
     with pytest.raises(InputError, match="does not say microbatch_size and batch"):
         price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")
+
+
+@pytest.mark.parametrize(("name", "told"), [("megatron-lm", "experts"), ("nanotron", "Llama's")])
+def test_layers_that_a_launcher_is_not_told_are_refused(name, told):
+    """A file of dense layers would start, and train another model."""
+    with pytest.raises(InfeasibleError, match=told):
+        search_launcher("hf:mixtral?num_hidden_layers=2", name, "nvswitch-h100-8", batch=8)
