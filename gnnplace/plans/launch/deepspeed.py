@@ -87,11 +87,14 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         held |= {"layers": list(plan.layers)} if plan.layers is not None else {}
     if plan.recompute != NONE:
         held["recompute"] = plan.recompute
+    batch: dict[str, Any] = {"train_batch_size": plan.batch}
+    if plan.tp > 1:  # DeepSpeed holds it against all processes, those of a split too
+        batch, held["dp"] = {}, plan.dp
     half = (plan.precision or "32-true").partition("-")[0]
     name = {"sgd": "SGD", "adam": "Adam"}.get(plan.optimizer or "", "AdamW")
     data: dict[str, Any] = {
         HELD: held,
-        "train_batch_size": plan.batch,
+        **batch,
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.microbatches,
         "zero_optimization": {"stage": plan.zero},
@@ -158,6 +161,8 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     held = keys.get(HELD)
     if isinstance(held, dict):
         plan = with_fields(plan, {k: v for k, v in held.items() if k in KEPT}, source)
+    if plan.batch is None and plan.dp and size and steps:
+        plan = replace(plan, batch=plan.dp * size * steps)
     return check_plan_words(plan, source)
 
 

@@ -111,7 +111,9 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     text = ["#!/bin/bash", *(f"# {line}" for line in header(plan, lines)),
             "# Start it in the root of Megatron-LM; on servers, with NODE_RANK and MASTER_ADDR.",
             "# RUN has made-up data; put yours there, or behind the name of this script.",
-            "export CUDA_DEVICE_MAX_CONNECTIONS=1"]  # fmt: skip
+    ]  # fmt: skip
+    if plan.zero < 2:  # which Megatron's FSDP refuses, and splits on GPUs before Blackwell need
+        text.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
     for name, flags in groups:
         text += [f"{name}=(", *(f"    {flag}" for flag in flags), ")"]
     text += [
@@ -193,6 +195,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     elif plan.zero:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[plan.zero]
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
+                  "--ckpt-format fsdp_dtensor",
                   f"--data-parallel-sharding-strategy {strategy}"]  # fmt: skip
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:

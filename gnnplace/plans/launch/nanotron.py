@@ -116,6 +116,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "accumulate_grad_in_fp32": plan.gradients == "fp32", "clip_grad": 1.0,
             "weight_decay": 0.01, "zero_stage": plan.zero,
             "learning_rate_scheduler": {"learning_rate": 1e-4, "lr_warmup_steps": 2,
+                                        "lr_warmup_style": "linear",
                                         "lr_decay_style": "cosine", "min_decay_lr": 1e-5},
             "optimizer_factory": _factory(plan),
         },

@@ -68,3 +68,15 @@ def test_what_is_wrong_is_one_line(text, told):
     with pytest.raises(FormatError, match=told) as caught:
         read_deepspeed(text, "file")
     assert "\n" not in str(caught.value)
+
+
+def test_batches_are_what_deepspeed_holds_them_to_with_splits_and_without():
+    """`_batch_assertion` (`runtime/config.py`): micro-batch x accumulation x processes."""
+    whole = LaunchPlan(dp=2, microbatch_size=2, batch=32)
+    data = json.loads(write_deepspeed(whole, []))
+    steps = data["gradient_accumulation_steps"]
+    assert data["train_batch_size"] == data["train_micro_batch_size_per_gpu"] * steps * 2
+    split = LaunchPlan(dp=2, tp=4, sp=False, microbatch_size=2, batch=32)
+    text = write_deepspeed(split, [])
+    assert "train_batch_size" not in json.loads(text)  # which would be held against 8 processes
+    assert (read_deepspeed(text, "file").batch, read_deepspeed(text, "file").dp) == (32, 2)

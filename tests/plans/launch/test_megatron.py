@@ -240,3 +240,15 @@ def test_heads_of_a_width_of_their_own_come_back():
     text = write_megatron(plan, [], 8)
     assert "--kv-channels 128" in text
     assert read_megatron(text, "file").sizes == sizes
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_fsdp_has_what_megatron_asks_of_it_and_splits_what_they_need(zero):
+    """`validate_args` of its `training/arguments.py`, commit d98e8a64."""
+    sizes = DecoderSizes(4, 64, 4, 4, 128, 64, 512)
+    plan = LaunchPlan(dp=2, tp=2, microbatch_size=1, batch=2, zero=zero, sizes=sizes)
+    text = write_megatron(plan, [], 8)
+    fsdp = "--use-megatron-fsdp" in text
+    assert fsdp is (zero > 1)
+    assert ("--ckpt-format fsdp_dtensor" in text) is fsdp
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in text) is not fsdp

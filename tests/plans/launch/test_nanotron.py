@@ -7,7 +7,8 @@ import yaml
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.launch.nanotron import cut_by_cost, read_nanotron
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.nanotron import cut_by_cost, read_nanotron, write_nanotron
 
 # `examples/config_tiny_llama.yaml` of nanotron 2411b022, without what says nothing of a plan.
 TINY = """
@@ -87,3 +88,12 @@ def test_what_is_wrong_is_one_line(path, value, told):
     with pytest.raises(FormatError, match=told) as caught:
         read_nanotron(yaml.safe_dump(data), "file")
     assert "\n" not in str(caught.value)
+
+
+def test_words_of_the_scheduler_are_those_that_nanotron_takes():
+    """`LRSchedulerArgs.__post_init__` of its `config/config.py` raises at any others, or none."""
+    sizes = DecoderSizes(4, 64, 4, 4, 128, 64, 512)
+    text = write_nanotron(LaunchPlan(dp=1, microbatch_size=1, batch=2, sizes=sizes), [])
+    scheduler = yaml.safe_load(text)["optimizer"]["learning_rate_scheduler"]
+    assert scheduler["lr_warmup_style"] in ("linear", "constant")
+    assert scheduler["lr_decay_style"] in ("linear", "cosine", "1-sqrt")
