@@ -326,7 +326,8 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
     check_inputs(file, chain.inputs)
     check_stages(chain.segments, file.stages)
     if isinstance(chain.source, ModelCosts):
-        check_placements(chain.source.layers, file.stages)
+        rules = chain.source.rules_of(file.microbatch_size)
+        check_placements(chain.source.layers.calls, rules, file.stages)
 
 
 def layer_starts(chain: Chain) -> dict[str, int]:

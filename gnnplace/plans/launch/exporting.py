@@ -29,7 +29,7 @@ from gnnplace.plans.search.draft import Draft, Priced, realized
 from gnnplace.plans.search.space import devices_of_server
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import WEIGHTS, Chain
+from gnnplace.plans.segments.chain import CONTEXT, EXPERTS, WEIGHTS, Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
@@ -224,10 +224,16 @@ class Prices:
             if moved:
                 told = ", ".join(map(str, moved))
                 yield f"stage {told}: begins inside of a layer; whole layers are written", draft
-        if base.tp > 1:
-            split = with_splits(pricer, draft, WEIGHTS, (base.sp,))
+        if base.tp * base.cp > 1:
+            styles = {"tp": WEIGHTS, "cp": EXPERTS if base.ep > 1 else CONTEXT}
+            word = "tp" if base.tp > 1 else "cp"
+            split = with_splits(pricer, draft, styles[word], (base.sp,))
             if self._placements(split) != self._placements(draft):
-                yield f"split over {base.tp} shards: is not Megatron's, which is written", split
+                told = {"tp": "Megatron's", "cp": "that of tokens"}[word]
+                yield (
+                    f"split over {base.tp * base.cp} shards: is not {told}, which is written",
+                    split,
+                )
             draft = split
         stages = [replace(s, recompute=recomputed(chain, s.first, s.last, base.recompute))
                   for s in draft.stages]  # fmt: skip

@@ -37,7 +37,8 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
             f"{file.model}: its stages have unlike meshes ({plan.shape}), which no launcher can be "
             "told; search again with --runnable, or give pp, dp and tp with --given"
         )
-    dp, tp, zero = next(iter(meshes))
+    dp, shards, zero = next(iter(meshes))
+    tp, cp, ep = _degrees(file, shards)
     ranks = max(file.rank_of) + 1
     chunks, lines = len(file.stages) // ranks, list[str]()
     layers, inside = stage_layers(file)
@@ -51,13 +52,25 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
     if numbers != sorted(numbers):
         told.append("devices: not in their order; launchers number ranks by servers")
     made = LaunchPlan(
-        dp=dp, tp=tp, pp=ranks, sp=tp == 1 or all(s.border == "tokens" for s in file.stages),
+        dp=dp, tp=tp, cp=cp, ep=ep, pp=ranks,
+        sp=tp == 1 or all(s.border == "tokens" for s in file.stages),
         chunks=chunks, layers=layers if len(file.stages) > 1 else None,
         microbatch_size=file.microbatch_size, batch=file.batch, zero=zero, recompute=recompute,
         schedule=name, precision=file.precision, gradients=file.gradients,
         optimizer=file.optimizer, sizes=sizes,
     )  # fmt: skip
     return made, [*lines, *told]
+
+
+def _degrees(file: PlanFile, shards: int) -> tuple[int, int, int]:
+    """What shards are called: tp, cp and ep. Where no weight is cut but of experts, cp."""
+    told = [(name, words[-1], name in stage.members)
+            for stage in file.stages for name, words in stage.placements.items()]  # fmt: skip
+    dispatched = any(word.endswith(":dispatch") for _, word, call in told if call)
+    weights = [name for name, _, call in told if not call]
+    if shards == 1 or not told or not all(dispatched and "experts" in name for name in weights):
+        return shards, 1, 1
+    return 1, shards, shards if dispatched else 1
 
 
 def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:

@@ -49,11 +49,11 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
             f"launch file: does not say {', '.join(missing)}: write them into its head, as "
             f'# gnnplace: {{"{missing[0]}": 8}}'
         )
-    for name, what in (("cp", "context parallelism"), ("ep", "expert parallelism")):
-        if getattr(plan, name) > 1:
-            raise InputError(
-                f"launch file: {name} {getattr(plan, name)}: {what} cannot be priced yet"
-            )
+    if (plan.tp > 1 and plan.cp > 1) or plan.ep not in (1, plan.cp):
+        raise InputError(
+            f"launch file: tp {plan.tp}, cp {plan.cp} and ep {plan.ep}: only tp, or cp alone with "
+            "experts on all or none of its shards, can be priced"
+        )
     lines = list(plan.notes)
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:

@@ -237,7 +237,7 @@ def _recorded(file: PlanFile, workload: Workload, attention: bool = True) -> _Mo
     layers = layers_of(share, file.precision, as_run=attention)
     cuts = cuts_of(layers.calls, layers.rules)
     check_stages(cuts.segments, file.stages)
-    check_placements(layers, file.stages)
+    check_placements(layers.calls, layers.rules, file.stages)
     return _Model(layers, cuts, share)
 
 

@@ -153,26 +153,28 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
                                     "call of none of the stage's segments")  # fmt: skip
 
 
-def check_placements(layers: LayerGraph, entries: Sequence[StageEntry]) -> None:
+def check_placements(
+    graph: CallGraph, rules: Sequence[Rule], entries: Sequence[StageEntry]
+) -> None:
     """Whether calls and parameters can be split as a plan's stages say.
 
     Args:
-        layers: the model's calls on one micro-batch, and their rules.
+        graph: the model's calls.
+        rules: how each may be split, on one micro-batch.
         entries: the stages, which have these calls.
 
     Raises:
         MismatchError: naming the key path, and what the call or the parameter can be.
     """
-    graph = layers.calls
     index = {call.name: i for i, call in enumerate(graph.calls)}
     for k, entry in enumerate(entries):
         ways: dict[str, set[str]] = {}
         for i in (index[name] for name in entry.members):
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
-            chosen = (label_of(layers.rules[i], told[-1], where),)
-            _check_parts(layers.rules[i], chosen, len(entry.rows[0]), where)
-            for value, axes in zip(graph.calls[i].reads, layers.rules[i].reads, strict=True):
+            chosen = (label_of(rules[i], told[-1], where),)
+            _check_parts(rules[i], chosen, len(entry.rows[0]), where)
+            for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
                     word = word_of(read_layout(axes, chosen)[0])
                     ways.setdefault(graph.values[value].name, set()).add(word)

@@ -132,12 +132,12 @@ class ModelCosts:
         for number in range(first, last):
             split, _ = self._split(number, kind, mesh, choice)
             found.update(zip(self._calls(number), split, strict=True))
-        return placements_of(self.layers.calls, self._rules(mesh[1]), found)
+        return placements_of(self.layers.calls, self.rules_of(examples), found)
 
-    def _rules(self, parts: int) -> list[Rule]:
-        """Rules of a part of the batch: rows are those of fewer examples."""
-        ops = self.layers.operations.ops
-        pairs = zip(self.layers.rules, ops, strict=True)
+    def rules_of(self, examples: int) -> list[Rule]:
+        """Rules of every call on so many of the batch's examples, whose rows are fewer."""
+        parts = self.batch // examples
+        pairs = zip(self.layers.rules, self.layers.operations.ops, strict=True)
         return [rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs]
 
     def labels_of(
@@ -152,8 +152,8 @@ class ModelCosts:
         Raises:
             MismatchError: a call cannot be split so.
         """
-        found = self._rules(self.batch // examples)
-        rules = {c.name: r for c, r in zip(self.layers.calls.calls, found, strict=True)}
+        pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
+        rules = {call.name: rule for call, rule in pairs}
         return tuple(
             (name, label_of(rules[name], entry.placements.get(name, WHOLE_WORDS)[-1],
                             f"stages[{k}].placements.{name}"))

@@ -53,9 +53,15 @@ def test_an_unknown_launcher_is_one_line(lossy):
         export_plan(lossy, "megatron")
 
 
-def test_a_plan_that_can_be_said_loses_nothing():
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dp=2,tp=2,pp=2,layers=1+3,microbatch_size=2,zero=1,recompute=block:1",
+        "dp=2,cp=2,pp=2,layers=2+2,microbatch_size=2,zero=1",
+    ],
+)
+def test_a_plan_that_can_be_said_loses_nothing(words):
     """It captures the model twice."""
-    words = "dp=2,tp=2,pp=2,layers=1+3,microbatch_size=2,zero=1,recompute=block:1"
     (plan,) = gnnplace.plan(MODEL, CLUSTER, batch=16, precision="bf16-master", given=words)
     made = export_plan(plan, "megatron-lm")
     assert made.losses == ()
@@ -73,8 +79,10 @@ def test_what_is_not_priced_is_said():
     assert [line.split(":")[0] for line in lines] == [
         "recompute=uniform", "schedule gpipe", "gradients in fp32", "overlap of gradients",
     ]  # fmt: skip
-    with pytest.raises(InputError, match="context parallelism cannot be priced"):
-        priced_words(replace(plan, cp=2))
+    assert priced_words(replace(plan, cp=2))[0] == "dp=2,cp=2,microbatch_size=1,recompute=full"
+    for other in ({"tp": 2, "cp": 2}, {"ep": 2}, {"cp": 4, "ep": 2}):
+        with pytest.raises(InputError, match="only tp, or cp alone"):
+            priced_words(replace(plan, **other))
 
 
 def test_replicas_that_a_file_leaves_open_are_the_clusters():
