@@ -81,14 +81,17 @@ def trained(model: nn.Module, step: Callable[[int], torch.Tensor], parameters: A
     return found | {n: t.detach().clone() for n, t in model.state_dict().items()}
 
 
-def plain(case: Drawn, shares: int) -> Numbers:
-    """Plain PyTorch, on the whole batch or share after share."""
+def plain(case: Drawn, shares: int, replicas: int = 1) -> Numbers:
+    """Plain PyTorch, on the whole batch or share after share; replicas begin with equal buffers."""
     work = Workload("", case.model, case.inputs, case.loss)
 
     def step(number: int) -> torch.Tensor:
-        outputs = []
+        outputs, begun = [], {n: t.clone() for n, t in case.model.named_buffers()}
         with drawn_alike(0, number, 0) as draws:
             for k, inputs in enumerate(shares_of(work, shares) if shares > 1 else [case.inputs]):
+                if k and k * replicas % shares == 0:
+                    again = {n: t.clone() for n, t in begun.items()}
+                    case.model.load_state_dict(again, strict=False, assign=True)
                 draws.begin(k)
                 outputs.append(case.model(inputs[0]))
             loss = case.loss(torch.cat(outputs), case.inputs[1])
@@ -236,7 +239,8 @@ def gone(seed: int, road: str, make: Callable[[int], Drawn], allowed: float) -> 
     words, count = PLANS.get(road, ("", 1))
     random, moved = any(p in DRAWS for p in case.parts), moving(make(seed))
     size = int(re.search(r"microbatch_size=(\d)", words)[1]) if words else BATCH  # type: ignore[index]
-    expected = plain(make(seed), BATCH // size if random or moved else 1)
+    replicas = 2 if "dp=2" in words else 1
+    expected = plain(make(seed), BATCH // size if random or moved else 1, replicas)
     if words:
         found = planned(case, words, count, again)
     else:
