@@ -97,9 +97,11 @@ def main() -> None:
     args = parser.parse_args()
     asked, result = yaml.safe_load((ROOT / "plan_models.yaml").read_text()), Path(args.output)
     known = _known(result)
-    for (name, spec), (cluster, batch) in itertools.product(
-        asked["models"].items(), asked["clusters"].items()
-    ):
+    pairs = itertools.product(asked["models"].items(), asked["clusters"].items())
+    large = [(name, asked["models"][name]) for name in asked["large"]]
+    for (name, spec), (cluster, batch) in [
+        *pairs, *itertools.product(large, asked["larger"].items())
+    ]:  # fmt: skip
         wanted = (not args.models or name in args.models.split(",")) and (
             not args.clusters or cluster in args.clusters.split(",")
         )
