@@ -166,7 +166,7 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     """All assignments of labels to the mesh's dimensions with equal parts; the first is whole."""
     extents = dict(shape.extents)
     axes = itertools.chain(*shape.reads, *shape.results)
-    grouped = frozenset(entry for entry in axes if entry is not None and "|" in entry)
+    grouped = frozenset(entry for entry in axes if entry is not None and {"|", "/"} & {*entry})
     labels = [None, *extents]
     return tuple(
         c
@@ -193,7 +193,10 @@ def first_label(entry: str | None) -> str | None:
 
 
 def _cut_twice(configuration: Configuration, mesh: Mesh, entries: frozenset[str]) -> bool:
-    """Whether two mesh dimensions cut groups of one axis, which DTensor gets wrong (torch 2.13)."""
+    """Whether two mesh dimensions cut an axis that has groups or several labels.
+
+    DTensor gets groups wrong (torch 2.13); rows are sent to their experts along one dimension.
+    """
     cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
     return any(sum(cut[base_label(x)] for x in labels_of(entry)) > 1 for entry in entries)
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import gnnplace
+from gnnplace.sharding.captured.graph import split_graph
+from gnnplace.sharding.captured.layout import mesh_configurations
 from gnnplace.sharding.rules.registry import rules_of
 from tests.sharding.split_oracle import check, traced
 
@@ -30,6 +32,15 @@ def test_all_rows_may_go_to_one_expert_and_some_to_none(expert):
     index = torch.full((8, 2), expert)
     index[::3, 1] = 4  # no expert
     check(gnnplace.experts, x, index, weights, up, down, examples=4)
+
+
+def test_one_dimension_of_a_mesh_sends_rows():
+    tensors = torch.randn(8, 4), torch.zeros(8, 2, dtype=torch.int64), torch.randn(8, 2)
+    graph, rules = traced(gnnplace.experts, *tensors, torch.randn(4, 12, 4), torch.randn(4, 4, 6))
+    (op,) = split_graph(graph, rules).ops
+    found = mesh_configurations(op.shape, (2, 2))
+    assert (None, "dispatch") in found
+    assert not [c for c in found if c.count("dispatch") > 1 or {"0", "dispatch"} <= {*c}]
 
 
 def test_flops_are_those_of_the_rows_that_are_chosen():
