@@ -269,6 +269,16 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     if best is None:
         raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
     plan = plan_of(chain, cluster, best)
+    state, memory = sum(c.state for c in best.costs), float(cluster.memory.sum())
+    if state > memory:  # however it is parted
+        count = math.ceil(state / (memory / cluster.num_devices))
+        return Plan(
+            plan.file,
+            f"nothing fits: parameters, gradients and optimizer state are {_bytes(state)} in all, "
+            f"and {cluster.num_devices} devices have {_bytes(memory)}; take at least {count} such "
+            "devices, or a precision or an optimizer with less state",
+            plan.notices,
+        )
     return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
 
 

@@ -2,6 +2,7 @@
 and the bound below all of them."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -148,6 +149,9 @@ def test_less_memory_is_never_faster():
     assert steps == sorted(steps)
     assert not times[-1].feasible
     assert "nothing fits" in times[-1].reason
+    least = int(re.search(r"take at least (\d+) such devices", times[-1].reason)[1])
+    state = 8 * sum(model.costs(["gpu"], 1, 8).parameters)  # SGD: values and gradients
+    assert least - 1 < state <= least
 
 
 @pytest.mark.parametrize(
