@@ -243,6 +243,20 @@ def gathered(op: Op) -> State:
     return aligned(op, [(node, state), (index, other)] if state.kind == SPLIT else [(index, other)])
 
 
+def scattered(op: Op) -> State:
+    """`scatter` and its kin: within each example, where all it reads are rows of the same ones."""
+    nodes = [op.args["self"], op.args["index"]]
+    nodes += [n for n in (op.get("src", default=None),) if isinstance(n, fx.Node)]
+    states = [(n, op.plain(n)) for n in nodes]
+    if all(state.kind == SAME for _, state in states):
+        return fresh(op)
+    dim = op.args["dim"] % len(shape_of(nodes[0]))
+    rows = {(s.dim, s.outer, shape_of(n)[s.dim]) for n, s in states if s.kind == SPLIT}
+    if len(rows) > 1 or any(s.kind != SPLIT for _, s in states) or next(iter(rows))[0] == dim:
+        raise UndecidedError("it puts rows of the batch into places that others chose")
+    return aligned(op, states)
+
+
 def selected(op: Op) -> State:
     """`index_select`: a table looked up by the batch, or rows of each example."""
     node, index = op.args["self"], op.args["index"]
@@ -371,6 +385,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "embedding": embedded,
     **dict.fromkeys(("gather", "take_along_dim"), gathered),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), scattered),
     "index_select": selected,
     "index": indexed,
     **dict.fromkeys(

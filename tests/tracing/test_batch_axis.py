@@ -176,6 +176,9 @@ LOOK_UPS: dict[str, Callable[..., Any]] = {
     "embedding": lambda i, x, w: functional.embedding(i, w),
     "table": lambda i, x, w: w[i, 1],
     "gather": lambda i, x, w: (x @ w).gather(2, i[:, :, None]),
+    "scatter": lambda i, x, w: torch.zeros_like(x @ w).scatter(2, i[:, :, None], 1),
+    "scatter_in_place": lambda i, x, w: torch.zeros_like(x @ w).scatter_(2, i[:, :, None], 2.0),
+    "scatter_add": lambda i, x, w: (x @ w).scatter_add(2, i[:, :, None], x[..., :1]),
     "index_select": lambda i, x, w: (x @ w).index_select(1, torch.tensor([3, 1])),
     "own_word": lambda i, x, w: (x @ w)[torch.arange(len(i)), i[:, 0]],
     "one_hot": lambda i, x, w: functional.one_hot(i, 4).float() @ w,
@@ -211,6 +214,7 @@ MIXES: dict[str, tuple[str, Callable[..., Any]]] = {
     "sort": (UNKNOWN, lambda x, y, w: (x @ w).sort(0).values),
     "roll": (UNKNOWN, lambda x, y, w: (x @ w).roll(1, 0)),
     "index": (UNKNOWN, lambda x, y, w: (x @ w)[x[:, 0, 0].argsort()]),
+    "scatter": (UNKNOWN, lambda x, y, w: (x @ w).scatter(0, x[..., :1].long().abs() % 2, 1)),
     "matrix_exp": (UNKNOWN, lambda x, y, w: torch.linalg.matrix_exp(x[:, :4] @ w)),
 }
 
