@@ -214,10 +214,12 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
     found = pricer.sums(mesh, choice=choice)
     if found is None:
         raise InputError(f"{pricer.chain.name}: cannot be split over {mesh.shards} shards")
-    sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
+    count = len(pricer.chain)
+    free = partition.largest_at_work(np.zeros(count))
+    sums = np.concatenate([np.zeros((partition.WIDTH, count + 1)), free])
     sums[partition.SECONDS] = found.forward + found.backward + found.weights
     flying = np.ones(stages, dtype=np.int64)
-    _, cuts = partition.even_cuts(sums, 0.0, 1e30, flying, 1e-4)
+    _, cuts = partition.even_cuts(sums, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
 
 

@@ -96,9 +96,7 @@ def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
     if table is None:
         return None
     flying = np.array(limits("1f1b", stages, space.microbatches), dtype=np.int64)
-    largest, cuts = partition.even_cuts(
-        table.sums, float(table.working), float(table.memory), flying, PRECISION
-    )
+    largest, cuts = partition.even_cuts(table.sums, float(table.memory), flying, PRECISION)
     if not np.isfinite(largest):
         return None
     return draft_of(space, [(int(cut), shape, k * shape.devices) for k, cut in enumerate(cuts)])
@@ -116,11 +114,11 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
         return
     count, microbatches = space.pricer.fabric.cluster.num_devices, space.microbatches
     sums = np.stack([t.sums for t in tables])
-    working, memory = (np.array([float(t[i]) for t in tables]) for i in (1, 2))
+    memory = np.array([float(t.memory) for t in tables])
     size = np.array([shape.devices for shape in space.shapes], dtype=np.int64)
     for most in _largest_stages(space, sums, table, best):
         total, stages = partition.best_meshes(
-            sums, working, memory, table, size, microbatches, most, min(count, DEEPEST)
+            sums, memory, table, size, microbatches, most, min(count, DEEPEST)
         )
         if not np.isfinite(total):
             break
@@ -173,9 +171,7 @@ def draft_of(space: Space, meshes: Row) -> Timed:
         assert table is not None
         flying = min(len(meshes) - k, space.microbatches)
         seconds.append(
-            partition.stage_seconds(
-                table.sums, float(table.working), float(table.memory), first, last, flying
-            )
+            partition.stage_seconds(table.sums, float(table.memory), first, last, flying)
         )
         ended = max(ended, float(table.end[last] - table.end[first]))
         mesh = shape.mesh(device)

@@ -2,10 +2,11 @@
 
 A *table* is what segments take on one kind of mesh: prefix sums over segments of seconds of a
 micro-batch, of those that would be recomputed, of bytes that recomputation frees, of bytes kept,
-of bytes of state. A stage [i, j) with f micro-batches in flight takes
+of bytes of state; and the largest bytes at work of 1, 2, 4, ... segments from each on, of which two
+say the largest of any run. A stage [i, j) with f micro-batches in flight takes
 
     seconds(i, j) + recomputed(i, j) * min(1, lack / freed(i, j)),
-    lack = max(state(i, j) + working + f kept(i, j) - memory, 0) / f
+    lack = max(state(i, j) + working(i, j) + f kept(i, j) - memory, 0) / f
 
 and cannot be where lack is above freed: recomputing a part of the segments frees a part of the
 bytes. (`Pricer.fitted` picks whole segments for the stages that are chosen in the end.)
@@ -35,27 +36,42 @@ class Tables(NamedTuple):
     """What segments take on every kind of mesh.
 
     Attributes:
-        sums: prefix sums. [tables, WIDTH, segments + 1]
-        working: bytes at work. [tables]
+        sums: prefix sums, and largest bytes at work. [tables, WIDTH + levels, segments + 1]
         memory: bytes of a device. [tables]
         end: prefix sums of seconds at the end of the step. [segments + 1]
     """
 
     sums: FloatArray
-    working: FloatArray
     memory: FloatArray
     end: FloatArray
 
 
+def largest_at_work(working: FloatArray) -> FloatArray:
+    """The largest of 1, 2, 4, ... values from each on. [levels, segments + 1]"""
+    rows = [np.append(working, 0.0)]
+    while 1 << len(rows) <= len(working):
+        ahead = np.roll(rows[-1], -(1 << (len(rows) - 1)))
+        rows.append(np.maximum(rows[-1], ahead))
+    return np.array(rows)
+
+
 @numba.njit(cache=True)
-def stage_seconds(
-    sums: FloatArray, working: float, memory: float, first: int, last: int, flying: int
-) -> float:
+def _at_work(sums: FloatArray, first: int, last: int) -> float:
+    """The largest bytes at work of a run of segments: of two runs that overlap."""
+    level = 0
+    while 2 << level <= last - first:
+        level += 1
+    row = sums[WIDTH + level]
+    return max(row[first], row[last - (1 << level)])
+
+
+@numba.njit(cache=True)
+def stage_seconds(sums: FloatArray, memory: float, first: int, last: int, flying: int) -> float:
     """Seconds of a micro-batch through a stage with what it must recompute; inf: does not fit."""
     seconds = sums[SECONDS, last] - sums[SECONDS, first]
     kept = sums[KEPT, last] - sums[KEPT, first]
     state = sums[STATE, last] - sums[STATE, first]
-    lack = state + working + flying * kept - memory
+    lack = state + _at_work(sums, first, last) + flying * kept - memory
     if lack <= 0.0:
         return seconds
     lack /= max(flying, 1)
@@ -67,13 +83,12 @@ def stage_seconds(
 
 @numba.njit(cache=True)
 def even_cuts(
-    sums: FloatArray, working: float, memory: float, flying: LongArray, least: float
+    sums: FloatArray, memory: float, flying: LongArray, least: float
 ) -> tuple[float, LongArray]:
     """Cuts of a chain into as many stages as `flying` has entries, all on equal meshes.
 
     Args:
-        sums: of their mesh. [WIDTH, segments + 1]
-        working: bytes at work beside what is kept.
+        sums: of their mesh. [WIDTH + levels, segments + 1]
         memory: bytes that a device has.
         flying: micro-batches in flight on each stage. [S]
         least: relative precision of the largest stage.
@@ -85,19 +100,19 @@ def even_cuts(
     cuts, best = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     total = sums[SECONDS, count] + sums[AGAIN, count]
     low, high, found = sums[SECONDS, count] / stages, total * (1 + least), np.inf
-    if not _filled(sums, working, memory, flying, high, cuts):
+    if not _filled(sums, memory, flying, high, cuts):
         return np.inf, best
     while True:
         best[:] = cuts
         found = 0.0
         for s in range(stages):
             end = cuts[s + 1] if s + 1 < stages else count
-            taken = stage_seconds(sums, working, memory, cuts[s], end, flying[s])
+            taken = stage_seconds(sums, memory, cuts[s], end, flying[s])
             found = max(found, taken)
         high = min(high, found)
         while high - low > least * high:
             middle = 0.5 * (low + high)
-            if _filled(sums, working, memory, flying, middle, cuts):
+            if _filled(sums, memory, flying, middle, cuts):
                 break
             low = middle
         else:
@@ -106,7 +121,7 @@ def even_cuts(
 
 @numba.njit(cache=True)
 def _filled(
-    sums: FloatArray, working: float, memory: float, flying: LongArray, most: float, cuts: LongArray
+    sums: FloatArray, memory: float, flying: LongArray, most: float, cuts: LongArray
 ) -> bool:
     """From the end, each stage as long as it takes at most so many seconds and fits."""
     stages, end = len(flying), sums.shape[1] - 1
@@ -114,12 +129,12 @@ def _filled(
         if end <= s:
             return False
         low, high = s, end  # the first segment of the stage is in (low, high], or at s
-        if stage_seconds(sums, working, memory, s, end, flying[s]) <= most:
+        if stage_seconds(sums, memory, s, end, flying[s]) <= most:
             high = s
         else:
             while low + 1 < high:
                 middle = (low + high) // 2
-                if stage_seconds(sums, working, memory, middle, end, flying[s]) <= most:
+                if stage_seconds(sums, memory, middle, end, flying[s]) <= most:
                     high = middle
                 else:
                     low = middle
@@ -132,7 +147,6 @@ def _filled(
 @numba.njit(cache=True)
 def best_meshes(
     sums: FloatArray,
-    working: FloatArray,
     memory: FloatArray,
     table: LongArray,
     size: LongArray,
@@ -143,8 +157,7 @@ def best_meshes(
     """Stages on any meshes, none above a largest stage, with the least sum of seconds.
 
     Args:
-        sums: of each table. [tables, WIDTH, segments + 1]
-        working: bytes of each. [tables]
+        sums: of each table. [tables, WIDTH + levels, segments + 1]
         memory: bytes of each. [tables]
         table: of each mesh that begins at each device; below 0: there is none. [meshes, devices]
         size: devices of each mesh. [meshes]
@@ -168,7 +181,7 @@ def best_meshes(
                     kind = table[mesh, begin]
                     if kind < 0:
                         continue
-                    own = (sums[kind], working[kind], memory[kind])
+                    own = (sums[kind], memory[kind])
                     rest = value[stages - 1, :, begin + size[mesh]]
                     total, last = _longest(own, rest, first, flying, most)
                     if total < value[stages, first, begin]:
@@ -190,13 +203,13 @@ def best_meshes(
 
 @numba.njit(cache=True)
 def _longest(
-    own: tuple[FloatArray, float, float], rest: FloatArray, first: int, flying: int, most: float
+    own: tuple[FloatArray, float], rest: FloatArray, first: int, flying: int, most: float
 ) -> tuple[float, int]:
     """The best end of a stage on one mesh: seconds with those after it, and the end."""
-    sums, working, memory = own
+    sums, memory = own
     best, at = np.inf, -1
     for last in range(first + 1, len(rest)):
-        seconds = stage_seconds(sums, working, memory, first, last, flying)
+        seconds = stage_seconds(sums, memory, first, last, flying)
         if seconds > most:
             break
         if seconds + rest[last] < best:

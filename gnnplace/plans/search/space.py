@@ -135,8 +135,8 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
         sums[partition.STATE, 1:] += np.cumsum(own * state)
         part = own / np.maximum(costs.parameters, 1e-30) / (len(group) if shape.zero else 1)
         end[1:] += np.cumsum(own * after + costs.update * part)
-    working = float(costs.working.max(initial=0.0))
-    return partition.Tables(sums, np.array(working), np.array(pricer.fabric.memory(mesh)), end)
+    sums = np.concatenate([sums, partition.largest_at_work(costs.working)])
+    return partition.Tables(sums, np.array(pricer.fabric.memory(mesh)), end)
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:
