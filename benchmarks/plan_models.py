@@ -2,7 +2,7 @@
 
 Every model of `plan_models.yaml` is planned on every cluster of it, by the free search with no
 budget beyond its own, and beside the best of Megatron's words: `tp` inside a server, `pp`, replicas
-the rest, the distributed optimizer (`zero=1`), 1F1B, micro-batches of 1, 2 or 4, full recomputation
+the rest, the distributed optimizer (`zero=1`), 1F1B, micro-batches of 1 to 16, full recomputation
 or none. Processor seconds are of capture and search. What has no plan is a row that says why. Rows
 that the result has stay as they are; remove one to make it again.
 
@@ -60,7 +60,7 @@ def megatron(chain: Chain, cluster: Cluster) -> Plan | None:
     """The fastest plan of Megatron's words that fits."""
     best, count = None, cluster.num_devices
     for tp, pp, size, again in itertools.product(
-        (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4), ("none", "full")
+        (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16), ("none", "full")
     ):
         words = f"dp={count // (tp * pp)},tp={tp},pp={pp},microbatch_size={size},zero=1"
         if count % (tp * pp) or chain.batch % (size * count // (tp * pp)):
