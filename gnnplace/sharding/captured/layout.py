@@ -181,6 +181,11 @@ def base_label(label: str) -> str:
     return label.partition("|")[0]
 
 
+def groups_of(label: str) -> int:
+    """How many groups of an axis a label cuts; 1: the axis as a whole."""
+    return int(label.partition("|")[2] or 1)
+
+
 def labels_of(entry: str | None) -> tuple[str, ...]:
     """The labels that cut an axis, each with its groups; see `Shape`."""
     return () if entry is None else tuple(entry.split("/"))
@@ -231,7 +236,7 @@ def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
     for axis, found in enumerate(axes):
         for one in labels_of(found):
             if base_label(one) == label:
-                groups = int(one.partition("|")[2] or 1)
+                groups = groups_of(one)
                 return Place(axis, groups if groups > 1 else 0)
     return missing
 

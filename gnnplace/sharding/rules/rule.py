@@ -28,7 +28,13 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.calls import CallGraph, CallRef, LayerCall
 from gnnplace.sharding.captured.calls import fill as fill
-from gnnplace.sharding.captured.layout import Exchanged, base_label, first_label, labels_of
+from gnnplace.sharding.captured.layout import (
+    Exchanged,
+    base_label,
+    first_label,
+    groups_of,
+    labels_of,
+)
 
 Axes = tuple[str | None, ...]
 WHOLE, ROWS = "whole", "rows"
@@ -201,8 +207,8 @@ class RuleDraft:
     def _bound(self, axes: Axes, shape: tuple[int, ...]) -> None:
         for entry, size in zip(axes, shape, strict=True):
             for label in labels_of(entry):
-                base, groups = base_label(label), int(label.partition("|")[2] or 1)
-                self.extents[base] = math.gcd(self.extents.get(base, 0), size // groups)
+                base = base_label(label)
+                self.extents[base] = math.gcd(self.extents.get(base, 0), size // groups_of(label))
 
     def rule(
         self,
@@ -271,7 +277,7 @@ def _on_rows(run: Runner, label: str) -> Runner:
 def rows_in(axes: Axes) -> int | None:
     """Of how many examples the first axis is rows; None: it is none."""
     own = (x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|"))
-    return next((int(x.partition("|")[2]) for x in own), None)
+    return next(map(groups_of, own), None)
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:
@@ -326,7 +332,7 @@ def own_part(tensor: torch.Tensor, axes: Axes, share: Share) -> torch.Tensor:
     """A device's part of a whole tensor."""
     for axis, entry in enumerate(axes):
         for label in labels_of(entry):
-            base, groups = base_label(label), int(label.partition("|")[2] or 1)
+            base, groups = base_label(label), groups_of(label)
             parts, index = share.parts(base), share.index(base)
             if parts > 1:
                 grouped = tensor.unflatten(axis, (groups, -1)).chunk(parts, axis + 1)
