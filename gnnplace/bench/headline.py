@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
 
 PARALLEL = "ddp"  # data parallelism, as the planner calls it
-PLANS = ("one-device", "zero-3", "megatron", "alpa", "pase", "plan")
+PLANS = ("one-device", "zero-3", "megatron", "pipedream", "alpa", "pase", "plan")
 DRAWN = (*PLANS, "expert", "min-cut", "gnn", "learned")
 FARTHEST = 20.0  # ratio at either end of the picture
 Row = Mapping[str, Any]

@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             bool,
             False,
             "Compare joint plans: the one that is found, and data parallelism, ZeRO, "
-            "Megatron-LM's, a chain's partition and Alpa's.",
+            "Megatron-LM's, a chain's partition, PipeDream's and Alpa's.",
         ),
         ("--precision", str, "32-true", "The precision of plans, as gnnplace plan has it."),
         ("--batch", (int, COUNT), None, "The examples of a step, of plans."),

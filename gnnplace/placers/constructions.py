@@ -52,7 +52,14 @@ CONSTRUCTIONS = (
     PlacerRow(
         "interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)
     ),
-    PlacerRow("expert", Expert, Speed.CONSTRUCTION, 10, executed=True),
+    PlacerRow(
+        "expert",
+        Expert,
+        Speed.CONSTRUCTION,
+        10,
+        quick=partial(Expert, published=False),
+        executed=True,
+    ),
     PlacerRow("heft", Heft, Speed.CONSTRUCTION, 6),
     PlacerRow("heft-contention", HeftContention, Speed.CONSTRUCTION, 1.5, executed=True),
     PlacerRow("etf", Etf, Speed.CONSTRUCTION, 7),

@@ -1,18 +1,27 @@
 """``expert``: the rules of thumb that people place by, from module names.
 
-* **Encoder and decoder apart** (Wu et al., 2016, GNMT): modules named encoder and decoder get half
-  of the devices each, their layers in blocks.
+* **Recurrent layers apart** (Wu et al., 2016, GNMT, arXiv 1609.08144, section 3.3; the expert's
+  placement of Mirhoseini et al., 2017, arXiv 1706.04972, section 4.1): a device for every LSTM
+  layer. As in `nmt/gnmt_model.py` of tensorflow/nmt, layer i of the encoder and layer i of the
+  decoder share device i modulo the number of devices, embeddings are with the first, what stands
+  between layers is with the layer before it, softmax and loss with the last; gradients are where
+  their values are. A layer is a module with gates: two sigmoids and a tanh of its own.
+* **Encoder and decoder apart**: modules named encoder and decoder get half of the devices each,
+  their layers in blocks.
 * **Towers apart**: parallel top-level modules that no tensor connects directly get a device each,
   the largest first to the least loaded device.
 * **Layers in blocks** (everything else): modules in order, equally many units a device, whatever
-  they cost, as people cut a list of layers.
+  they cost, as people cut a list of layers: what Mirhoseini et al. put beside their policy for
+  Inception on several devices (the other practice they name, one device, is ``single``).
 
 The rule is chosen by the names; without module names it is layers in blocks. O(n).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,8 +29,10 @@ from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.placers.search.space import SearchSpace
+from gnnplace.problem import Problem
 
 SIDES = (("encoder",), ("decoder",))
+DIGITS = re.compile(r"(_\d+)?(#\d+)?$")  # of a captured node's name, and of its micro-batch
 SMALL_TOWER = 0.05  # A tower with less of the work than this is glue, not a tower.
 
 
@@ -30,10 +41,19 @@ class Expert(Placer):
 
     name = "expert"
 
+    def __init__(self, published: bool = True) -> None:
+        """With the published placement of recurrent layers, or the rules from names alone."""
+        self.published = published
+
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        labels = unit_labels(space)
+        modules = space.problem.module
+        labels = unit_labels(space, [(module or "").partition(".")[0] for module in modules])
         devices = np.sort(device_ranking(space))
-        chosen, rule = sides(space, labels, devices), "encoder and decoder apart"
+        chosen, rule = None, "recurrent layers apart"
+        if self.published:
+            chosen = recurrent_layers(space, devices)
+        if chosen is None:
+            chosen, rule = sides(space, labels, devices), "encoder and decoder apart"
         if chosen is None:
             chosen, rule = towers(space, labels, devices), "towers apart"
         if chosen is None:
@@ -42,12 +62,42 @@ class Expert(Placer):
         return Found(device, space.sequence(device)[1], rule)
 
 
-def unit_labels(space: SearchSpace) -> list[str]:
-    """The most frequent top-level module of each unit's ops, '' for none. [U]"""
+def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
+    """The most frequent label of each unit's ops. [U], of [N]"""
     votes: list[Counter[str]] = [Counter() for _ in range(space.problem.num_units)]
-    for unit, module in zip(space.problem.unit_of, space.problem.module, strict=True):
-        votes[unit][(module or "").partition(".")[0]] += 1
+    for unit, label in zip(space.problem.unit_of, labels, strict=True):
+        votes[unit][label] += 1
     return [vote.most_common(1)[0][0] for vote in votes]
+
+
+def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
+    """Layers with gates on a device each, by their depth in encoder or decoder; None if not so."""
+    problem = space.problem
+    modules, kinds = module_of_ops(problem), defaultdict[str, Counter[str]](Counter)
+    for module, name, members in zip(modules, problem.graph.names, problem.members, strict=True):
+        kinds[module].update(DIGITS.sub("", node) for node in members or (name,))
+    depth, layers, before = dict[str, int](), Counter[str](), 0
+    for module in dict.fromkeys(modules):  # in the order of the forward pass
+        if kinds[module]["sigmoid"] >= 2 and kinds[module]["tanh"] and module:
+            stack = next((s for (s,) in SIDES if s in module.lower()), "")
+            before = layers[stack]
+            layers[stack] += 1
+        depth[module] = 0 if kinds[module]["embedding"] else before
+    if len(devices) < 2 or max(layers.values(), default=0) < 2:
+        return None
+    labels = unit_labels(space, modules)
+    return devices[[depth[label] % len(devices) for label in labels]].astype(np.int32)
+
+
+def module_of_ops(problem: Problem) -> list[str]:
+    """The module of every op; of one without the module of its first input. [N]"""
+    found = [module or "" for module in problem.module]
+    source, target, _ = problem.graph.edges
+    first = dict(zip(target[::-1].tolist(), source[::-1].tolist(), strict=True))
+    for op in problem.graph.topological_order:
+        if not found[op] and op in first:
+            found[op] = found[first[op]]
+    return found
 
 
 def blocks(order: IntArray, devices: IntArray, num_units: int) -> IntArray:

@@ -105,6 +105,29 @@ def test_expert_keeps_encoder_and_decoder_apart():
     assert "encoder and decoder" in result.note
 
 
+def test_expert_puts_recurrent_layers_where_their_papers_do():
+    """Two layers a side on four devices, by hand: depth i of both sides on device i."""
+    from dataclasses import replace
+
+    from gnnplace.graph import ComputationGraph
+
+    gates = ("sigmoid", "sigmoid_1", "tanh")
+    parts = [("words", ("embedding",)), ("encoder.rnn.0", gates), ("encoder.glue", ("mm",))]
+    parts += [("encoder.rnn.1", gates), ("decoder.rnn.0", gates), ("decoder.rnn.1", gates)]
+    parts += [("head", ("addmm",)), (None, ("add",))]
+    members = tuple((node,) for _, nodes in parts for node in nodes)
+    names = [str(i) for i in range(len(members))]
+    chain = [(i, 1.0, [i + 1]) for i in range(len(names) - 1)]
+    graph = ComputationGraph.from_tensors(names, chain)
+    cluster = contract.branches(num_devices=4).cluster
+    times = {kind: np.ones(len(names)) for kind in ("fast", "slow")}
+    problem = build_problem("translator", graph, cluster, times)
+    modules = tuple(module for module, nodes in parts for _ in nodes)
+    made = placer("expert").place(replace(problem, module=modules, members=members))
+    assert made.placement.device.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert made.note == "recurrent layers apart"
+
+
 def test_repair_moves_what_does_not_fit():
     problem = contract.training_chain(num_layers=9, num_devices=3, memory=75.0)
     space = SearchSpace(problem)

@@ -14,6 +14,12 @@ Beside them what people do without a joint plan, by the planner's own prices (`b
 * `chain`: a device a stage, cut where the largest stage is least: the partition of a chain that
   PyTorch's pipelining was proposed with (Huang et al., 2019, GPipe, arXiv 1811.06965, balance by
   cost);
+* `pipedream`: contiguous stages with replicas of their own, the slowest of them least (Narayanan
+  et al., 2019, PipeDream, SOSP, section 3.1: the same recurrence over segments and devices). A
+  stage takes its kernels of a micro-batch and a micro-batch's share of the sum of its gradients:
+  weights are updated once a step (the flush of arXiv 2006.09503), not with every micro-batch from
+  stashed ones. Borders are priced when a draft is timed, not while it is chosen, and what does not
+  fit is recomputed;
 * `alpa`: stages on any meshes of powers of two that follow each other, by a dynamic programme over
   sum of stages + (M - 1) largest stage, the split inside of a stage by itself (Zheng et al., 2022,
   arXiv 2201.12023).
@@ -42,7 +48,7 @@ PRECISION = 1e-3
 LARGEST_STAGES = 12  # thresholds that `best_meshes` is run with
 Timed = tuple[float, Draft]
 """Seconds by the formula, and the draft."""
-BASELINES = ("ddp", "zero-1", "zero-2", "zero-3", "megatron", "chain", "alpa")
+BASELINES = ("ddp", "zero-1", "zero-2", "zero-3", "megatron", "chain", "pipedream", "alpa")
 Row = Sequence[tuple[int, MeshKind, int]]
 """First segment, mesh and first device of every stage."""
 
@@ -112,21 +118,32 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
     tables, table = _kinds_of_tables(space)
     if not tables:
         return
-    count, microbatches = space.pricer.fabric.cluster.num_devices, space.microbatches
     sums = np.stack([t.sums for t in tables])
+    for most in _largest_stages(space, sums, table, best):
+        found = _following(space, sums, tables, table, most)
+        if found is None:
+            break
+        yield draft_of(space, found)
+
+
+def _following(
+    space: Space,
+    sums: FloatArray,
+    tables: Sequence[partition.Tables],
+    table: LongArray,
+    most: float,
+) -> Row | None:
+    """Meshes that follow each other with the least sum, none above a largest stage; or None."""
     memory = np.array([float(t.memory) for t in tables])
     size = np.array([shape.devices for shape in space.shapes], dtype=np.int64)
-    for most in _largest_stages(space, sums, table, best):
-        total, stages = partition.best_meshes(
-            sums, memory, table, size, microbatches, most, min(count, DEEPEST)
-        )
-        if not np.isfinite(total):
-            break
-        first = np.concatenate([[0], np.cumsum(size[stages[:, 1]])])
-        yield draft_of(
-            space,
-            [(int(cut), space.shapes[mesh], int(first[k])) for k, (cut, mesh) in enumerate(stages)],
-        )
+    deepest = min(space.pricer.fabric.cluster.num_devices, DEEPEST)
+    total, stages = partition.best_meshes(
+        sums, memory, table, size, space.microbatches, most, deepest
+    )
+    if not np.isfinite(total):
+        return None
+    first = np.concatenate([[0], np.cumsum(size[stages[:, 1]])])
+    return [(int(cut), space.shapes[mesh], int(first[k])) for k, (cut, mesh) in enumerate(stages)]
 
 
 def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], LongArray]:
@@ -185,6 +202,7 @@ def baselines_of(space: Space) -> dict[str, list[Timed]]:
     made = {name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])}
     made["megatron"] = list(_uniform(space))
     made["chain"] = list(_chain(space))
+    made["pipedream"] = list(_pipedream(space))
     made["alpa"] = list(_alpa(space))
     return made
 
@@ -215,6 +233,26 @@ def _chain(space: Space) -> Iterator[Timed]:
     made = even_draft(space, MeshKind(1, 1, 0), stages)
     if made is not None:
         yield made
+
+
+def _pipedream(space: Space) -> Iterator[Timed]:
+    """By bisection on the slowest stage, from that of the least sum down."""
+    count = space.pricer.fabric.cluster.num_devices
+    sizes = [r for r in range(1, count + 1) if space.pricer.size % r == 0]
+    own = Space(space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes))
+    tables, table = _kinds_of_tables(own)
+    if not tables or not 1 < count <= MIXED:
+        return
+    sums = np.stack([t.sums for t in tables])
+    sums[:, partition.SECONDS] += np.stack([t.end for t in tables]) / space.microbatches
+    low, high = 0.0, 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
+    best = _following(own, sums, tables, table, high)
+    while best is not None and high - low > PRECISION * high:
+        middle = 0.5 * (low + high)
+        found = _following(own, sums, tables, table, middle)
+        best, low, high = (found, low, middle) if found else (best, middle, high)
+    if best is not None:
+        yield draft_of(own, best)
 
 
 def _alpa(space: Space) -> Iterator[Timed]:

@@ -97,10 +97,15 @@ class Space:
         return self.barred[key]
 
     def plain_table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
-        """What segments take on a mesh, whether or not they may be there."""
+        """What segments take on a mesh, whether or not they may be there; None: there is none.
+
+        Replicas of a batch that stays whole are none.
+        """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
         if mesh.devices.stop > fabric.cluster.num_devices:
+            return None
+        if shape.replicas > 1 and self.pricer.chain.mixes:
             return None
         key = (shape, fabric.kinds(mesh))
         if key not in self.tables:

@@ -13,7 +13,9 @@ from gnnplace.plans.given import draft_of_words
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.drafts import baselines_of
 from gnnplace.plans.search.search import Shortlist, improved, search
+from gnnplace.plans.search.space import space_of
 from gnnplace.plans.search.stage import Pricer
 from tests.plans.toys import all_drafts, chain, cluster
 
@@ -102,6 +104,34 @@ def test_more_time_is_never_worse_and_baselines_are_never_better(seed):
         assert found.baselines
         for priced in found.baselines.values():
             assert priced.step_time >= found.best[0].step_time
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
+    """Against all of them: kernels of a micro-batch, and a micro-batch's share of what ends it."""
+    model, machine = chain(np.random.default_rng(seed), count=5, batch=4), cluster(4)
+    for size in (1, 2, 4):
+        pricer = Pricer(model, MeshFabric(machine), size)
+        found = baselines_of(space_of(pricer, model.batch // size))["pipedream"]
+        slowest = {
+            d.stages: max(slow.microbatch + slow.end / d.microbatches for slow in priced.costs)
+            for d in all_drafts(model, machine)
+            if d.size == size and all(s.mesh.shards == 1 for s in d.stages)
+            for d in [replace(d, stages=tuple(replace(s, zero=0) for s in d.stages))]
+            for priced in [realized(pricer, d)]
+        }
+        assert [slowest[d.stages] for _, d in found] == [
+            pytest.approx(min(slowest.values()), rel=2e-3)
+        ]
+
+
+def test_a_batch_that_stays_whole_has_no_replicas():
+    """Neither in the plan nor in a baseline: those of given words are refused."""
+    model = replace(chain(np.random.default_rng(0), count=6, batch=8), mixes="op sort mixes it")
+    found = search(model, cluster(4), budget=0.0)
+    plans = (*found.best, *found.baselines.values())
+    assert {stage.mesh.replicas for priced in plans for stage in priced.draft.stages} == {1}
+    assert "ddp" not in found.baselines
 
 
 def test_searched_orders_are_better_and_kept_by_files():
