@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
@@ -81,6 +82,27 @@ def test_each_device_has_a_trace_that_protobuf_reads(messages, tmp_path):
     assert len(tags["COMM_SEND_NODE"]) == len(simulation.transfers.tensor) > 0
     spent = sum(node.attr[1].double_val for node in computed)
     assert spent == pytest.approx(float((simulation.finish - simulation.start).sum()))
+
+
+def test_traces_read_back_are_the_graph_that_was_written(tmp_path):
+    """Names, edges, bytes, state, what is together and times, so that the step is the same."""
+    problem, simulation = simulated()
+    write_chakra(tmp_path / "traces", problem, simulation)
+    again = gnnplace.convert(tmp_path / "traces", "chakra", problem.cluster)
+    assert again.graph.names == problem.graph.names
+    for mine, theirs in zip(again.graph.edges, problem.graph.edges, strict=True):
+        assert mine.tolist() == theirs.tolist()
+    assert again.graph.size.tolist() == problem.graph.size.tolist()
+    assert again.state.tolist() == problem.state.tolist()
+    assert again.phase.tolist() == problem.phase.tolist()
+    assert again.unit_of.tolist() == problem.unit_of.tolist()
+    placed = np.arange(problem.num_ops), simulation.device
+    kinds = [d.kind for d in problem.cluster.devices]
+    where = [problem.time[kinds[d]][op] for op, d in zip(*placed, strict=True)]
+    assert [again.time[kinds[d]][op] for op, d in zip(*placed, strict=True)] == where
+    order = Placement(simulation.device)
+    step = gnnplace.simulate(again, order).step_time
+    assert step == gnnplace.simulate(problem, order).step_time
 
 
 def test_what_cannot_run_has_no_trace(tmp_path):

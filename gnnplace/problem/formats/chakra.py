@@ -1,4 +1,4 @@
-"""MLCommons Chakra execution traces as problems: what one rank computed, as it was measured.
+"""MLCommons Chakra execution traces as problems: what ranks computed, as it was measured.
 
 ``schema/protobuf/et_def.proto``, as ``.et`` (each message behind its length) or as JSON, a message
 a line: first ``GlobalMetadata``, then ``Node`` by ``Node``. A compute node is an op. Its seconds
@@ -7,13 +7,19 @@ are its attribute ``seconds``, else ``duration_micros``; without either it has t
 roofline. An op sends one tensor to all ops whose ``data_deps`` name it, of ``tensor_size`` bytes,
 else of the shapes and types of its ``outputs``; what has none of both is named. Times hold for
 every kind of device. A node of another type is no op: who waits for it waits for what it waits for.
+
+A folder is the traces of several ranks in one graph: a receive waits for the send with its
+``comm_src``, ``comm_dst`` and ``comm_tag``. Collectives tie no ranks. Traces that this package
+wrote (``report/chakra.py``) have every tensor apart, in the attributes ``tensors`` and ``reads``:
+the graph, its bytes, state and colocation come back as they were, and the time of every op on the
+device that it was placed on.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,24 +33,38 @@ from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
 from gnnplace.problem.formats.protobuf import WireMessage, varint
 from gnnplace.problem.problem import Problem
 
-COMPUTE, TYPES = "COMP_NODE", {4: "COMP_NODE"}
+COMPUTE, SEND, RECEIVE = "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"
+TYPES = {4: COMPUTE, 5: SEND, 6: RECEIVE}
 ITEMS = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2}
 BYTE = ("char", "bool", "int8", "uint8")
+MESSAGE = ("comm_src", "comm_dst", "comm_tag")
 Node = dict[str, Any]
+Number = tuple[int, int]
+"""A node: its rank and its ``id``."""
 
 
 def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads the compute nodes of a rank's trace.
+    """Reads the compute nodes of a rank's trace, or of a folder of them, one a rank.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
+    where, nodes = Path(path), list[Node]()
+    traces = [where] if not where.is_dir() else [*where.glob("*.json"), *where.glob("*.et")]
+    files = sorted(traces, key=lambda file: (len(file.name), file.name))
+    if not files:
+        raise FormatError(f"{path}: holds no trace: neither *.json nor *.et")
+    for rank, file in enumerate(files):
+        try:
+            data = file.read_bytes()
+            found = _of_lines(data) if data[:1] == b"{" else _of_messages(data)
+            nodes += [{**node, "rank": rank} for node in found]
+        except OSError as error:
+            raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
+        except InputError as error:
+            raise FormatError(f"{file}: {error}") from None
     try:
-        data = Path(path).read_bytes()
-        nodes = list(_of_lines(data) if data[:1] == b"{" else _of_messages(data))
-        return _problem(Path(path).stem, nodes, cluster)
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+        return _problem(where.stem, nodes, cluster)
     except InputError as error:
         raise FormatError(f"{path}: {error}") from None
 
@@ -80,7 +100,7 @@ def _of_lines(data: bytes) -> Iterator[Node]:
         yield {
             "id": node.id,
             "name": node.name,
-            "compute": node.type == COMPUTE,
+            "type": node.type,
             "deps": node.data_deps,
             "micros": node.duration_micros,
             "outputs": node.outputs.model_dump() if node.outputs else {},
@@ -111,7 +131,7 @@ def _node(message: WireMessage) -> Node:
     return {
         "id": message.number(1),
         "name": message.text(2),
-        "compute": TYPES.get(message.number(3)) == COMPUTE,
+        "type": TYPES.get(message.number(3), ""),
         "deps": message.numbers(5),
         "micros": float(message.number(7)),
         "outputs": told,
@@ -120,51 +140,117 @@ def _node(message: WireMessage) -> Node:
 
 
 def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
-    by_id = {node["id"]: node for node in nodes}
-    computing = [node for node in nodes if node["compute"]]
-    index = {node["id"]: k for k, node in enumerate(computing)}
-    consumers: dict[int, list[int]] = {}
-    for node in computing:
-        for producer in _producers(node, by_id):
-            consumers.setdefault(producer, []).append(index[node["id"]])
-    ops = [_op(node) for node in computing]
+    by_id: dict[Number, Node] = {(node["rank"], node["id"]): node for node in nodes}
+    computing = sorted((n for n in nodes if n["type"] == COMPUTE), key=lambda n: n["id"])
+    index = {(node["rank"], node["id"]): k for k, node in enumerate(computing)}
+    sent = _sends(nodes)
+    made = [_tensors(node) for node in computing]
+    consumers: dict[tuple[int, int], list[int]] = {
+        (k, tensor): [] for k, own in enumerate(made) for tensor in own if tensor >= 0
+    }
+    for k, node in enumerate(computing):
+        reads = _numbers(node, "reads")
+        for producer in _producers(node, by_id, sent):
+            for tensor in made[index[producer]]:
+                if tensor < 0 or tensor in reads:
+                    consumers.setdefault((index[producer], tensor), []).append(k)
     tensors = [
-        (index[one], _output(by_id[one], f"node[id={one}]"), each)
-        for one, each in consumers.items()
+        (k, made[k][tensor] if tensor >= 0 else _output(computing[k]), each)
+        for (k, tensor), each in sorted(consumers.items(), key=lambda x: (x[0][1], x[0][0]))
     ]
-    return problem_of(name, ops, tensors, cluster)
+    alone = len({node["name"] for node in computing}) == len(computing)
+    return problem_of(name, [_op(node, alone) for node in computing], tensors, cluster)
 
 
-def _op(node: Node) -> GivenOp:
+def _where(node: Node) -> str:
+    return f"node[id={node['id']}]"
+
+
+def _sends(nodes: list[Node]) -> dict[Number, Number]:
+    """The send of every receive: of those of one message the first of the first, and so on."""
+    found: dict[str, dict[tuple[Any, ...], list[Number]]] = {SEND: {}, RECEIVE: {}}
+    for node in nodes:
+        if node["type"] in found:
+            message = tuple(node["keys"].get(key) for key in MESSAGE)
+            found[node["type"]].setdefault(message, []).append((node["rank"], node["id"]))
+    return {
+        receive: send
+        for message, receives in found[RECEIVE].items()
+        for receive, send in zip(receives, found[SEND].get(message, []), strict=False)
+    }
+
+
+def _op(node: Node, alone: bool) -> GivenOp:
+    """By its name, where all have names of their own."""
     known, keys = node["keys"], dict[str, Any]()
     if "seconds" in known or node["micros"]:
         keys["time"] = known.get("seconds", node["micros"] / 1e6)
     elif "num_ops" in known and "tensor_size" in known:
         keys |= {"flops": known["num_ops"], "bytes": known["tensor_size"]}
-    keys |= {key: known[key] for key in ("phase", "module") if known.get(key)}
-    return GivenOp(f"{node['name']} {node['id']}", f"node[id={node['id']}].attr", keys)
+    keys |= {key: known[key] for key in ("phase", "module", "colocate", "state") if known.get(key)}
+    name = node["name"] if alone else f"{node['name']} {node['id']}"
+    if not alone and node["rank"]:
+        name = f"{name} of rank {node['rank']}"
+    return GivenOp(name, f"{_where(node)}.attr", keys)
 
 
-def _producers(node: Node, by_id: dict[int, Node]) -> list[int]:
-    """Compute nodes whose tensors a node waits for, through others."""
-    found: dict[int, None] = {}
-    open_ids, seen = list(node["deps"]), set()
+def _producers(
+    node: Node, by_id: Mapping[Number, Node], sent: Mapping[Number, Number]
+) -> list[Number]:
+    """Compute nodes whose tensors a node waits for, through others and from rank to rank."""
+    found: dict[Number, None] = {}
+    open_ids, seen = [(node["rank"], one) for one in node["deps"]], set[Number]()
     while open_ids:
         one = open_ids.pop()
         if one in seen:
             continue
         seen.add(one)
         if one not in by_id:
-            raise InputError(f"node[id={node['id']}].data_deps: there is no node {one}")
-        if by_id[one]["compute"]:
+            raise InputError(f"{_where(node)}.data_deps: there is no node {one[1]}")
+        other = by_id[one]
+        if other["type"] == COMPUTE:
             found[one] = None
-        else:
-            open_ids += by_id[one]["deps"]
+            continue
+        open_ids += [(one[0], each) for each in other["deps"]]
+        open_ids += [sent[one]] if one in sent else []
     return list(found)
 
 
-def _output(node: Node, where: str) -> float:
+def _tensors(node: Node) -> dict[int, float]:
+    """Bytes of every tensor that a node makes, by its number; -1: one, of what its outputs are."""
+    if "tensors" not in node["keys"]:
+        return {-1: 0.0}
+    where = f"{_where(node)}.attr.tensors"
+    pairs = _list(node, "tensors")
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise InputError(f"{where}: must be a list of [number, bytes]")
+    return {_whole(n, where): number({"bytes": size}, "bytes", where) for n, size in pairs}
+
+
+def _numbers(node: Node, key: str) -> set[int]:
+    return {_whole(each, f"{_where(node)}.attr.{key}") for each in _list(node, key)}
+
+
+def _list(node: Node, key: str) -> list[Any]:
+    """A list that an attribute has as JSON."""
+    try:
+        found = json.loads(node["keys"].get(key, "[]"))
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        raise InputError(f"{_where(node)}.attr.{key}: must be a list in JSON")
+    return found
+
+
+def _whole(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InputError(f"{where}: {value!r}: must be a whole number, not negative")
+    return value
+
+
+def _output(node: Node) -> float:
     """Bytes of what a node makes."""
+    where = _where(node)
     if "tensor_size" in node["keys"]:
         return number(node["keys"], "tensor_size", f"{where}.attr")
     told = node["outputs"]

@@ -69,7 +69,7 @@ def test_compute_nodes_are_ops(tmp_path, write):
     path = tmp_path / "rank.0.et"
     path.write_bytes(write(nodes()))
     problem = convert(path, "chakra")
-    assert problem.graph.names == ("a 7", "b 9", "c 10")
+    assert problem.graph.names == ("a", "b", "c")
     expected = [30e-6, 2.5e-6, 1e12 / GPUS["v100"].rates["float32"]]
     assert problem.time["v100"].tolist() == pytest.approx(expected)
     assert problem.estimated.tolist() == [False, False, True]
@@ -80,9 +80,44 @@ def test_compute_nodes_are_ops(tmp_path, write):
     assert found == {(0, (1, 2)): 8 * 16 * 4 + 4 * 8 + 2, (1, (2,)): 640.0}
 
 
+def test_ranks_of_a_folder_are_one_graph(tmp_path):
+    """A receive waits for its send; ops of one name are told apart, and so are ids of two ranks."""
+
+    def message(number, kind, deps):
+        told = [
+            {"name": f"comm_{k}", "int64_val": v} for k, v in {"src": 0, "dst": 1, "tag": 4}.items()
+        ]
+        return {"id": number, "name": "p2p", "type": kind, "data_deps": deps, "attr": told}
+
+    def op(number, deps):
+        mine = {"id": number, "name": "op", "type": 4, "data_deps": deps, "duration_micros": 3}
+        return mine | {"attr": size_of(number)}
+
+    (tmp_path / "et").mkdir()
+    ranks = [op(1, []), message(2, 5, [1])], [message(1, 6, []), op(2, [1]), op(3, [2])]
+    for rank, given in enumerate(ranks):
+        (tmp_path / "et" / f"rank.{rank}.et").write_bytes(binary(given))
+    graph = convert(tmp_path / "et", "chakra").graph
+    assert graph.names == ("op 1", "op 2 of rank 1", "op 3 of rank 1")
+    found = [(p, graph.consumers(t).tolist()) for t, p in enumerate(graph.producer.tolist())]
+    assert found == [(0, [1]), (1, [2])]
+    assert graph.size.tolist() == [1.0, 2.0]
+    with pytest.raises(FormatError, match="holds no trace"):
+        convert(tmp_path, "chakra")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (
+            {"attr": [*size_of(3), {"name": "tensors", "string_val": "7"}]},
+            "tensors: must be a list",
+        ),
+        (
+            {"attr": [{"name": "tensors", "string_val": "[[-1, 2]]"}]},
+            "tensors: -1: must be a whole",
+        ),
+        ({"attr": [{"name": "reads", "string_val": "{"}]}, "reads: must be a list in JSON"),
         ({"data_deps": [99]}, r"node\[id=9\].data_deps: there is no node 99"),
         ({"attr": size_of(3)}, r"node\[id=9\].attr.time: missing; give time or time.v100"),
         ({"attr": [], "duration_micros": 4}, r"node\[id=9\].attr.tensor_size: missing"),

@@ -44,4 +44,4 @@ def test_every_block_runs(folder, capsys):
     for line in "".join(blocks("bash")).splitlines():
         assert run(shlex.split(line)[1:]) == 0
         sizes.append(read_problem("problem.json").num_ops)
-    assert sizes == [4, 4, 4, 5, 3]
+    assert sizes == [4, 4, 4, 5, 3, 3, 3]
