@@ -39,7 +39,24 @@ PLAIN_MESSAGES = {
     "extra_forbidden": "unknown key (keys of your own must begin with 'x-')",
     "missing": "required key is missing",
     "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be keys and values",
+    "model_type": "must be keys and values",
+    "literal_error": "must be {expected}",
+    "too_short": "must have {min_length} entries or more, and has {actual_length}",
+    "too_long": "must have {max_length} entries at most, and has {actual_length}",
 }
+"""What is said of a fault by pydantic's word for it; names in braces are of its context."""
 
 
 def read_size(given: Any) -> Any:
@@ -119,7 +136,7 @@ def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults = [_describe(fault) for fault in error.errors(include_url=False)]
+        faults = [fault_line(fault) for fault in error.errors(include_url=False)]
         raise of_faults(FormatError, list(dict.fromkeys(faults)), source) from None
 
 
@@ -134,9 +151,11 @@ def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
         raise FormatError(f"{source}: format: it is a {given} file; another kind is wanted here")
 
 
-def _describe(fault: Any) -> str:
-    message = PLAIN_MESSAGES.get(fault["type"], fault["msg"])
-    return f"{key_path(fault['loc'])}: {message.removeprefix('Value error, ')}"
+def fault_line(fault: Any) -> str:
+    """A fault as pydantic tells it, as its key path and what is wrong there."""
+    plain = PLAIN_MESSAGES.get(fault["type"])
+    told = plain.format(**fault.get("ctx", {})) if plain else fault["msg"]
+    return f"{key_path(fault['loc'])}: {told.removeprefix('Value error, ')}"
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

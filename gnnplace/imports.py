@@ -44,7 +44,7 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
             holder = _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{spec}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
             ) from None
@@ -74,7 +74,7 @@ def importable(module: str) -> Iterator[None]:
                 sys.path.remove(folder)
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """What an error of the user's code says, and the last line of that code."""
     lines = str(error).splitlines() or ["no message"]
     frames = traceback.extract_tb(error.__traceback__)
@@ -149,7 +149,7 @@ def _functions(holder: Any) -> list[str]:
     return [key for key in found if getattr(vars(holder)[key], "__module__", None) == own]
 
 
-def _moved(module: str, error: Exception) -> str:
+def _moved(module: str, error: BaseException) -> str:
     """Where a module's file lies, if what failed is that it was looked for elsewhere."""
     missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
     path = Path(module.replace(".", "/") + SUFFIX)

@@ -8,11 +8,22 @@ import resource
 import stat
 import subprocess
 import sys
+from typing import Literal
 
 import pytest
+from pydantic import Field
 
 from gnnplace.errors import FormatError, InputError, of_faults
-from gnnplace.files import descriptor_of, in_place, write_arrays, write_json, write_text
+from gnnplace.files import (
+    Bytes,
+    Schema,
+    descriptor_of,
+    in_place,
+    parse,
+    write_arrays,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -93,6 +104,38 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 def test_what_is_written_in_place(tmp_path):
     assert in_place("/dev/null")
     assert not in_place(tmp_path / "nothing")
+
+
+class Filled(Schema):
+    """A file of every kind of value."""
+
+    count: int = Field(default=1, ge=1)
+    size: Bytes = 0.0
+    names: list[str] = Field(default=["a"], min_length=1)
+    kind: Literal["train", "test"] = "train"
+    on: bool = True
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "top level: must be keys and values"),
+        ({"count": "four"}, "count: must be a whole number"),
+        ({"count": 1.5}, "count: must be a whole number"),
+        ({"count": 0}, "count: must be at least 1"),
+        ({"size": 1e300}, "size: must be at most 1e+30"),
+        ({"size": []}, "size: must be a number"),
+        ({"names": []}, "names: must have 1 entries or more, and has 0"),
+        ({"names": {}}, "names: must be a list"),
+        ({"names": [None]}, "names[0]: must be a text"),
+        ({"kind": "fly"}, "kind: must be 'train' or 'test'"),
+        ({"on": 1}, "on: must be true or false"),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_words_of_who_writes_the_file(given, told):
+    with pytest.raises(FormatError) as caught:
+        parse(Filled, given, "f")
+    assert str(caught.value) == f"f: {told}"
 
 
 def test_faults_that_differ_by_their_place_alone_are_one_line():

@@ -21,7 +21,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import key_path
+from gnnplace.files import fault_line
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import processor_name
 
@@ -158,8 +158,9 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         RowEntry.model_validate(row)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        told = f"{key_path(fault['loc'])}: {fault['msg']}"
-        raise FormatError(f"{where}: not a result row: {told}; mend or remove it") from None
+        raise FormatError(
+            f"{where}: not a result row: {fault_line(fault)}; mend or remove it"
+        ) from None
     except (ValueError, RecursionError, OverflowError):
         raise FormatError(f"{where}: not a result row; mend or remove it") from None
     row = {"feasible": False, "step_time": None, "commit": "", **row}

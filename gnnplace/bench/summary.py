@@ -182,6 +182,8 @@ def summarise(
     if record and best_known is not None:
         write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
     shown = [row for row in rows if only in row["problem"]]
+    if not rows:
+        raise InputError("bench summary: no file has a row; give files of rows, as bench writes")
     if not shown:
         raise InputError(f"bench summary: no row's problem contains {only!r}")
     print_standings(shown, out, best, rival, folder)

@@ -120,8 +120,15 @@ def output_folder(path: str) -> Path:
 
 
 def names_in(text: str) -> list[str]:
-    """The names of a comma-separated list."""
-    return [name for name in text.split(",") if name]
+    """The names of a comma-separated list.
+
+    Raises:
+        InputError: it has commas alone.
+    """
+    names = [name for name in text.split(",") if name]
+    if text and not names:
+        raise InputError(f"{text!r}: no name stands between the commas")
+    return names
 
 
 def open_store(url: str | None) -> MeasurementStore | None:

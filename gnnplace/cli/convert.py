@@ -80,7 +80,7 @@ def _import(args: Namespace) -> int:
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"
         )
     given = gnnplace.read_launch_file(args.file, args.format)
-    print_lines(f"{Path(args.file).name}: {given.words}")
+    print_lines(f"{Path(args.file).name}: {given.words or 'says nothing of a plan'}")
     (plan,) = gnnplace.plan(args.model, args.cluster, batch=args.batch, given=given, progress=say)
     plan.save(args.output)
     from gnnplace.report.plans import plan_lines

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -66,6 +67,16 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells have them: 128 + the signal's n
 LONGEST = 1000  # characters of an error's line
 MOST_FAULTS = 20  # of a file, that are told
 STDOUT = 1  # its descriptor
+KINDS = {
+    "int": "a whole number",
+    "float": "a finite number",
+    "str": "a text",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "keys and values",
+    "NoneType": "null",
+}
+"""Python's types, as people call what they write."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory")
 """What torch, Python's threads, the kernel and CUDA say when there is no memory left."""
@@ -132,7 +143,29 @@ def _told(error: BaseException) -> tuple[str, int] | None:
         return f"out of memory ({str(error)[:200]}); end other programs, or take a smaller case", 1
     from argparse import ArgumentError  # the parser's
 
-    return (str(error), 2) if isinstance(error, ArgumentError) else None
+    if not isinstance(error, ArgumentError):
+        return None
+    return _parser_fault(str(error)), 2
+
+
+def _parser_fault(told: str) -> str:
+    """What jsonargparse says of an argument, without Python's types and its own words."""
+    if told.startswith("Unexpected config"):
+        return "--config: must be keys and values, as the recipes of trainers/"
+    if told.startswith("Problems parsing config"):
+        found = told.partition(":")[2].replace(' in "<unicode string>",', "")
+        return f"--config: not YAML: {found.strip()}"
+    name = re.match(r'Parser key "([\w.]+)":', told)
+    value = re.search(r"(?:Got|Given) value: (.*)", told, re.DOTALL)
+    if name is None or value is None:
+        return told
+    option = f"--{name[1] if '.' in name[1] else name[1].replace('_', '-')} {value[1]}"
+    unknown = re.search(r"Problem with given class_path '.*?':\s*(.*)", told)
+    if unknown is not None:
+        return f"{option}: {unknown[1]}"
+    kinds = [KINDS.get(kind, kind) for kind in re.findall(r"Expected a <class '(\w+)'>", told)]
+    kinds = [f"a {kind}" for kind in re.findall(r"a subclass of (\w+)", told)] + kinds
+    return f"{option}: must be {' or '.join(dict.fromkeys(kinds))}" if kinds else told
 
 
 def _forget_stdout() -> None:

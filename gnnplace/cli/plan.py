@@ -168,9 +168,10 @@ def is_priced_by_row(given: str | None, framework: str | None, environment: str 
     if framework in (None, "pytorch") and environment is None:
         return False
     if given is None:
+        word = f"--framework {framework}" if framework else f"--environment {environment}"
         raise InputError(
-            f"--framework {framework}: plans are searched for PyTorch alone; give yours with "
-            "--given, in words or as a CSV file"
+            f"{word}: plans are searched for PyTorch alone; give yours with --given, in words or "
+            "as a CSV file"
         )
     if "=" not in given:
         raise InputError(f"--given {given}: a file says its framework; leave --framework out")

@@ -21,6 +21,8 @@ import torch
 from torch import fx, nn
 from torch.fx import proxy
 
+from gnnplace.errors import GnnplaceError
+
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _ROOMS = (str(Path(__file__).parents[1] / room) for room in ("tracing", "sharding"))
 _OURS = (str(Path(torch.__file__).parent), *_ROOMS)
@@ -128,7 +130,9 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     if "requires_grad flags" in str(error):
         return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    told = lines[0] if lines else "no message"
+    if not isinstance(error, GnnplaceError):
+        told = f"{type(error).__name__}: {told}"
     instead = on_error(str(error), place)
     return f"{told}; {instead}" if instead else told
 

@@ -23,6 +23,7 @@ from gnnplace.tracing.program import (
     value_info,
 )
 from gnnplace.tracing.recompute import ordered
+from gnnplace.tracing.step import check_scalar
 from gnnplace.tracing.traced import Slot, Traced
 from gnnplace.tracing.translate import Translator
 
@@ -114,10 +115,7 @@ class Builder:
 
     def _add_tangent(self, value: torch.Tensor) -> str:
         """The gradient of the loss with respect to itself: a scalar one."""
-        if value.numel() != 1:
-            raise CaptureError(
-                f"the loss has shape {tuple(value.shape)}, not that of a scalar; return a mean"
-            )
+        check_scalar(value)
         options = {"dtype": value.dtype, "device": torch.device("cpu")}
         target = torch.ops.aten.full.default
         args = (list(value.shape), 1.0)

@@ -100,7 +100,7 @@ def _from_callable(
     try:
         with importable(module):
             result = _seeded(lambda: function(**options))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"model {spec!r}: {name} failed: {said(error)}") from error
     workload = _workload(result, spec)
     return workload if sized or share == 1 else cut(workload, share)

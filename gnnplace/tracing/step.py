@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import InputError
+from gnnplace.errors import CaptureError, InputError
 
 Inputs = Sequence[Any] | Mapping[str, Any] | torch.Tensor
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -102,6 +102,17 @@ def scalar_loss(found: Any) -> torch.Tensor:
         f"the loss function returns {told or type(found).__name__}; return the loss alone, a "
         "tensor, or a dict with the entry 'loss'"
     )
+
+
+def check_scalar(loss: torch.Tensor) -> None:
+    """Refuses a loss that is no single number, of which there are no gradients.
+
+    Raises:
+        CaptureError: saying its shape.
+    """
+    if loss.numel() != 1:
+        told = f"the loss has shape {tuple(loss.shape)}, not that of a scalar; return a mean"
+        raise CaptureError(told)
 
 
 def default_loss(output: Any) -> torch.Tensor:

@@ -117,11 +117,21 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["train", "fly"], "train fly: unknown"),
         (["train", "fit", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "fit", "--model", "Nope", "--data", "ProblemDataModule"], "Nope"),
+        (["train", "fit", "--config", "EMPTY"], "--config: must be keys and values"),
+        (["train", "fit", "--trainer.max_epochs", "x"], "max_epochs x: must be a whole number or"),
+        (["train", "fit", "--data", "no.such.Data"], "--data no.such.Data: No module named 'no'"),
+        (["plan", "mlp", "--cluster", "EMPTY"], "empty.yaml: top level: must be keys and values"),
+        (["plan", "mlp", "--cluster", "cpu:2", "--environment", "x"], "--environment x: plans are"),
+        (["execute", "mlp", "p.json", "--steps", "1e3"], "--steps 1000.0: must be a whole number"),
+        (["execute", "mlp", "p.json", "--timeout", "nan"], "nan: must be a finite number"),
+        (["compare", "PROBLEM", "--placers", ","], "no name stands between the commas"),
+        (["bench", "summary", "EMPTY"], "no file has a row"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments, message, problem_path, tmp_path, capsys):
     output = tmp_path / "out.json"
-    real = {"PROBLEM": problem_path, "OUT": output}
+    (tmp_path / "empty.yaml").touch()
+    real = {"PROBLEM": problem_path, "OUT": output, "EMPTY": tmp_path / "empty.yaml"}
     code, line = failure([real.get(argument, argument) for argument in arguments], capsys)
     assert code == 2
     assert message in line

@@ -204,6 +204,16 @@ def test_code_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
         find_callable(str(path), "build", "misc_f.py:build")
 
 
+def test_code_that_ends_the_program_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "misc_h.py"
+    path.write_text("import sys\ndef build():\n    sys.exit(3)")
+    with pytest.raises(InputError, match=r"build failed: SystemExit: 3 at .*misc_h.py:3"):
+        load(f"{path}:build")
+    path.with_name("misc_i.py").write_text("raise SystemExit")
+    with pytest.raises(InputError, match=r"cannot import .*: SystemExit: no message"):
+        load(f"{tmp_path}/misc_i.py:build")
+
+
 def test_a_module_in_a_folder_is_told_how_to_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

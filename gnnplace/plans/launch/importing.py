@@ -47,7 +47,7 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
     if missing:
         raise InputError(
             f"launch file: does not say {', '.join(missing)}: write them into its head, as "
-            f'# gnnplace: {{"{missing[0]}": 8}}'
+            f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
         )
     if (plan.tp > 1 and plan.cp > 1) or plan.ep not in (1, plan.cp):
         raise InputError(

@@ -37,6 +37,8 @@ from gnnplace.plans.launch.launch_plan import (
 
 Flags = dict[str, str]
 """Values of flags by name, without dashes in front; "true" of a switch."""
+OTHER_WORD = re.compile(r"-(?![0-9.])|[)|>&;]")
+"""What begins no value of a flag: an option, or what a shell reads."""
 ASSIGNED = re.compile(
     r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^'$`]*'|[^\s;&|$`()]*)\s*(#.*)?$"
 )
@@ -287,7 +289,7 @@ def _words(text: str, variables: Mapping[str, str]) -> Iterator[tuple[str, str, 
                     yield name, " ".join(values) or "true", at
                 name, at = flag[1].replace("_", "-"), number
                 values = [flag[2]] if flag[2] else []
-            elif name and not values and not word.startswith(("-", ")", "|", ">", "&", ";")):
+            elif name and not values and not OTHER_WORD.match(word):
                 values = [word]
     if name:
         yield name, " ".join(values) or "true", at

@@ -103,7 +103,8 @@ class Space:
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
-        if mesh.devices.stop > fabric.cluster.num_devices:
+        whole = shape.replicas > 1 and self.pricer.chain.mixes  # no replica may have a share
+        if whole or mesh.devices.stop > fabric.cluster.num_devices:
             return None
         if shape.replicas > 1 and self.pricer.chain.mixes:
             return None

@@ -28,6 +28,7 @@ from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
@@ -104,6 +105,8 @@ def chain_of(
     layers = layers_of(workload, precision)
     if layers.calls.statistics and not mixes and not accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
+    if EVEN in notices:
+        mixes = _miscounts(layers.calls)
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
@@ -191,6 +194,15 @@ def _mixes(
     if reason and accept:
         return "", (f"accepted although {reason}",)
     return reason, notices
+
+
+def _miscounts(calls: CallGraph) -> str:
+    """Why a mean over counts cannot be cut: its divisor is no sum of its shares'; else empty."""
+    try:
+        counts_of(calls)
+    except OtherLossError as error:
+        return str(error).partition(": ")[2]
+    return ""
 
 
 def _unlike(whole: Workload) -> int:
@@ -290,6 +302,8 @@ def batch_of(workload: Workload) -> int:
     """
     for leaf in pytree.tree_leaves(workload.inputs):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            if leaf.shape[0] == 0:
+                raise InputError(f"{workload.name}: its inputs hold no example; give one or more")
             return int(leaf.shape[0])
     raise InputError(f"{workload.name}: no input has a batch")
 

@@ -171,6 +171,8 @@ def _reason(
     if problem.num_ops > MOST_OPS or now() > deadline:
         return "the search found nothing better with it"
     best = min(_splits(space, simulation, device), default=np.inf)
+    if simulation.step_time <= 0:
+        return "no op takes any time"
     change = best / simulation.step_time - 1.0
     if not np.isfinite(best):
         return "nothing that was tried fits there"

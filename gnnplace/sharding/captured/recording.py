@@ -36,11 +36,12 @@ from gnnplace.sharding.captured.calls import (
 from gnnplace.tracing.attributes import custom_functions, unchanged
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
+from gnnplace.tracing.export import quiet
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Replay, prove
 from gnnplace.tracing.quick import without_numbers
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.step import StepModule, check_scalar
 from gnnplace.tracing.watch import other_generators, uncompiled
 
 PREFIX = "model."
@@ -84,8 +85,15 @@ def record_calls(
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
     check_layouts(step)
-    one, quiet = as_one_call(step), warnings.catch_warnings()
-    with torch.random.fork_rng(), other_generators(), without_cache(step), one, quiet, uncompiled():
+    with (
+        torch.random.fork_rng(),
+        other_generators(),
+        without_cache(step),
+        as_one_call(step),
+        warnings.catch_warnings(),
+        uncompiled(),
+        quiet(),
+    ):
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)
@@ -207,6 +215,13 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
         stack.enter_context(torch.enable_grad())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
+    if not isinstance(step, OutputModule):
+        check_scalar(output)
+        if not output.requires_grad:
+            raise CaptureError(
+                f"{name}: nothing learns: the loss follows from no parameter that has a gradient; "
+                "let one require it, and return a loss that can be differentiated"
+            )
     if custom:
         raise CaptureError(
             f"{name}: its autograd function {custom[0]} cannot be split; "

@@ -165,6 +165,7 @@ def test_a_layout_says_the_layers_of_every_stage(layout, layers):
         ("  --world-size: 6\n", "no multiple of tp x cp x pp"),
         ("  --num-query-groups: $(cat /etc/passwd)\n", "made by a shell, and nothing is run"),
         ("  --context-parallel-size: 3\n", "no multiple of 2 x cp 3"),
+        ("  --context-parallel-size -3\n", "'-3' is no whole number"),
     ],
 )
 def test_what_contradicts_is_one_line(change, told):

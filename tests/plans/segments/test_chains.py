@@ -10,7 +10,7 @@ from torch import nn
 from gnnplace.cli.main import run
 from gnnplace.costs.floors import EAGER, NOTHING
 from gnnplace.costs.profiling.estimation import estimated_times
-from gnnplace.errors import InputError
+from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
@@ -133,8 +133,55 @@ def pairs(y):
     return (y @ y.T).logsumexp(1).mean()
 
 
+class OverCounts(nn.Module):
+    """A mean of marked examples, over their number and one more."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x, marked):
+        each = self.two(self.one(x)).square().sum(1)
+        return (each * marked).sum() / (marked.sum() + 1)
+
+
+def test_a_mean_over_counts_and_one_keeps_its_batch():
+    """Of two shares of 4 marked examples each the mean has 5 and 5 below, that of the batch 9."""
+    given = torch.randn(8, 16), torch.ones(8)
+    found = chain_of(OverCounts(), CLUSTER, given, loss=lambda y: y)
+    assert "the loss divides by what 'add' makes" in found.mixes
+    with pytest.raises(InputError, match="accept-other-loss"):
+        given_plan(found, CLUSTER, "dp=2")
+
+
 @pytest.mark.parametrize(
-    ("loss", "told"), [(lambda y: y.square().sum(), "sum over the examples"), (pairs, "matmul")]
+    ("loss", "told"),
+    [
+        (lambda y: y, r"the loss has shape \(8, 16\), not that of a scalar"),
+        (lambda y: y.argmax().float(), "nothing learns"),
+        (lambda y: y.detach().sum(), "nothing learns"),
+    ],
+)
+def test_what_has_no_gradient_is_refused(loss, told):
+    """`backward` of PyTorch refuses such a loss too, but only in the first step."""
+    with pytest.raises(RuntimeError):
+        loss(network()(torch.zeros(8, 16))).backward()
+    with pytest.raises(CaptureError, match=told):
+        chain_with(loss)
+
+
+def test_no_example_is_refused():
+    with pytest.raises(InputError, match="hold no example"):
+        chain_of(network(), CLUSTER, torch.zeros(0, 16), loss=lambda y: y.mean())
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda y: y.square().sum(), "sum over the examples"),
+        (pairs, "matmul"),
+        (lambda y: (y - torch.zeros(8, 16)).square().mean(), "broadcast"),
+    ],
 )
 def test_what_is_no_mean_keeps_its_batch(loss, told):
     found = chain_with(loss)

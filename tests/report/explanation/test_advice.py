@@ -70,6 +70,13 @@ def test_a_chain_without_parallelism_is_best_on_one_device():
     assert any("does not pay" in line and "% longer" in line for line in lines)
 
 
+def test_ops_without_time_leave_devices_idle():
+    problem = branches()
+    times = {kind: 0.0 * seconds for kind, seconds in problem.time.items()}
+    advice, _ = told(replace(problem, time=times))
+    assert {idle.reason for idle in advice.idle} == {"no op takes any time"}
+
+
 def test_one_device_is_what_it_takes_alone():
     """The speed-up is over the fastest device with all of it."""
     problem = branches()
