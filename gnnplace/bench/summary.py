@@ -182,7 +182,7 @@ def summarise(
     if record and best_known is not None:
         write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
     shown = [row for row in rows if only in row["problem"]]
-    if not rows:
+    if not rows and not only:
         raise InputError("bench summary: no file has a row; give files of rows, as bench writes")
     if not shown:
         raise InputError(f"bench summary: no row's problem contains {only!r}")
