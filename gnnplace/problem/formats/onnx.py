@@ -74,6 +74,9 @@ def _problem(name: str, graph: WireMessage, cluster: Cluster | None) -> Problem:
     together = UnionFind(range(len(nodes)))
     for sharing in readers.values():
         together.union(*sharing)
+    for value, each in consumers.items():
+        if not each:  # nobody reads it, such as the mask of a Dropout: it may have no shape
+            values.setdefault(value, Value((0,), 0))
     ops = [_op(k, node, values, readers, f"weights {together[k]}") for k, node in enumerate(nodes)]
     tensors = [
         (producer, float(_of(value, values).bytes), consumers[value])
@@ -125,7 +128,7 @@ def _of(name: str, values: Mapping[str, Value]) -> Value:
 
 def _values(graph: WireMessage) -> dict[str, Value]:
     """Shapes of initializers, inputs, outputs and values between, by name."""
-    found = {}
+    found = dict[str, Value]()
     for one in graph.messages(INITIALIZER):
         shape, kind = tuple(one.numbers(1)), one.number(2)
         found[one.text(8)] = Value(shape, SIZES.get(kind, 4))

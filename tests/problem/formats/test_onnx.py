@@ -66,6 +66,18 @@ def test_a_forward_pass_has_pytorch_s_bytes_and_a_roofline_s_seconds(tmp_path):
     assert problem.time["v100"][0] == pytest.approx(expected)
 
 
+def test_what_nobody_reads_needs_no_shape(tmp_path):
+    """As the mask of a Dropout has none after inference by onnx 1.23 (its AlexNet, its VGG-19)."""
+    made = PROTO["ModelProto"].FromString(model())
+    made.graph.node[1].output.append("mask")
+    path = tmp_path / "net.onnx"
+    path.write_bytes(made.SerializeToString())
+    (tmp_path / "plain.onnx").write_bytes(model())
+    with_mask, without = (convert(p, "onnx") for p in (path, tmp_path / "plain.onnx"))
+    assert with_mask.graph.size.tolist() == without.graph.size.tolist()
+    assert with_mask.time["v100"].tolist() == without.time["v100"].tolist()
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
