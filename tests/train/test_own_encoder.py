@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gnnplace.cli.main import run
@@ -47,6 +48,13 @@ def test_the_example_is_clean(folder):
 def test_encoders_of_the_package_train(folder, command):
     """One step of one problem each; 2 s, most of them Lightning's."""
     main([*command[1:], *QUICK, *SILENT])
+
+
+def test_a_training_loop_of_one_s_own_learns(folder):
+    """5 s: the dataset makes problems of all graphs of the store."""
+    made = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], made)
+    assert made["loss"] < np.log(4)  # of devices that are drawn alike
 
 
 def test_an_encoder_and_an_order_of_one_s_own_train_and_place(folder):

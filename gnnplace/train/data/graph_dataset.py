@@ -21,11 +21,19 @@ import torch
 import torch_geometric
 from torch_geometric.data import Data, InMemoryDataset
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.gnn.clusters import clusters_of
+from gnnplace.policy.gnn.features import FEATURE_VERSION
+from gnnplace.policy.gnn.network import tensors_of
+from gnnplace.policy.gnn.pyg import ProblemData
+from gnnplace.problem import Problem
+from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph
-from gnnplace.train.data.datasets import checksums, find_dataset
+from gnnplace.train.data.datasets import checksums, dataset_problem, find_dataset
 
 Transform = Callable[[Data], Data]
 Filter = Callable[[Data], bool]
@@ -34,21 +42,28 @@ Filter = Callable[[Data], bool]
 class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     """Captured training graphs for learning with PyG.
 
-    A graph's ``Data``: ``x`` [n, 2 K + 1], seconds of work and of launches on each of K kinds and
+    With a cluster, a graph on it is ``ProblemData``, what the policy's encoder takes (fields of
+    ``GraphBatch``, which batch as the policy's training does), and ``unit`` [m], placement unit of
+    each visited op; ``problem`` is what it is of, to simulate placements with. Without one, a
+    graph's ``Data``: ``x`` [n, 2 K + 1], seconds of work and of launches on each of K kinds and
     bytes of state; ``edge_index`` [2, edges] from producer to consumer; ``edge_attr`` [edges, 1],
     bytes; ``phase`` [n], 0 forward, 1 backward, 2 update; ``unit`` [n], class of ops that share a
-    device or -1; ``graph`` [1], index in ``names``; ``part`` [1], 0 train, 1 validation, 2 test.
+    device or -1. Both have ``graph`` [1], index in ``names``, and ``part`` [1], 0 train, 1
+    validation, 2 test.
 
     Args:
         dataset: name of a dataset (``find_dataset``) or a folder of graphs.
         root: where what is processed is kept.
         start: folder that the dataset is asked for from.
+        cluster: a preset's name, whose kinds the graphs have costs for.
+        microbatches: shares of the batch, on a cluster.
+        groups: ops to aim at before micro-batches, on a cluster; None: as captured.
         transform: the transform of every graph that is taken.
         pre_transform: the transform of every graph before it is kept.
         pre_filter: which graphs are kept.
 
     Raises:
-        InputError: no such dataset.
+        InputError: no such dataset or cluster, or a graph has no costs for a kind of device.
         FormatError: a graph's file is damaged.
     """
 
@@ -58,12 +73,18 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         root: str | Path,
         *,
         start: str | Path = ".",
+        cluster: str | None = None,
+        microbatches: int = 1,
+        groups: int | None = None,
         transform: Transform | None = None,
         pre_transform: Transform | None = None,
         pre_filter: Filter | None = None,
     ) -> None:
         self.store: CapturedStore = find_dataset(dataset, start)
+        self.cluster, self.microbatches, self.groups = cluster, microbatches, groups
         sums = checksums(self.store.folder)
+        if cluster is not None:
+            sums |= {"on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"}
         self.key = content_key(sums, pre_transform, pre_filter)
         super().__init__(str(root), transform, pre_transform, pre_filter)
         self._read(Path(self.processed_paths[0]))
@@ -78,9 +99,33 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         """One file, whose name carries the hash."""
         return [f"{self.store.folder.name}-{self.key}.npz"]
 
+    def problem(self, index: int) -> Problem:
+        """The graph with this index in ``names`` on the cluster.
+
+        Raises:
+            InputError: there is no cluster, or the graph has no costs for one of its kinds.
+        """
+        if self.cluster is None:
+            raise InputError("GraphDataset: give cluster, such as 'nvlink-v100-4', for problems")
+        return dataset_problem(
+            self.store.graph(self.names[index]),
+            preset(self.cluster),
+            microbatches=self.microbatches,
+            groups=self.groups,
+        )
+
+    def _made(self, index: int) -> Data:
+        data = to_data(self.store.graph(self.names[index]), index)
+        if self.cluster is None:
+            return data
+        walked = WalkGraph(SearchSpace(self.problem(index)))
+        fields = tensors_of(walked, clusters_of(walked))._asdict()
+        unit = torch.from_numpy(walked.unit.astype(np.int64))
+        return ProblemData(**fields, unit=unit, graph=data.graph, part=data.part)
+
     def process(self) -> None:
         """Makes the graphs, filtered and transformed, and writes them."""
-        made = [to_data(self.store.graph(name), i) for i, name in enumerate(self.names)]
+        made = [self._made(i) for i in range(len(self.names))]
         kept = [data for data in made if self.pre_filter is None or self.pre_filter(data)]
         if self.pre_transform is not None:
             kept = [self.pre_transform(data) for data in kept]
@@ -99,7 +144,8 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         for key, value in arrays.items():
             part, _, name = key.partition(" ")
             parts[part][name] = value
-        self.data, self.slices = Data.from_dict(parts["data"]), parts["slices"] or None
+        kind = Data if self.cluster is None else ProblemData
+        self.data, self.slices = kind.from_dict(parts["data"]), parts["slices"] or None
 
 
 def to_data(captured: CapturedGraph, index: int) -> Data:

@@ -10,7 +10,11 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import BaseTransform, Compose
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
+from gnnplace.placers import SearchSpace
+from gnnplace.policy.gnn.network import load_gnn
+from gnnplace.policy.gnn.pyg import batch_of
+from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data import graph_dataset
 from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.captured_graph import read_captured, write_captured
@@ -60,6 +64,26 @@ def test_graphs_are_those_of_the_store(folder):
         assert ["train", "validation", "test"][int(data.part)] == graph.origin["part"]
     batch = next(iter(DataLoader(dataset, batch_size=3)))
     assert batch.num_nodes == sum(shipped_store().graph(name).num_ops for name in NAMES)
+
+
+def test_on_a_cluster_graphs_are_what_the_policy_encodes(folder):
+    """Loader, batch and states are those of the policy's own training, problem by problem."""
+    dataset = made(folder, cluster="nvlink-v100-4", microbatches=2, groups=80)
+    problems = [dataset.problem(int(data.graph)) for data in dataset]
+    assert {problem.microbatches for problem in problems} == {2}
+    policy, batch = load_gnn(), next(iter(DataLoader(dataset, batch_size=3)))
+    inputs = [Episodes(SearchSpace(problem), "upward-rank").inputs for problem in problems]
+    for key, value in batch_of(inputs).to_dict().items():
+        assert torch.equal(batch[key], value), key
+    with torch.no_grad():
+        states = policy.encoder(batch)
+        alone = torch.cat([policy.encoder(one) for one in inputs])
+    torch.testing.assert_close(states, alone, rtol=1e-4, atol=1e-5)
+    assert [int(data.unit.max()) + 1 for data in dataset] == [p.num_units for p in problems]
+    other = made(folder, cluster="pcie-v100-4", microbatches=2, groups=80)
+    assert other.key != dataset.key != made(folder).key
+    with pytest.raises(InputError, match="give cluster"):
+        made(folder).problem(0)
 
 
 def test_what_is_there_is_read_and_not_made_again(folder):
