@@ -165,16 +165,19 @@ class OrderRow(NamedTuple):
         source: where it comes from.
         direction: which ends of tensors it lists first.
         make: gives the order of a graph; None where a policy finds it while it walks.
+        alone: who can walk in it, where that is not everybody, and why.
     """
 
     source: str
     direction: Direction
     make: Order | None = None
+    alone: str = ""
 
 
 IN_TIME, EARLY, COORDINATE, LEARNED = "in-time", "earliest-start", "coordinate", "learned-order"
 _FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NEITHER
 _HEFT = "Topcuoglu et al. (2002)"
+_QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
 ORDERS: dict[str, OrderRow] = {
     "topological": OrderRow("the stable order", _FORTH, lambda g, cost, edge, seed: topological(g)),
     "reverse-topological": OrderRow(
@@ -211,11 +214,20 @@ ORDERS: dict[str, OrderRow] = {
         lambda g, cost, edge, seed: reverse_upward_rank_order(g, cost, edge),
     ),
     "random": OrderRow("a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)),
-    IN_TIME: OrderRow("of the ready ops the one whose time is shortest", _FORTH),
-    EARLY: OrderRow("of the ready ops the one that can start first", _FORTH),
-    COORDINATE: OrderRow("by layer, a layer's ops of all phases together", _NEITHER),
-    LEARNED: OrderRow("Wang et al. (2022): the network's own priorities", _FORTH),
+    IN_TIME: OrderRow("of the ready ops the one whose time is shortest", _FORTH, alone=_QUEUE),
+    EARLY: OrderRow("of the ready ops the one that can start first", _FORTH, alone=_QUEUE),
+    COORDINATE: OrderRow(
+        "by layer, a layer's ops of all phases together",
+        _NEITHER,
+        alone="placers that learned alone, which know the phases of ops and their layers",
+    ),
+    LEARNED: OrderRow(
+        "Wang et al. (2022): the network's own priorities",
+        _FORTH,
+        alone="the placer gnn alone, with a network that was trained so (--model.order)",
+    ),
 }
+WALKED = (IN_TIME, EARLY, COORDINATE)
 FIXED_ORDERS = tuple(name for name, row in ORDERS.items() if row.make is not None)
 
 
@@ -228,9 +240,32 @@ def check_order(name: str, *also: str) -> None:
     if name in (*FIXED_ORDERS, *also):
         return
     if ":" not in name:
+        why = f"it is of {ORDERS[name].alone}" if name in ORDERS else "unknown"
         known = ", ".join((*also, *FIXED_ORDERS))
-        raise InputError(f"order {name!r}: unknown; orders: {known}, or module:function")
+        raise InputError(f"order {name!r}: {why}; orders: {known}, or module:function")
     _own(name)
+
+
+def base_of(name: str) -> str | None:
+    """The order that a learned one begins as; None: of one that is not learned.
+
+    ``learned-order`` begins as upward rank, ``learned-order+BASE`` as BASE: of the ready ops the
+    one that BASE lists first, which is BASE itself where it lists producers first.
+    """
+    learned, plus, base = name.partition("+")
+    if learned != LEARNED:
+        return None
+    return base if plus else "upward-rank"
+
+
+def check_network_order(name: str, *also: str) -> None:
+    """Refuses what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
+
+    Raises:
+        InputError: as of ``check_order``.
+    """
+    base = base_of(name)
+    check_order(name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,)))
 
 
 def _own(name: str) -> Order:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.graph.orders import FIXED_ORDERS, check_order
+from gnnplace.graph.orders import FIXED_ORDERS, WALKED, check_network_order, check_order
 from gnnplace.placers.base import Option, Placer, PlacerRow, Result, Speed, parse_name
 from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.plugins import installed, installed_class, named_class
@@ -186,7 +186,7 @@ def _orders(order: str | None) -> tuple[str, ...] | None:
     """
     if order is None or order == AUTO:
         return None
-    check_order(order, AUTO)
+    check_order(order, AUTO, *WALKED)
     return (order,)
 
 
@@ -205,14 +205,15 @@ def _untrained(order: str | None = None) -> Placer:
 
 
 def _gnn(order: str | None = None, checkpoint: str | None = None, trust: int = 0) -> Placer:
-    orders = _orders(order)
+    if order is not None:
+        check_network_order(order, AUTO)
     from gnnplace.policy.gnn.custom import trusting
     from gnnplace.policy.gnn.network import load_gnn
     from gnnplace.policy.gnn.placer import GnnPlacer
 
     with trusting(bool(trust)):
         policy = None if checkpoint is None else load_gnn(checkpoint)
-    return GnnPlacer(policy, orders[0] if orders else None)
+    return GnnPlacer(policy, None if order == AUTO else order)
 
 
 def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
@@ -222,8 +223,8 @@ def _best(order: str | None = None, checkpoint: str | None = None) -> Placer:
 
 
 TOLD = (
-    f"Traversal order of the policy: {', '.join(FIXED_ORDERS)}, or module:function; by default it "
-    "chooses among several."
+    f"Traversal order of the policy: {', '.join(FIXED_ORDERS)}, or module:function; of learned "
+    f"also {', '.join(WALKED)}; by default it chooses among several."
 )
 ORDER = Option(str, None, TOLD)
 CHECKPOINT = Option(

@@ -63,7 +63,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.orders import LEARNED
 from gnnplace.placers.search.repair import repair
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.gnn.custom import described, trusting
@@ -128,7 +127,7 @@ class Reinforce(Learner):
         layers: rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
         decoder_hidden: size of the decoder's layers; None: as of ``start``, else 48.
         memory: entries of a device's memory; None: as of ``start``, else 16.
-        order: the traversal order, ``learned-order``, or ``module:function``; None: as of
+        order: the traversal order, ``module:function``, or ``learned-order+`` either; None: as of
             ``start``, else upward rank.
         encoder: makes an encoder from the number of features, in place of the package's.
         samples: placements drawn of each problem, K; at least 2.
@@ -304,7 +303,7 @@ class Reinforce(Learner):
         loss = -(weight * taken).sum()
         counts = torch.log_softmax(self.policy.count(states, len(episodes.devices)), dim=0)
         loss = loss - COUNT * (torch.from_numpy(lesson.wanted).float().to(there) * counts).sum()
-        if episodes.name == LEARNED:
+        if episodes.base is not None:
             gradient = self._order_gradient(episodes, network, lesson).to(there)
             loss = loss - (gradient * self.policy.priorities(states)).sum()
         return loss

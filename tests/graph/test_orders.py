@@ -122,7 +122,8 @@ def fails(graph, cost, edge_cost, seed):
     ("name", "said"),
     [
         ("sideways", "'sideways': unknown; orders: auto, topological, .*, or module:function"),
-        ("in-time", "unknown"),
+        ("in-time", "'in-time': it is of the placer learned alone, which finds it as it places"),
+        ("learned-order", "it is of the placer gnn alone"),
         ("nowhere:order", "cannot import 'nowhere'"),
         ("mine_orders:missing", "no callable 'missing'"),
         ("mine_orders:short", "no permutation of the graph's 4 ops"),

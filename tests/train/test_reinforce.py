@@ -272,8 +272,9 @@ def test_a_step_on_an_accelerator_loses_what_one_on_the_cpu_does():
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_a_learned_order_that_took_less_becomes_more_likely():
-    made, one = module(order=LEARNED, label=0.0), sample()
+@pytest.mark.parametrize("order", [LEARNED, f"{LEARNED}+downward-rank"])
+def test_a_learned_order_that_took_less_becomes_more_likely(order):
+    made, one = module(order=order, label=0.0), sample()
     episodes = made.episode(one)
     graph, rng = episodes.graph.graph, np.random.default_rng(0)
     drawn = episodes.samples(episodes.network(made.policy), 1, rng)

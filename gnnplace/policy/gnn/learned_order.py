@@ -2,7 +2,9 @@
 
 The paper's system chooses the order beside the devices. Here an op's priority is a number that a
 linear head makes of the encoder's state, added to ``SHARPNESS`` times the share of ops that come
-after it by upward rank; the head begins at zero, so the order begins as upward rank. A draw takes
+after it in a base order, upward rank unless another is named; the head begins at zero, so the order
+begins as the base, or where that does not list producers first, as near to it as one is that does.
+A draw takes
 each op with the softmax of the ready ops' priorities (Plackett-Luce over ready ops):
 
     log p(order) = sum over steps of (priority(chosen) - log sum over ready ops of exp(priority))
@@ -28,7 +30,7 @@ SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth 
 
 
 def first_priority(order: IntArray) -> FloatArray:
-    """Priorities that give ``order``, which lists producers first. [m]"""
+    """Priorities that give ``order`` where it lists producers first. [m]"""
     priority = np.empty(len(order))
     priority[order] = SHARPNESS * (1.0 - np.arange(len(order)) / max(1, len(order)))
     return priority

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse, read_json
-from gnnplace.graph.orders import LEARNED, check_order
+from gnnplace.graph.orders import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.custom import check_trusted, made
@@ -59,8 +59,8 @@ class GnnPolicy(  # type: ignore[call-arg]
         layers: rounds of messages; 0 leaves the graph out.
         decoder_hidden: size of the decoder's layers.
         memory: entries of a device's memory.
-        order: the traversal order it was trained under, ``learned-order``, or a function of one's
-            own, ``module:function``.
+        order: the traversal order it was trained under, or a function of one's own,
+            ``module:function``; ``learned-order+BASE`` learns one that begins as either.
         feature_version: version of the features that the parameters were trained on.
         encoder: ``class_path`` and ``init_args`` of an encoder in place of the package's, which
             then says sizes and layers itself.
@@ -87,9 +87,10 @@ class GnnPolicy(  # type: ignore[call-arg]
                 f"{FEATURE_VERSION}; train it anew (trainers/gnn) or install the version that "
                 "made it"
             )
+        base = base_of(order)
         if ":" in order:
-            check_trusted(order.rpartition(":")[0], f"order {order!r}")
-        check_order(order, LEARNED)
+            check_trusted((base or order).rpartition(":")[0], f"order {order!r}")
+        check_network_order(order)
         self.order = order
         self.encoder: nn.Module
         if encoder is None:
@@ -98,7 +99,7 @@ class GnnPolicy(  # type: ignore[call-arg]
             self.encoder, hidden = made(encoder, len(STATIC) + len(GLOBAL))
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
         self.count = DeviceCount(hidden, decoder_hidden)
-        self.priority = nn.Linear(hidden, 1, bias=False) if order == LEARNED else None
+        self.priority = None if base is None else nn.Linear(hidden, 1, bias=False)
         if self.priority is not None:
             nn.init.zeros_(self.priority.weight)
 

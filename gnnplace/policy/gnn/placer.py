@@ -14,6 +14,8 @@ from itertools import cycle
 
 import numpy as np
 
+from gnnplace.errors import InputError
+from gnnplace.graph.orders import base_of
 from gnnplace.placers import Found, Placer, SearchSpace
 from gnnplace.placers.search.space import NO_BUDGET, expired
 from gnnplace.policy.decode.aims import device_limits
@@ -37,6 +39,11 @@ class GnnPlacer(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         policy = self.policy or load_gnn()
+        if self.order and base_of(self.order) is not None and policy.priority is None:
+            raise InputError(
+                f"order {self.order!r}: this network learned none; train one with "
+                f"--model.order={self.order}"
+            )
         episodes = Episodes(space, self.order or policy.order)
         network = episodes.network(policy)
         device = space.spread(episodes.greedy(network))

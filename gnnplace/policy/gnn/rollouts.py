@@ -25,7 +25,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.orders import LEARNED
+from gnnplace.graph.orders import base_of
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.walk import Walk, WalkGraph
@@ -113,24 +113,24 @@ class Episodes:
 
     Args:
         space: the problem with its simulator and its units.
-        order: the traversal order, or ``learned-order`` for the network's own.
+        order: the traversal order, or the network's own (``base_of``).
         graph: what is walked, where it has been made before.
     """
 
     def __init__(self, space: SearchSpace, order: str, graph: WalkGraph | None = None) -> None:
-        self.space, self.name = space, order
+        self.space, self.name, self.base = space, order, base_of(order)
         self.graph = graph or WalkGraph(space)
         self.margin = MARGIN if space.memory_matters else 0.0
 
     @cached_property
     def walk(self) -> Walk:
-        """The problem in the direction of the order."""
-        return self.graph.walk(self.name)
+        """The problem in the direction of the order; a learned one lists producers first."""
+        return self.graph.walk(self.name) if self.base is None else self.graph.forward
 
     @cached_property
     def order(self) -> IntArray:
         """Visited ops in the traversal order; the first one where it is learned. [m]"""
-        return self.graph.order("upward-rank" if self.name == LEARNED else self.name)
+        return self.graph.order(self.base or self.name)
 
     @cached_property
     def clusters(self) -> Clusters:
@@ -171,7 +171,7 @@ class Episodes:
             count: draws of a learned order.
             rng: what they are drawn with.
         """
-        if self.name != LEARNED:
+        if self.base is None:
             return self.order[None]
         priority, graph = self.priority(network), self.graph.graph
         drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []

@@ -7,11 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.orders import LEARNED
-from gnnplace.placers import SearchSpace
+from gnnplace.graph.orders import COORDINATE, LEARNED
+from gnnplace.placers import SearchSpace, contract
 from gnnplace.policy.gnn.learned_order import drawn_order, order_gradient, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy
+from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.policy.problems import constrained_problem
@@ -69,6 +71,36 @@ def test_it_begins_as_upward_rank(seed):
     episodes, fixed = Episodes(space, LEARNED), Episodes(space, "upward-rank")
     order = episodes.orders(episodes.network(policy))
     assert (order == fixed.order).all()
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=seeds)
+def test_it_begins_as_its_base_as_far_as_producers_come_first(seed):
+    """By hand: of the ready ops always the one that the base lists first."""
+    space = SearchSpace(random_problem(np.random.default_rng(seed), 12, 3))
+    for base in ("downward-rank", "reverse-upward-rank", "depth-first-pre", COORDINATE):
+        name = f"{LEARNED}+{base}"
+        episodes = Episodes(space, name)
+        found = episodes.orders(episodes.network(GnnPolicy(order=name)))[0]
+        listed, (source, target, _) = episodes.graph.order(base), episodes.graph.graph.edges
+        done: list[int] = []
+        while len(done) < len(listed):
+            done += [next(op for op in listed.tolist() if op not in done
+                          and set(source[target == op].tolist()) <= set(done))]  # fmt: skip
+        assert found.tolist() == done
+        if base == "downward-rank":
+            assert found.tolist() == listed.tolist()
+
+
+@pytest.mark.parametrize("name", ["in-time", f"{LEARNED}+in-time", f"{LEARNED}+{LEARNED}"])
+def test_what_is_found_while_placing_is_refused_with_its_reason(name):
+    with pytest.raises(InputError, match="it is of the placer"):
+        GnnPolicy(order=name)
+
+
+def test_a_network_that_learned_no_order_is_told_so():
+    with pytest.raises(InputError, match=r"learned none; train one with --model\.order=learned"):
+        GnnPlacer(None, LEARNED).place(contract.training_chain())
 
 
 def test_orders_are_drawn_as_often_as_their_probability_says():
