@@ -148,9 +148,9 @@ class Joint:
             peak = [held_bytes] * self.cluster.num_devices
             return {"step_time": seconds, "feasible": True, "peak_memory": peak}
         told: Data = {}
+        plan: Plan | None
         if cell.placer == ALONE:
-            words = f"dp=1,tp=1,pp=1,microbatch_size={self.chain.batch}"
-            plan: Plan | None = given_plan(self.chain, self.cluster, words)
+            plan = self._alone()
         else:
             if cell.budget not in self.plans:
                 begin = time.perf_counter(), time.process_time()
@@ -171,6 +171,14 @@ class Joint:
             "note": plan.shape,
             **told,
         }
+
+    def _alone(self) -> Plan:
+        """The first device alone, as placed: whole, or in micro-batches where they are faster."""
+        sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
+        batch = self.chain.batch
+        words = [f"dp=1,tp=1,pp=1,microbatch_size={batch // m}" for m in sizes if batch % m == 0]
+        plans = [given_plan(self.chain, self.cluster, each) for each in words]
+        return min(plans, key=lambda plan: (not plan.feasible, plan.step_time))
 
 
 @lru_cache(maxsize=2)  # whole, and cut into micro-batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 
 from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
-from gnnplace.bench.joint import hidden_by_backward
+from gnnplace.bench.joint import Joint, hidden_by_backward
 from gnnplace.bench.suite import read_suite
 from gnnplace.cli.main import run
+from gnnplace.plans.segments.chain import FASTEST
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.pictures import svg
+from tests.plans.toys import Given, chain, cluster
 
 ONCE = ("single", "one-device", "ddp", "zero-0", "zero-3", "chain", "min-cut", "heft")
 SUITE = """
@@ -57,6 +60,24 @@ def test_one_device_takes_as_long_by_both_clocks(rows):
     assert alone == pytest.approx(single, rel=0.02)
 
 
+@pytest.mark.parametrize(("power", "size"), [(1.0, 8), (3.0, 2)])
+def test_one_device_takes_micro_batches_where_they_are_faster(power, size):
+    """As placements do: kernels that grow with the cube of the examples are faster in shares."""
+
+    class Grown(Given):
+        def costs(self, kind, shards, examples, choice=FASTEST):
+            made = super().costs(kind, shards, examples, choice)
+            grown = {k: getattr(made, k) * examples ** (power - 1) for k in ("forward", "backward")}
+            return replace(made, **grown)
+
+    rng = np.random.default_rng(0)
+    entry: Any = SimpleNamespace(microbatches=4)
+    joint = Joint(entry)
+    joint.__dict__ |= {"chain": replace(chain(rng, batch=8), source=Grown(rng, 5))}
+    joint.__dict__ |= {"cluster": cluster(2)}
+    assert joint._alone().file.microbatch_size == size
+
+
 def test_searches_are_no_worse_than_what_they_search_among(rows):
     for name in ("one-device", "zero-0", "zero-3", "chain"):
         assert rows["plan", 0]["step_time"] <= rows[name, 0]["step_time"] * (1 + 1e-9)
@@ -76,7 +97,7 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
     costs = SimpleNamespace(
         forward=np.ones(3), backward=backward, weights=np.zeros(3), parameters=elements
     )
-    chain: Any = SimpleNamespace(
+    layers: Any = SimpleNamespace(
         costs=lambda kinds, shards, examples: costs,
         precision="32-true",
         tied=(),
@@ -84,8 +105,8 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
     )
     stage = SimpleNamespace(rows=[["gpu:0"], ["gpu:1"]], recompute=SimpleNamespace(modules=[]))
     plan: Any = SimpleNamespace(file=SimpleNamespace(stages=[stage], microbatch_size=1))
-    cluster = preset("nvlink-a100-2")
-    link = cluster.links[0]
+    machine = preset("nvlink-a100-2")
+    link = machine.links[0]
 
     def reduce(size: float) -> float:  # two devices: each sends half there and half back
         return size / link.bandwidth + 2 * link.latency
@@ -93,9 +114,9 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
     first = 3e-3 + reduce(35 * mib)  # the last two layers are there after three milliseconds
     end = max(first, 6e-3) + reduce(10 * mib)
     expected = 6e-3 + reduce(45 * mib) - end
-    assert hidden_by_backward(chain, cluster, plan) == pytest.approx(expected)
+    assert hidden_by_backward(layers, machine, plan) == pytest.approx(expected)
     stage.rows = [["gpu:0"]]
-    assert hidden_by_backward(chain, cluster, plan) == 0.0
+    assert hidden_by_backward(layers, machine, plan) == 0.0
 
 
 def test_the_table_has_a_line_a_method_and_a_ratio_over_data_parallelism(rows):
