@@ -210,7 +210,7 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
     """
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size
-    costs = chain.costs([d.kind for d in cluster.devices], 1, examples)
+    costs = chain.costs([d.kind for d in cluster.devices], (1,), examples)
     fabric, members = MeshFabric(cluster), range(cluster.num_devices)
     width = PARAMETER[chain.precision][1]
     if costs is None or len(stage.rows) < 2:

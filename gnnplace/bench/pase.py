@@ -59,10 +59,7 @@ class WholeStep(CapturedProblem):
     def part(self, call: int, split: Configuration) -> Part:
         """What one device does of a call."""
         assert self.source is not None
-        source, (devices,), (label,) = self.source, self.mesh, split
-        if label is not None and label == self.graph.ops[call].batch:
-            return source.parts.part((call, None), self.kind, 1, source.batch // devices)
-        return source.parts.part((call, label), self.kind, devices, source.batch)
+        return self.source.part(call, split, self.kind, (self.mesh, 1))
 
     def compute(self, op: int) -> FloatArray:
         """Seconds of a call's kernels, by what is divided. [K]"""
@@ -115,7 +112,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     )
     parts = [step.part(i, c) for i, c in zip(calls, split, strict=True)]
     stored = source.parts.beside(source.stored(calls), kind)
-    summed, updates = source.beside(calls, split, kind, (count, 1))
+    summed, updates = source.beside(calls, split, kind, ((count,), 1))
     kernels = found.compute + stored.kernels + summed.kernels
     host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
     seconds = max(kernels, host) + found.total - found.compute

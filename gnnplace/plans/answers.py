@@ -164,9 +164,9 @@ def _entry(
         devices=stage.mesh.nested(cluster),
         zero=stage.zero,
         recompute=RecomputeEntry(kind="full" if again else "none", modules=again),
-        border="tokens" if split and stage.choice.tokens else "whole",
+        border=stage.choice.border if split else "whole",
         placements=source.placements(
-            kind, stage.mesh.shards, examples, stage.first, stage.last, stage.choice
+            kind, stage.mesh.axes, examples, stage.first, stage.last, stage.choice
         )
         if split and isinstance(source, ModelCosts)
         else {},

@@ -29,7 +29,7 @@ from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.explaining import ROW_PARTS, degrees_moved
-from gnnplace.plans.given import draft_of_plan, draft_of_words, even_bounds, orders_in
+from gnnplace.plans.given import FREELY, draft_of_plan, draft_of_words, even_bounds, orders_in
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
@@ -39,7 +39,7 @@ from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realiz
 from gnnplace.plans.search.search import under
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
-from gnnplace.plans.segments.chain import FREE, WEIGHTS, Chain, SplitChoice
+from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
@@ -377,11 +377,13 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
         if other is not None:
             yield f"schedule={schedule}", other
     if max(s.mesh.shards for s in stages) > 1:
-        tokens = stages[-1].choice.tokens
-        told = f"sp={'off' if tokens else 'on'}"
-        yield told, with_splits(pricer, plain, WEIGHTS, (not tokens,))
+        if all(s.mesh.outer == 1 for s in stages):
+            cut = stages[-1].choice.border == "tokens"
+            choice = SplitChoice(WEIGHTS, border="whole" if cut else "tokens")
+            yield f"sp={'off' if cut else 'on'}", with_splits(pricer, plain, (choice,))
         told = "the fastest split of layers that fits (shards=N)"
-        yield told, with_splits(pricer, plain, FREE, (True, False))
+        one = tuple(replace(s, mesh=replace(s.mesh, outer=1)) for s in stages)
+        yield told, with_splits(pricer, replace(plain, stages=one), FREELY)
 
 
 def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
@@ -389,7 +391,7 @@ def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage
     stages = draft.stages
     if len(stages) < 2 or len({(s.mesh.replicas, s.mesh.shards) for s in stages}) > 1:
         return
-    choice = SplitChoice(tokens=stages[0].choice.tokens, once=1 / draft.microbatches)
+    choice = replace(stages[0].choice, labels=None, once=1 / draft.microbatches)
     bounds = even_bounds(pricer, stages[0].mesh, len(stages), choice)
     again = frozenset[int]().union(*(s.recompute for s in stages))
     yield (
@@ -443,8 +445,10 @@ def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
     """Whether the split over shards costs what Megatron's does."""
     if draft.stages[0].mesh.shards == 1:
         return True
-    tokens = draft.stages[0].choice.tokens
-    other = with_splits(pricer, draft, WEIGHTS, (tokens,))
+    if draft.stages[0].mesh.outer > 1:
+        return False
+    border = draft.stages[0].choice.border
+    other = with_splits(pricer, draft, (SplitChoice(WEIGHTS, border=border),))
     costs = [
         (pricer.cost(a), pricer.cost(b)) for a, b in zip(draft.stages, other.stages, strict=True)
     ]

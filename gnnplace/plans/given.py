@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import (
     CONTEXT,
+    EXAMPLES,
     EXPERTS,
     FASTEST,
     FREE,
@@ -36,7 +39,6 @@ from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 
-STYLES = {"tp": WEIGHTS, "cp": CONTEXT, "shards": FREE}
 NUMBERS = {
     "dp": 1,
     "tp": 1,
@@ -110,11 +112,11 @@ def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> di
         raise InputError(
             "--given: dp, tp, cp, ep, shards, pp and microbatch_size are at least 1, zero at most 3"
         )
-    word, replicas = shard_word(given, number), number["dp"]
-    devices = replicas * number[word] * number["pp"]
-    if devices > cluster.num_devices:
+    replicas = number["dp"]
+    count = {"dp": replicas, **shards_of(given).degrees, "pp": number["pp"]}
+    if (devices := prod(count.values())) > cluster.num_devices:
         raise InputError(
-            f"--given: dp x {word} x pp is {devices}; "
+            f"--given: {' x '.join(count)} is {devices}; "
             f"{cluster.name!r} has {cluster.num_devices} devices"
         )
     chunk_ranks(given.get("schedule", "1f1b"), number["pp"])
@@ -132,25 +134,85 @@ def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> di
     return number
 
 
-def shard_word(given: dict[str, str], number: dict[str, int]) -> str:
-    """Which of `STYLES` says how many shards there are; `tp` where none is given.
+@dataclass(frozen=True)
+class Shards:
+    """What words say of the shards of a replica.
+
+    Attributes:
+        degrees: `tp`, `cp` or `shards`, by name, as given; none: there is one shard.
+        experts: parts of the experts, of replicas that are one mesh with them; 1 if there are none.
+        choices: of splits and borders, each of them tried.
+        told: what the split is called.
+    """
+
+    degrees: dict[str, int]
+    experts: int
+    choices: tuple[SplitChoice, ...]
+    told: str = "Megatron's"
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Shards along each of their axes, the outer one first."""
+        sizes = (self.experts, self.degrees.get("cp", 1), *self._inner)
+        return tuple(n for n in sizes if n > 1) or (1,)
+
+    @property
+    def _inner(self) -> list[int]:
+        return [n for name, n in self.degrees.items() if name != "cp"]
+
+    @property
+    def count(self) -> int:
+        """Shards of a mesh."""
+        return prod(self.axes)
+
+    @property
+    def outer(self) -> int:
+        """Shards along the outer of two axes; 1 where there is one."""
+        return self.axes[0] if len(self.axes) > 1 else 1
+
+
+FREELY = tuple(SplitChoice(FREE, border=border) for border in ("tokens", "whole"))
+
+
+def shards_of(given: dict[str, str]) -> Shards:
+    """What words say of shards.
 
     Raises:
-        InputError: several do, or experts are not on these shards.
+        InputError: they contradict each other.
     """
-    several = [name for name in STYLES if number[name] > 1 or (name in given and name != "cp")]
-    if len(several) > 1:
+    number = {name: int(given.get(name, 1)) for name in ("dp", "tp", "cp", "ep", "shards")}
+    dp, tp, cp, ep, free = number.values()
+    others = [
+        name for name in ("tp", "cp", "ep") if number[name] > 1 or (name == "tp" and name in given)
+    ]
+    if others and (free > 1 or "shards" in given):
         raise InputError(
-            f"--given: {' and '.join(several)}: give one of them: tp is Megatron's split, cp cuts "
-            "tokens, shards anything that is fastest"
+            f"--given: shards and {' and '.join(others)}: give one of them: tp is Megatron's "
+            "split, cp cuts tokens, shards anything that is fastest"
         )
-    word, experts = several[0] if several else "tp", number["ep"]
-    if experts > 1 and (word, experts) != ("cp", number[word]):
+    if free > 1 or "shards" in given:
+        words = {"on": ("tokens",), "off": ("whole",)}.get(given.get("sp", ""), ("tokens", "whole"))
+        choices = tuple(choice for choice in FREELY if choice.border in words)
+        return Shards({"shards": free}, 1, choices, "the fastest")
+    if ep > 1 and (ep != cp if cp > 1 else dp % ep):
         raise InputError(
-            f"--given: ep={experts}: experts lie on the shards that cut tokens: give as many of "
-            f"them, cp={experts}"
+            f"--given: dp={dp}, cp={cp}, ep={ep}: experts lie on the shards that cut tokens, "
+            "ep=cp, or without these on replicas: ep divides dp"
         )
-    return word
+    between = "tokens" if given.get("sp", "on") == "on" else "whole"
+    over = [(WEIGHTS, between)] if tp > 1 else []
+    if cp > 1:
+        over.insert(0, (EXPERTS if ep > 1 else CONTEXT, "tokens" if tp > 1 else between))
+    elif ep > 1:
+        over.insert(0, (EXAMPLES, "examples"))
+    styles, borders = zip(*over, strict=True) if over else ((WEIGHTS,), ("whole",))
+    outer = styles[0] if len(styles) > 1 else ""
+    border = ",".join(borders) if len(set(borders)) > 1 else borders[0]
+    names = {"tp": "Megatron's", "cp": "that of tokens", "ep": "that of experts"}
+    told = [names[name] for name in ("ep", "cp", "tp") if number[name] > 1]
+    return Shards(({"tp": tp} if tp > 1 or cp == 1 else {}) | ({"cp": cp} if cp > 1 else {}),
+                  ep if cp == 1 else 1, (SplitChoice(styles[-1], outer, border),),
+                  " with ".join(told))  # fmt: skip
 
 
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
@@ -159,31 +221,28 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     `tp` shards cut every matrix of weights, with tokens cut between segments unless `sp=off`, as
     Megatron does (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv
     2205.05198); `cp` shards cut tokens and have whole weights; with `ep` they have experts of their
-    own, to which tokens are sent; `shards` may cut anything.
+    own, to which tokens are sent, or replicas do where no tokens are cut; `shards` may cut
+    anything. Of two of these `tp` is the inner axis.
 
     Raises:
         InputError: what does not fit the model or the cluster.
     """
     given = parsed(words)
-    number = numbers_in(given, cluster, chain.batch)
-    replicas, ranks = number["dp"], number["pp"]
-    word = shard_word(given, number)
-    shards, size = number[word], replicas * number["microbatch_size"]
+    number, shards = numbers_in(given, cluster, chain.batch), shards_of(given)
+    replicas, ranks = number["dp"] // shards.experts, number["pp"]
+    size = number["dp"] * number["microbatch_size"]
     schedule = given.get("schedule", "1f1b")
     order = chunk_ranks(schedule, ranks)
     if len(order) > len(chain):
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
-    meshes = [Mesh(p * replicas * shards, replicas, shards) for p in order]
+    each = replicas * shards.count
+    meshes = [Mesh(p * each, replicas, shards.count, shards.outer) for p in order]
     pricer = Pricer(chain, MeshFabric(cluster), size)
-    style = EXPERTS if number["ep"] > 1 else STYLES[word]
-    borders: tuple[bool, ...] = (False, True)  # which are tried
-    if "sp" in given or style != FREE:
-        borders = (given.get("sp", "on") == "on",)
     microbatches = chain.batch // size
     if "layers" in given:
         bounds = layer_bounds(chain, given["layers"], len(order))
     else:
-        choice = SplitChoice(style, borders == (True,), once=1 / microbatches)
+        choice = replace(shards.choices[-1], once=1 / microbatches)
         bounds = even_bounds(pricer, meshes[0], len(order), choice)
     again = given.get("recompute", "none")
     stages = [
@@ -191,7 +250,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
-    return with_splits(pricer, draft, style, borders) if shards > 1 else draft
+    return with_splits(pricer, draft, shards.choices) if shards.count > 1 else draft
 
 
 def recomputed(chain: Chain, first: int, last: int, word: str) -> frozenset[int]:
@@ -283,10 +342,11 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 "on; make a plan for this model"
             )
         again = frozenset(by_name[name] for name in entry.recompute.modules)
-        mesh = Mesh(places[0], len(entry.rows), len(entry.rows[0]))
+        outer = entry.axes[0] if len(entry.axes) > 1 else 1
+        mesh = Mesh(places[0], len(entry.rows), len(entry.rows[0]), outer)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
-            choice = SplitChoice(tokens=entry.border == "tokens", labels=labels)
+            choice = SplitChoice(border=entry.border, labels=labels)
         stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, choice))
         begin += len(own)
     if begin != len(chain):

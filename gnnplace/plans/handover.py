@@ -104,7 +104,7 @@ def _branches(chain: Chain, kind: str) -> float:
     total = 0.0
     for i, op in enumerate(graph.ops):
         aside = i in source.cuts.aside
-        part = None if aside else source.part(i, (None,), kind, (1, 1))
+        part = None if aside else source.part(i, (None,), kind, ((1,), 1))
         own = 0.0 if part is None else part.forward.kernels + part.whole.kernels
         before = max((longest.get(v, 0.0) for v in op.reads), default=0.0)
         longest |= dict.fromkeys(op.results, before + own)

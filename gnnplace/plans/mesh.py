@@ -1,7 +1,8 @@
 """Devices of stages: slices of the cluster in its order, as replicas times shards.
 
-Shards are neighbours, replicas next, stages outermost: what talks most is nearest. A stage's mesh
-is a slice of the cluster's devices as they are listed (topology order).
+Shards are neighbours, replicas next, stages outermost: what talks most is nearest. Shards may have
+two axes, of which the inner one's are neighbours. A stage's mesh is a slice of the cluster's
+devices as they are listed (topology order).
 
 What a group takes to exchange is `costs.collectives`' where the links name a measured fabric, else
 the ring formula of that module over the slowest link of the group. Shards' rings go at the same
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -30,11 +32,20 @@ OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from
 
 @dataclass(frozen=True)
 class Mesh:
-    """A slice of the cluster: `replicas` x `shards` devices from `first` on."""
+    """A slice of the cluster: `replicas` x `shards` devices from `first` on.
+
+    Shards have two axes where `outer` is above 1: so many along the outer one.
+    """
 
     first: int
     replicas: int
     shards: int
+    outer: int = 1
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Shards along each of their axes, the outer one first."""
+        return (self.shards,) if self.outer == 1 else (self.outer, self.shards // self.outer)
 
     @property
     def count(self) -> int:
@@ -51,14 +62,25 @@ class Mesh:
         start = self.first + replica * self.shards
         return range(start, start + self.shards)
 
-    def of_replicas(self) -> range:
-        """Devices that hold the first part of the layers."""
-        return range(self.first, self.first + self.count, self.shards)
+    def summing(self, axes: Sequence[bool]) -> tuple[Sequence[int], int]:
+        """Devices that add up over replicas and some axes of shards, and how many such groups.
+
+        Args:
+            axes: whether over each axis of the shards.
+        """
+        inner = self.axes[-1]
+        places = [range(0, self.shards, inner), range(inner)][-len(axes) :]
+        over = [own if summed else range(1) for own, summed in zip(places, axes, strict=True)]
+        within = [sum(place) for place in product(*over)]
+        starts = range(self.first, self.first + self.count, self.shards)
+        return [start + w for start in starts for w in within], self.shards // len(within)
 
     def nested(self, cluster: Cluster) -> list[list[list[str]]]:
-        """Names of devices: replicas of one row each, the shards."""
-        names = [device.name for device in cluster.devices]
-        return [[[names[d] for d in self.of_shards(r)]] for r in range(self.replicas)]
+        """Names of devices: replicas of rows of inner shards."""
+        names, inner = [device.name for device in cluster.devices], self.axes[-1]
+        rows = [self.of_shards(r) for r in range(self.replicas)]
+        return [[[names[d] for d in row[k : k + inner]] for k in range(0, self.shards, inner)]
+                for row in rows]  # fmt: skip
 
 
 @dataclass(eq=False)

@@ -47,26 +47,36 @@ class RecomputeEntry(Schema):
     modules: list[Name] = []
 
 
+BORDER = "whole|tokens|examples"
+
+
 class StageEntry(Schema):
     """A stage of a plan's file.
 
     `devices` are nested as replicas, outer shards, inner shards. `placements` gives the split of
     parameters and calls over each of the three in DTensor's words (`segments.placements`). What
     goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut along
-    its `tokens`, the second axis, where that has equal parts. `saved` are the bytes that a device
-    keeps of a micro-batch between its forward and its backward pass, `seconds` those of its forward
-    pass, gradients of activations and of weights; predicted.
+    its `tokens`, the second axis, or its `examples`, where there are equal parts; a word for all
+    shards, or one for the outer and one for the inner ones: `examples,tokens`. `saved` are the
+    bytes that a device keeps of a micro-batch between its forward and its backward pass, `seconds`
+    those of its forward pass, gradients of activations and of weights; predicted.
     """
 
     modules: list[Name]
     members: Annotated[list[Name], Field(min_length=1)]
     devices: Devices
-    border: Literal["whole", "tokens"] = "whole"
+    border: Annotated[str, StringConstraints(pattern=f"^({BORDER})(,({BORDER}))?$")] = "whole"
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: RecomputeEntry = RecomputeEntry()
     placements: dict[Name, Annotated[list[Name], Field(min_length=3, max_length=3)]] = {}
     seconds: list[Seconds] = []
     saved: Size | None = None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Shards along each of their axes, the outer one first."""
+        outer, inner = len(self.devices[0]), len(self.devices[0][0])
+        return (inner,) if outer == 1 else (outer, inner)
 
     @property
     def rows(self) -> list[list[str]]:

@@ -174,26 +174,31 @@ def _stages(file: PlanFile) -> Iterator[str]:
             if name not in known:
                 yield f"{where}.recompute.modules: {name!r} is none of the stage's members"
         for name, words in stage.placements.items():
-            yield from _placed(words, len(stage.rows[0]), f"{where}.placements.{name}")
+            yield from _placed(words, stage, f"{where}.placements.{name}")
         if len(stage.seconds) not in (0, 3):
             yield f"{where}.seconds: has {len(stage.seconds)} numbers; forward, I and W are three"
 
 
-def _placed(words: list[str], shards: int, where: str) -> Iterator[str]:
+def _placed(words: list[str], stage: StageEntry, where: str) -> Iterator[str]:
     odd = next((word for word in words if WORD.fullmatch(word) is None), None)
     if odd is not None:
         yield f"{where}: {odd[:40]!r} is no placement; write R, P, or S and the axis: S1, S0/3"
-    if words[:2] != ["R", "R"]:
-        yield f"{where}: {words}: only the inner shards split: the first two words are R"
-    if shards == 1 and words[2] != "R":
+    if words[0] != "R":
+        yield f"{where}: {words}: replicas split nothing: the first word is R"
+    if len(stage.axes) == 1 and words[1] != "R":
+        yield f"{where}: {words}: the stage has no outer shards: the second word is R"
+    if len(stage.rows[0]) == 1 and words[2] != "R":
         yield f"{where}: {words}: the stage has one shard"
 
 
 def _devices(stage: StageEntry, where: str) -> Iterator[str]:
     if len({len(row) for row in stage.rows}) > 1:
         yield f"{where}: rows of different lengths"
-    if any(len(replica) > 1 for replica in stage.devices):
-        yield f"{where}: has outer shards; only one axis of shards can be run: [[[inner, …]], …]"
+    inner = {len(row) for replica in stage.devices for row in replica}
+    if len({len(replica) for replica in stage.devices}) > 1 or len(inner) > 1:
+        yield f"{where}: replicas must have as many outer shards each, and these as many inner ones"
+    if inner == {1} and len(stage.devices[0]) > 1:
+        yield f"{where}: one axis of shards is the inner one: [[[first, second, …]], …]"
     yield from _twice(stage.device_names, where)
 
 

@@ -77,9 +77,10 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
     [
         ("tp=2,shards=2", "give one of them"),
         ("shards=0", "at least 1"),
-        ("cp=2,tp=2", "tp and cp: give one of them"),
-        ("ep=2", "give as many of them, cp=2"),
-        ("cp=4,ep=2", "give as many of them, cp=2"),
+        ("cp=2,tp=2,shards=2", "shards and tp and cp: give one of them"),
+        ("ep=2", "ep divides dp"),
+        ("cp=4,ep=2", "the shards that cut tokens, ep=cp"),
+        ("cp=2,tp=4", "dp x tp x cp x pp is 8"),
         ("shards=3,pp=2", "dp x shards x pp is 6"),
         ("tp=2,sp=some", "sp=some: must be one of on, off"),
         ("pp=2,layers=2+x", "layers=2[+]x: must be 'equal', or numbers such as 6"),

@@ -1,6 +1,7 @@
 """Chains whose costs are given, and clusters for them."""
 
 import itertools
+import math
 
 import numpy as np
 
@@ -22,7 +23,8 @@ class Given:
         self.parameters = rng.uniform(1.0, 5.0, count)
         self.tied = np.zeros(count)
 
-    def costs(self, kind, shards, examples, choice=FASTEST):
+    def costs(self, kind, axes, examples, choice=FASTEST):
+        shards = math.prod(axes)
         seconds = self.seconds * SLOW.get(kind, 1.0)
         forward, backward, weights = seconds * (0.1 + examples) / shards**0.8
         count = len(self.saved)

@@ -17,7 +17,15 @@ from dataclasses import dataclass, fields, replace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, from_config
-from gnnplace.plans.given import draft_of_plan, draft_of_words, layer_bounds, orders_in, recomputed
+from gnnplace.plans.given import (
+    draft_of_plan,
+    draft_of_words,
+    layer_bounds,
+    orders_in,
+    parsed,
+    recomputed,
+    shards_of,
+)
 from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
 from gnnplace.plans.launch.importing import priced_words
 from gnnplace.plans.launch.launch_plan import LaunchPlan
@@ -29,7 +37,7 @@ from gnnplace.plans.search.draft import Draft, Priced, realized
 from gnnplace.plans.search.space import devices_of_server
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import CONTEXT, EXPERTS, WEIGHTS, Chain
+from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
@@ -224,16 +232,12 @@ class Prices:
             if moved:
                 told = ", ".join(map(str, moved))
                 yield f"stage {told}: begins inside of a layer; whole layers are written", draft
-        if base.tp * base.cp > 1:
-            styles = {"tp": WEIGHTS, "cp": EXPERTS if base.ep > 1 else CONTEXT}
-            word = "tp" if base.tp > 1 else "cp"
-            split = with_splits(pricer, draft, styles[word], (base.sp,))
+        if draft.stages[0].mesh.shards > 1:
+            shards = shards_of(parsed(base.words))
+            split = with_splits(pricer, draft, shards.choices)
             if self._placements(split) != self._placements(draft):
-                told = {"tp": "Megatron's", "cp": "that of tokens"}[word]
-                yield (
-                    f"split over {base.tp * base.cp} shards: is not {told}, which is written",
-                    split,
-                )
+                told = f"split over {shards.count} shards: is not {shards.told}, which is written"
+                yield told, split
             draft = split
         stages = [replace(s, recompute=recomputed(chain, s.first, s.last, base.recompute))
                   for s in draft.stages]  # fmt: skip
@@ -248,7 +252,7 @@ class Prices:
         kinds = [self.cluster.devices[s.mesh.first].kind for s in draft.stages]
         return [
             source.placements(
-                kind, s.mesh.shards, draft.size // s.mesh.replicas, s.first, s.last, s.choice
+                kind, s.mesh.axes, draft.size // s.mesh.replicas, s.first, s.last, s.choice
             )
             for kind, s in zip(kinds, draft.stages, strict=True)
         ]

@@ -158,17 +158,18 @@ def _code(
             _autocast(file.precision, seat.device),
             last_readers(layers.calls, pieces[k]),
             layouts.several,
-            (k > 0 and are_cut(file, k - 1), are_cut(file, k)),
+            (border_of(file, k - 1) if k else "whole", border_of(file, k)),
+            file.microbatch_size,
         )
         for k in own
     }
 
 
-def are_cut(file: PlanFile, stage: int) -> bool:
-    """Whether shards send their parts from a stage to the next; else each sends the whole."""
+def border_of(file: PlanFile, stage: int) -> str:
+    """How what shards send from a stage to the next is cut; where they are unlike, it is whole."""
     pair = file.stages[stage : stage + 2]
-    alike = len({len(entry.rows[0]) for entry in pair}) == 1
-    return alike and all(entry.border == "tokens" for entry in pair)
+    alike = len({(entry.axes, entry.border) for entry in pair}) == 1
+    return pair[0].border if alike else "whole"
 
 
 def _batched(workload: Workload) -> tuple[bool, ...]:
@@ -274,9 +275,8 @@ def _held(
             continue
         parameter.data = data
         home = layouts.homes.get(name, layouts.whole)
-        held = held_of(
-            seat, name, parameter, home, name in layouts.summed, holders[name], store.zero, master
-        )
+        summed = layouts.summed.get(name, (False,) * len(home))
+        held = held_of(seat, name, parameter, home, summed, holders[name], store.zero, master)
         store.held[name] = held
         made[id(parameter)] = held.leaf
         if held.split and zero == 3 and not held.tied:

@@ -42,11 +42,11 @@ class Held:
         part: this replica's; the leaf itself without ZeRO.
         master: a float32 copy of the part, where the precision keeps one.
         home: layout of the leaf over the shards.
-        summed: its gradient is a sum over the shards.
+        summed: whether its gradient is a sum over each axis of the shards.
         ranks: the pipeline ranks that hold it.
         shape: the sizes of the leaf.
         count: the processes among which ZeRO would part the leaf: its replicas; where the gradient
-            is a sum over the shards too, and one rank holds it, all of that rank.
+            is a sum over shards too, and one rank holds it, these times the replicas.
         index: the number of this process among them.
         owners: their group; None if it is this process alone.
     """
@@ -55,7 +55,7 @@ class Held:
     leaf: nn.Parameter
     part: nn.Parameter
     home: Layout
-    summed: bool
+    summed: tuple[bool, ...]
     ranks: tuple[int, ...]
     shape: torch.Size
     count: int
@@ -76,7 +76,7 @@ class Held:
     @property
     def wide(self) -> bool:
         """Whether shards have parts of the leaf as replicas do."""
-        return self.split and self.summed and not self.tied
+        return self.split and any(self.summed) and not self.tied
 
     @property
     def tied(self) -> bool:
@@ -89,7 +89,7 @@ def held_of(
     name: str,
     parameter: nn.Parameter,
     home: Layout,
-    summed: bool,
+    summed: tuple[bool, ...],
     ranks: tuple[int, ...],
     zero: int,
     master: bool = False,
@@ -101,21 +101,21 @@ def held_of(
         name: the name of the parameter.
         parameter: the whole parameter, as the model has it.
         home: layout over the shards.
-        summed: whether its gradient is a sum over them.
+        summed: whether its gradient is a sum over each axis of these.
         ranks: the pipeline ranks that hold it.
         zero: the stage of ZeRO, 0 to 3.
         master: keep a float32 copy of what is in half precision.
     """
     leaf = parameter
     if seat.mesh is not None:
-        local = redistributed(parameter.detach(), seat.mesh, (REPLICATED,), home).clone()
+        whole = (REPLICATED,) * len(home)
+        local = redistributed(parameter.detach(), seat.mesh, whole, home).clone()
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
-    wide = summed and len(ranks) == 1
-    owners = seat.every if wide else seat.across
-    count, index = (seat.replicas, seat.replica)
-    if wide:
-        count, index = count * seat.shards, index * seat.shards + seat.shard
+    over = summed if len(ranks) == 1 else (False,) * len(summed)
+    owners, count, index = seat.owners[over], seat.replicas, seat.replica
+    for size, place, wide in zip(seat.axes, seat.places, over, strict=True):
+        count, index = (count * size, index * size + place) if wide else (count, index)
     if zero and count > 1 and parameter.requires_grad:
         part = nn.Parameter(in_parts(leaf.detach(), count)[index].clone())
     half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
@@ -208,8 +208,9 @@ class Parameters:
             if held.tied and held.leaf.requires_grad:
                 self._sum_over_ranks(held)
         found = [held for held in self.held.values() if held.leaf.grad is not None]
-        if self.seat.across is not None:
-            add_up([_gradient(h) for h in found if not h.split], self.seat.across)
+        across = self.seat.owners[(False,) * len(self.seat.axes)]
+        if across is not None:
+            add_up([_gradient(h) for h in found if not h.split], across)
         self._scatter([held for held in found if held.split], summed=True)
         for held in self.held.values():
             if held.master is not None and held.part.grad is not None:
@@ -234,8 +235,9 @@ class Parameters:
     def _sum_over_shards(self, some: Sequence[Held]) -> None:
         mesh = self.seat.mesh
         if mesh is not None:
-            own = [_gradient(held) for held in some if held.summed and not held.wide]
-            add_up(own, mesh.get_group())
+            for dim in range(mesh.ndim):
+                own = [_gradient(held) for held in some if held.summed[dim] and not held.wide]
+                add_up(own, mesh.get_group(dim))
 
     def _sum_over_ranks(self, held: Held) -> None:
         """Ranks may split it otherwise: their first shards add up whole gradients."""
@@ -243,15 +245,15 @@ class Parameters:
         gradient = held.leaf.grad
         if gradient is None:
             gradient = torch.zeros_like(held.leaf)
-        whole = gradient.contiguous()
+        whole, everywhere = gradient.contiguous(), (REPLICATED,) * len(held.home)
         if mesh is not None:
-            whole = redistributed(whole, mesh, held.home, (REPLICATED,)).contiguous()
+            whole = redistributed(whole, mesh, held.home, everywhere).contiguous()
         if seat.shard == 0:
             dist.all_reduce(whole, group=seat.tied[held.ranks])
         if mesh is not None:
-            first = seat.seats.process(seat.rank, seat.replica, 0)
-            dist.broadcast(whole, first, group=mesh.get_group())
-            whole = redistributed(whole, mesh, (REPLICATED,), held.home).clone()
+            for dim in range(mesh.ndim):  # of the first along the outer axis, then along the inner
+                dist.broadcast(whole, group=mesh.get_group(dim), group_src=0)
+            whole = redistributed(whole, mesh, everywhere, held.home).clone()
         held.leaf.grad = whole
 
     def _scatter(self, some: Sequence[Held], summed: bool = False) -> None:
@@ -275,7 +277,8 @@ class Parameters:
             if held.learned.grad is None or seat.rank != held.ranks[0]:
                 continue
             again = not held.split and seat.replica > 0
-            again = again or (held.home[0] == REPLICATED and seat.shard > 0 and not held.wide)
+            for place, own, summed in zip(held.home, seat.places, held.summed, strict=True):
+                again = again or (place == REPLICATED and own > 0 and not (held.wide and summed))
             if not again:
                 total += held.learned.grad.detach().double().square().sum()
         return total
@@ -288,14 +291,16 @@ class Parameters:
             dist.all_gather_single(rows, tensor.contiguous(), group=held.owners)
             tensor = rows[: held.shape.numel()].view(held.shape)
         if self.seat.mesh is not None:
-            tensor = redistributed(tensor.contiguous(), self.seat.mesh, held.home, (REPLICATED,))
+            whole = (REPLICATED,) * len(held.home)
+            tensor = redistributed(tensor.contiguous(), self.seat.mesh, held.home, whole)
         return tensor.clone()
 
     @torch.no_grad()
     def own(self, held: Held, whole: torch.Tensor) -> torch.Tensor:
         """This process's part of a whole tensor."""
         if self.seat.mesh is not None:
-            whole = redistributed(whole, self.seat.mesh, (REPLICATED,), held.home)
+            before = (REPLICATED,) * len(held.home)
+            whole = redistributed(whole, self.seat.mesh, before, held.home)
         if held.split:
             whole = in_parts(whole, held.count)[held.index]
         return whole.clone()
@@ -305,8 +310,8 @@ def _bucketed(
     some: Sequence[Held], tensor_of: Callable[[Held], torch.Tensor]
 ) -> Iterator[list[Held]]:
     """Parameters whose tensors go in one collective: of the same owners, in buckets."""
-    for wide in (False, True):
-        own = [held for held in some if held.wide == wide]
+    for owners in dict.fromkeys(held.owners for held in some):
+        own = [held for held in some if held.owners is owners]
         for bucket in buckets([tensor_of(held) for held in own]):
             yield [own[i] for i in bucket]
 

@@ -2,7 +2,8 @@
 
 Without shards a call runs as it was recorded. Over shards each runs its part of it, by the same
 rules that priced it (`sharding.rules`), and tensors are brought into the layouts in which calls
-read them (`sharding.run.move`); what enters and leaves the stage is whole, or cut along its tokens.
+read them (`sharding.run.move`); what enters and leaves the stage is whole, or cut along its tokens
+or examples.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Queue, product
-from gnnplace.plans.segments.placements import TOKENS, is_cut_by_tokens
+from gnnplace.plans.segments.placements import border_layout
 from gnnplace.sharding.captured.calls import (
     BUFFER,
     CONSTANT,
@@ -30,11 +31,10 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     LayerCall,
 )
-from gnnplace.sharding.captured.layout import REPLICATED, Layout, Place
+from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 
-WHOLE: Layout = (REPLICATED,)
 SHARD = 1 << 20  # more than there are calls that draw
 
 
@@ -50,7 +50,8 @@ class StageCode:
         parameters: the parameters that this process holds.
         draws: number among the calls that draw, by index of the call.
         autocast: makes the context of a forward pass.
-        cut: whether what enters, and what leaves, is cut along its tokens over the shards.
+        cut: how what enters, and what leaves, is cut over the shards, in the words of borders.
+        examples: of a micro-batch.
     """
 
     graph: CallGraph
@@ -62,20 +63,26 @@ class StageCode:
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
     several: frozenset[int] = frozenset()
-    cut: tuple[bool, bool] = (False, False)
+    cut: tuple[str, str] = ("whole", "whole")
+    examples: int = 1
+
+    @property
+    def whole(self) -> Layout:
+        """Layout of what every shard has."""
+        return (REPLICATED,) * len(self.parameters.seat.axes)
 
     def border(self, value: int, *, leaves: bool) -> Layout:
         """Layout of a value that enters or leaves the stage."""
-        mesh, shape = self.parameters.seat.mesh, self.graph.values[value].shape
-        if mesh is None or not self.cut[leaves] or not is_cut_by_tokens(shape, mesh.size()):
-            return WHOLE
-        return (Place(TOKENS),)
+        shape, axes = self.graph.values[value].shape, self.parameters.seat.axes
+        return border_layout(self.cut[leaves], shape, axes, self.examples)
 
     def room(self, value: int, *, leaves: bool) -> tuple[int, ...]:
         """Shape of this process's part of a value that enters or leaves the stage."""
-        shape, mesh = list(self.graph.values[value].shape), self.parameters.seat.mesh
-        if mesh is not None and self.border(value, leaves=leaves) != WHOLE:
-            shape[TOKENS] //= mesh.size()
+        shape = list(self.graph.values[value].shape)
+        border = self.border(value, leaves=leaves)
+        for place, count in zip(border, self.parameters.seat.axes, strict=True):
+            if place.cuts:
+                shape[place.axis] //= count
         return tuple(shape)
 
     @property
@@ -112,7 +119,8 @@ class StageCode:
                 position = last
             run.calls(position, len(self.piece.calls))
             if not self.piece.leaving:
-                return tuple(run.get(value, WHOLE, WHOLE) for value in output_of(self.graph))
+                whole = self.whole
+                return tuple(run.get(value, whole, whole) for value in output_of(self.graph))
             places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
             return tuple(run.get(value, place, place) for value, place in places)
 
@@ -206,20 +214,23 @@ class _Pass:
         if code.placed:
             self._placed(code.placed[index])
             return
-        tensors = [self.get(value, WHOLE, WHOLE) for value in call.reads]
+        tensors = [self.get(value, code.whole, code.whole) for value in call.reads]
         if call.inplace and (self.fresh or call.reads[0] in self.given):
             tensors[0] = tensors[0].clone()  # a leaf, or what is needed again
         rest = iter(tensors)
         made = call.made(lambda value: next(rest), self._run)
         for value, tensor in zip(call.results, made, strict=True):
-            self.values[value] = (tensor, WHOLE)
+            self.values[value] = (tensor, code.whole)
 
     def _apart(self, index: int) -> int:
         """Heads on other shards draw other numbers; other calls draw for the whole."""
         placed, seat = self.code.placed, self.code.parameters.seat
         if not placed or placed[index].call.kind != ATTENTION:
             return 0
-        return seat.shard * SHARD if placed[index].share.configuration != (None,) else 0
+        number, labels = 0, placed[index].share.configuration
+        for label, place, count in zip(labels, seat.places, seat.axes, strict=True):
+            number = number if label is None else number * count + place
+        return number * SHARD
 
     def _run(self, call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes a call; weight gradients of products may wait."""
@@ -264,11 +275,11 @@ class _Pass:
             held = code.parameters.held[info.name]
             return held.leaf, held.home
         if info.source == BUFFER:
-            return self._buffer(value, info.name), WHOLE
+            return self._buffer(value, info.name), code.whole
         if info.source == INPUT:
-            return self.inputs[int(info.name)], WHOLE
+            return self.inputs[int(info.name)], code.whole
         if info.source == CONSTANT:
-            return code.graph.constants[value], WHOLE
+            return code.graph.constants[value], code.whole
         return self.values[value]
 
     def _buffer(self, value: int, name: str) -> torch.Tensor:

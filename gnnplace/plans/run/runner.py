@@ -182,8 +182,9 @@ class PlanRunner:
         finally:
             for module, mode in modes:
                 module.training = mode
-        if seat.across is not None:
-            dist.all_reduce(total, group=seat.across)
+        across = seat.owners[(False,) * len(seat.axes)]
+        if across is not None:
+            dist.all_reduce(total, group=across)
         return (total * self.executor.scale).to(self.loss_type)
 
     def whole_weights(self) -> AbstractContextManager[None]:

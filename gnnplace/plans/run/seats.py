@@ -7,6 +7,7 @@ All processes make all groups, in one order, as `torch.distributed.new_group` ne
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -24,13 +25,18 @@ class Seats:
 
     Attributes:
         replicas: of every rank, r.
-        shards: of every rank. [P]
+        axes: shards of every rank along each of their axes. [P]
         devices: name of the device of each process.
     """
 
     replicas: int
-    shards: tuple[int, ...]
+    axes: tuple[tuple[int, ...], ...]
     devices: tuple[str, ...]
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Of every rank. [P]"""
+        return tuple(math.prod(axes) for axes in self.axes)
 
     @property
     def count(self) -> int:
@@ -64,7 +70,8 @@ def seats_of(file: PlanFile) -> Seats:
     Raises:
         MismatchError: its meshes cannot be run, with the reason.
     """
-    rows = [file.stages[file.rank_of.index(p)].rows for p in range(max(file.rank_of) + 1)]
+    firsts = [file.stages[file.rank_of.index(p)] for p in range(max(file.rank_of) + 1)]
+    rows = [stage.rows for stage in firsts]
     counts = {len(row) for row in rows}
     if len(counts) > 1:
         told = " and ".join(map(str, sorted(counts)))
@@ -73,7 +80,8 @@ def seats_of(file: PlanFile) -> Seats:
             "numbers of replicas cannot be run, only predicted; plan again with --runnable"
         )
     devices = [name for mesh in rows for row in mesh for name in row]
-    return Seats(counts.pop(), tuple(len(mesh[0]) for mesh in rows), tuple(devices))
+    axes = tuple(stage.axes for stage in firsts)
+    return Seats(counts.pop(), axes, tuple(devices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +95,9 @@ class Seat:
         replica: which of the replicas.
         shard: which of the shards.
         device: that it computes on.
-        mesh: of the shards of its replica; None if it is the only one.
-        across: the processes that have the same part; None if there is one replica.
-        every: all processes of the rank; None if there is one.
+        mesh: of the shards of its replica, along their axes; None if it is the only one.
+        owners: by the axes of shards that a gradient is a sum over, the processes that add it up
+            and over the replicas; None if there is one.
         tied: by ranks that share a parameter, the first shards of these in its replica.
     """
 
@@ -100,8 +108,7 @@ class Seat:
     shard: int
     device: torch.device
     mesh: DeviceMesh | None
-    across: dist.ProcessGroup | None
-    every: dist.ProcessGroup | None = None
+    owners: dict[tuple[bool, ...], dist.ProcessGroup | None]
     tied: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     @property
@@ -113,6 +120,16 @@ class Seat:
     def shards(self) -> int:
         """Shards of this rank."""
         return self.seats.shards[self.rank]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Along each of their axes."""
+        return self.seats.axes[self.rank]
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The place of this shard along each axis."""
+        return divmod(self.shard, self.axes[-1])[-len(self.axes) :]
 
     def sources(self, rank: int) -> int:
         """The process of another rank that this one has messages from."""
@@ -153,22 +170,23 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     process = dist.get_rank() if seats.count > 1 else 0
     rank, replica, shard = seats.of(process)
     mesh: DeviceMesh | None = None
-    across: dist.ProcessGroup | None = None
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
-        row = seats.members(p)[r]
-        group = dist.new_group(row) if len(row) > 1 else None
-        if (p, r) == (rank, replica) and group is not None:
-            mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("shards",))
+        row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
+        own = [_grouped(row, (k,), process) for k in range(row.ndim)]
+        if (p, r) == (rank, replica) and row.numel() > 1:
+            groups = [group for group in own if group is not None]
+            names = ("outer", "inner")[-row.ndim :]
+            mesh = DeviceMesh.from_group(
+                groups if row.ndim > 1 else groups[0], device.type,
+                mesh=row if row.ndim > 1 else None, mesh_dim_names=names,
+            )  # fmt: skip
+    owners: dict[tuple[bool, ...], dist.ProcessGroup | None] = {}
     for p in range(len(seats.shards)):
-        for s in range(seats.shards[p]):
-            column = [row[s] for row in seats.members(p)]
-            group = dist.new_group(column) if len(column) > 1 else None
-            across = group if (p, s) == (rank, shard) else across
-    every = None
-    for p in range(len(seats.shards)):
-        row = [process for replica in seats.members(p) for process in replica]
-        group = dist.new_group(row) if len(row) > 1 else None
-        every = group if p == rank else every
+        every = torch.tensor(seats.members(p)).view(seats.replicas, *seats.axes[p])
+        for over in itertools.product((False, True), repeat=len(seats.axes[p])):
+            dims = (0, *(k + 1 for k, summed in enumerate(over) if summed))
+            group = _grouped(every, dims, process)
+            owners |= {over: group} if p == rank else {}
     tied = {}
     for ranks in sorted(set(ties)):
         for r in range(seats.replicas):
@@ -176,4 +194,17 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
             group = dist.new_group(firsts)
             if r == replica and rank in ranks:
                 tied[ranks] = group
-    return Seat(seats, process, rank, replica, shard, device, mesh, across, every, tied)
+    return Seat(seats, process, rank, replica, shard, device, mesh, owners, tied)
+
+
+def _grouped(
+    processes: torch.Tensor, dims: tuple[int, ...], process: int
+) -> dist.ProcessGroup | None:
+    """This process's group along some dimensions; all groups are made. None if it is alone."""
+    rest = [k for k in range(processes.ndim) if k not in dims]
+    found = None
+    for row in processes.permute(*rest, *dims).flatten(len(rest)).reshape(-1, math.prod(
+            processes.shape[k] for k in dims)).tolist():  # fmt: skip
+        group = dist.new_group(row) if len(row) > 1 else None
+        found = group if process in row else found
+    return found

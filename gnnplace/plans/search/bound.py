@@ -169,7 +169,7 @@ def _places(space: Space, shape: MeshKind) -> list[Mesh]:
 def _kind(space: Space, mesh: Mesh) -> object:
     """What meshes of one shape differ by."""
     fabric = space.pricer.fabric
-    members = mesh.of_replicas()
+    members = mesh.summing((False,) * len(mesh.axes))[0]
     group = fabric.group(members) or (tuple(members) if len(members) > 1 else ())
     return fabric.kinds(mesh), group, fabric.memory(mesh)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER
@@ -203,9 +204,10 @@ def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float
     """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
     replicas = min(before.mesh.replicas, after.mesh.replicas)
     size = float(pricer.chain.border[before.last]) * draft.size / replicas
-    alike = before.mesh.shards == after.mesh.shards
-    if alike and before.choice.tokens and after.choice.tokens:  # every shard sends its part
-        size /= before.mesh.shards
+    axes, border = before.mesh.axes, before.choice.border
+    if axes == after.mesh.axes and border == after.choice.border:  # every shard sends its part
+        words = border.split(",") * (1 if "," in border else len(axes))
+        size /= prod(n for n, word in zip(axes, words, strict=True) if word != "whole")
     pairs = [
         (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
     ]

@@ -36,7 +36,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, owners_of
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
 WIDTH = 8
@@ -90,12 +90,8 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
     for tied in chain.tied:
         parameters[list(tied.segments[1:])] -= costs.tied[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    summed = np.minimum(costs.summed, parameters)
     gather, scatter, end, state, update = (np.zeros_like(parameters) for _ in range(5))
-    for own, group, alike in (
-        (parameters - summed, mesh.of_replicas(), mesh.shards),
-        (summed, mesh.devices, 1),
-    ):
+    for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
         count = max(float(own.sum()), 1.0)
         each = pricer.exchanged(zero, count, group, alike, least=True)
         for total, whole in zip((gather, scatter, end, state), each, strict=True):

@@ -16,7 +16,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, owners_of
 from gnnplace.plans.segments.chain import (
     FASTEST,
     FREE,
@@ -31,7 +31,7 @@ SIZES = 12  # sizes of micro-batches that are tried
 ZEROS = (1, 2, 3)
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
-MEGATRON = SplitChoice(WEIGHTS, tokens=True, once=1.0 / MANY)
+MEGATRON = SplitChoice(WEIGHTS, border="tokens", once=1.0 / MANY)
 BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
 
 
@@ -130,10 +130,7 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.KEPT] = found.saved
     sums[partition.STATE] = PARAMETER[pricer.chain.precision][0] * found.frozen
     end = np.zeros(len(pricer.chain) + 1)
-    for own, group, alike in (
-        (costs.parameters - costs.summed, mesh.of_replicas(), mesh.shards),
-        (costs.summed, mesh.devices, 1),
-    ):
+    for own, group, alike in owners_of(costs.parameters, costs.summed, mesh):
         total = max(float(own.sum()), 1.0)
         whole = pricer.exchanged(shape.zero, total, group, alike)
         gather, scatter, after, state = (seconds / total for seconds in whole)
@@ -180,21 +177,22 @@ def menu_of(pricer: Pricer, mesh: Mesh) -> list[tuple[SplitChoice, bool]]:
     whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
     unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
     found: list[tuple[SplitChoice, bool, FloatArray]] = []
-    for tokens in (True, False):
-        made = [replace(MEGATRON, tokens=tokens)]
+    for border in ("tokens", "whole"):
+        made = [replace(MEGATRON, border=border)]
         for price in PRICES:
             state, saved = price * unit, price * unit * FLYING
-            made.append(SplitChoice(FREE, tokens, state, saved, 1.0 / MANY))
+            made.append(SplitChoice(FREE, "", border, state, saved, 1.0 / MANY))
         for choice in made:
             sums = pricer.sums(mesh, choice=choice)
             if sums is None:
                 continue
             costs = sums.costs
             took = costs.forward + costs.backward + costs.weights
-            apart = costs.parameters - costs.summed
-            rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering])
+            apart = costs.parameters - costs.summed.sum(axis=0)
+            rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering,
+                             *(apart + costs.summed[:-1])])  # fmt: skip
             if not any(bool((other <= rows).all()) for _, _, other in found):
-                found = [x for x in found if not (x[0].tokens <= tokens and (rows <= x[2]).all())]
+                found = [x for x in found if x[0].border < border or not (rows <= x[2]).all()]
                 found.append((choice, bool(costs.summed.any()), rows))
     return [(choice, summed) for choice, summed, _ in found]
 

@@ -21,23 +21,22 @@ from gnnplace.plans.segments.chain import SplitChoice
 STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a device's bytes
 
 
-def with_splits(pricer: Pricer, draft: Draft, style: str, borders: Sequence[bool]) -> Draft:
+def with_splits(pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice]) -> Draft:
     """A draft whose stages have the splits with which they fit, or the leanest ones.
 
     Args:
         pricer: of the model and the cluster, at the draft's micro-batch.
         draft: with recomputation and ZeRO chosen.
-        style: of the splits, as `SplitChoice` has it.
-        borders: whether tokens are cut there, each of them tried.
+        choices: styles of the splits and borders, each of them tried.
     """
     ranks, found = draft.ranks, []
-    for tokens in borders:
+    for number, choice in enumerate(choices):
         stages = list(draft.stages)
         for rank, mesh in enumerate(meshes_of(draft)):
             own = [c for c, r in enumerate(ranks) if r == rank]
             if mesh.shards == 1:
                 continue
-            plain = SplitChoice(style, tokens, once=1.0 / draft.microbatches)
+            plain = replace(choice, once=1.0 / draft.microbatches)
             made = _fitted(pricer, [draft.stages[c] for c in own],
                            [draft.limit[c] for c in own], plain)  # fmt: skip
             for c, stage in zip(own, made, strict=True):
@@ -45,7 +44,7 @@ def with_splits(pricer: Pricer, draft: Draft, style: str, borders: Sequence[bool
         made_draft = replace(draft, stages=tuple(stages))
         priced = realized(pricer, made_draft)
         if priced is not None:
-            found.append((max(priced.lacking[1], 0.0), priced.step_time, tokens, made_draft))
+            found.append((max(priced.lacking[1], 0.0), priced.step_time, number, made_draft))
     return min(found)[-1] if found else draft
 
 

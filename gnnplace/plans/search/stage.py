@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -114,6 +115,24 @@ class SegmentSums:
     summed: FloatArray
 
 
+Owners = tuple[FloatArray, Sequence[int], int]
+"""Elements of parameters, devices that add up their gradients, and how many such groups."""
+
+
+def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Owners]:
+    """Parameters by the devices that add up their gradients: replicas, and shards that have them.
+
+    Args:
+        parameters: elements on a device. [...]
+        summed: those whose gradients are sums over shards, see `SegmentCosts`. [sums, ...]
+        mesh: the devices.
+    """
+    kinds = product((False, True), repeat=len(mesh.axes))
+    parts = [np.maximum(parameters - summed.sum(axis=0), 0.0), *summed]
+    return [(own, *mesh.summing(axes)) for own, axes in zip(parts, kinds, strict=True)
+            if own.any() or not any(axes)]  # fmt: skip
+
+
 def exchanges(
     zero: int, precision: str, seconds: Callable[[str, int], float]
 ) -> tuple[float, float, float]:
@@ -143,7 +162,7 @@ def sums_of(costs: SegmentCosts) -> SegmentSums:
     """Prefix sums; errors are weighted by seconds."""
 
     def sums(values: FloatArray) -> FloatArray:
-        return np.concatenate([[0.0], np.cumsum(values)])
+        return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, -1)], -1)
 
     seconds = costs.forward + costs.backward + costs.weights
     return SegmentSums(
@@ -173,8 +192,8 @@ class Pricer:
     chain: Chain
     fabric: MeshFabric
     size: int
-    _sums: dict[tuple[tuple[str, ...], int, int, SplitChoice], SegmentSums | None] = field(
-        default_factory=dict
+    _sums: dict[tuple[tuple[str, ...], tuple[int, ...], int, SplitChoice], SegmentSums | None] = (
+        field(default_factory=dict)
     )
 
     def sums(
@@ -190,7 +209,7 @@ class Pricer:
         if self.size % mesh.replicas:
             return None
         kinds = kinds or self.fabric.kinds(mesh)
-        key = (kinds, mesh.shards, self.size // mesh.replicas, choice)
+        key = (kinds, mesh.axes, self.size // mesh.replicas, choice)
         if key not in self._sums:
             costs = self.chain.costs(*key)
             self._sums[key] = None if costs is None else sums_of(costs)
@@ -201,23 +220,23 @@ class Pricer:
         found = self.sums(stage.mesh, choice=stage.choice)
         if found is None:
             return None
-        forward, backward, weights, error, update, parameters, summed, frozen = (
+        forward, backward, weights, error, update, parameters, frozen = (
             float(total[stage.last] - total[stage.first])
             for total in (found.forward, found.backward, found.weights, found.error, found.update,
-                          found.parameters, found.summed, found.frozen)
+                          found.parameters, found.frozen)
         )  # fmt: skip
+        summed = found.summed[:, stage.last] - found.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
         costs = found.costs
         recomputed = float(costs.forward[sorted(stage.recompute)].sum())
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, costs)
-        apart = max(parameters - summed, 0.0)
-        owned = [(apart, stage.mesh.of_replicas(), stage.mesh.shards)]
-        if summed:
-            owned.append((min(summed, parameters), stage.mesh.devices, 1))
-        exchanged = [self.exchanged(stage.zero, *own) for own in owned]
+        owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
+        exchanged = [
+            self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
+        ]
         gather, scatter, reduction, state = (sum(x) for x in zip(*exchanged, strict=True))
-        parted = sum(size / (len(group) if stage.zero else 1) for size, group, _ in owned)
+        parted = sum(float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned)
         return StageCost(
             forward + gather,
             backward + recomputed + gather,
@@ -242,7 +261,7 @@ class Pricer:
         return total
 
     def exchanged(
-        self, zero: int, parameters: float, group: range, alike: int, *, least: bool = False
+        self, zero: int, parameters: float, group: Sequence[int], alike: int, *, least: bool = False
     ) -> tuple[float, float, float, float]:
         """Of parameters whose gradients a group adds up.
 

@@ -55,7 +55,8 @@ class Tied:
     elements: float
 
 
-FREE, WEIGHTS, CONTEXT, EXPERTS = "free", "weights", "context", "experts"  # styles of splits
+FREE, WEIGHTS, CONTEXT = "free", "weights", "context"  # styles of splits
+EXPERTS, EXAMPLES = "experts", "examples"
 MICROBATCHES = 1 << 14
 """Most micro-batches of a step: every one is an action of every stage, priced and written down."""
 
@@ -74,27 +75,31 @@ class SplitChoice:
     seconds that come once a step, and bytes at their prices.
 
     Attributes:
-        style: "free", any label; "weights", every matrix of weights is cut (Megatron's split);
-            "context", no weight is (tokens, or heads of attention, are); "experts", as that, and
-            every shard has its experts, to which rows are sent.
-        tokens: what crosses cuts is cut over the shards along its second axis, where it has one
-            and that has equal parts; else every shard has all of it.
+        style: "free", any label but examples; "weights", every matrix of weights is cut (Megatron's
+            split); "context", no weight is (tokens, or heads of attention, are); "experts", as
+            that, and every shard has its experts, to which rows are sent; "examples", these are
+            cut, and rows are sent to experts. Of the inner axis of the shards, if there are two.
+        outer: that of the outer axis; empty where there is one.
+        border: what crosses cuts, over the shards: "whole", or cut along its "tokens", its second
+            axis, or its "examples", where it has them and there are equal parts. Of two axes a word
+            each, such as "examples,tokens", or one for both.
         state: seconds a micro-batch that a byte of state is worth.
         saved: seconds that a byte kept of one micro-batch is worth.
         once: part of what comes once a step that a micro-batch bears.
         zero: stage of ZeRO that `state` is counted with.
         replicas: that it is over.
-        labels: of every call by name, where they are given and not chosen.
+        labels: of every call by name, for each axis, where they are given and not chosen.
     """
 
     style: str = FREE
-    tokens: bool = False
+    outer: str = ""
+    border: str = "whole"
     state: float = 0.0
     saved: float = 0.0
     once: float = 0.0
     zero: int = 0
     replicas: int = 1
-    labels: tuple[tuple[str, str | None], ...] | None = None
+    labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
 
 
 FASTEST = SplitChoice()
@@ -115,12 +120,13 @@ class SegmentCosts:
         working: bytes of the largest values at work. [segments]
         parameters: elements of its parameters on this device that are trained. [segments]
         error: expected relative error of the seconds. [segments]
-        summed: elements among `parameters` that every shard has whole, and whose gradients are
-            sums over the shards. [segments]
-        tied: elements among them of parameters that other segments read too. [segments]
         frozen: elements of its parameters on this device that are not trained. [segments]
+        tied: elements of `parameters` that other segments read too. [segments]
+        summed: elements of `parameters` that several shards have alike, and whose gradients are
+            sums over these: over the shards; of two axes over the inner one, the outer one, both.
+            [1 or 3, segments]
 
-    The last three may be given as [1], and are the same for all segments then.
+    The last three may be given for one segment, and are the same for all then.
     """
 
     forward: FloatArray
@@ -133,26 +139,27 @@ class SegmentCosts:
     parameters: FloatArray
     error: FloatArray
     frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
-    summed: FloatArray = field(default_factory=lambda: np.zeros(1))
     tied: FloatArray = field(default_factory=lambda: np.zeros(1))
+    summed: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
 
     def __post_init__(self) -> None:
-        for name in ("frozen", "summed", "tied"):
-            given = np.broadcast_to(getattr(self, name), self.forward.shape)
-            object.__setattr__(self, name, given)
+        for name in ("frozen", "tied", "summed"):
+            given = np.asarray(getattr(self, name))
+            wide = np.broadcast_to(given, (*given.shape[:-1], *self.forward.shape))
+            object.__setattr__(self, name, wide)
 
 
 class CostSource(Protocol):
     """Prices segments."""
 
     def costs(
-        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
         """Costs on a kind of device; None where the model cannot be cut so.
 
         Args:
             kind: the kind of device.
-            shards: devices that layers are split over.
+            axes: devices that layers are split over, along each axis of the shards.
             examples: of a micro-batch on each replica.
             choice: how the split over them is chosen.
         """
@@ -194,7 +201,7 @@ class Chain:
     notices: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     allowed: BoolArray | None = None
-    _known: dict[tuple[str, int, int, SplitChoice], SegmentCosts | None] = field(
+    _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
         default_factory=dict
     )
 
@@ -204,14 +211,14 @@ class Chain:
     def costs(
         self,
         kinds: Sequence[str],
-        shards: int,
+        axes: tuple[int, ...],
         examples: int,
         choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Costs on the slowest of several kinds of devices, each priced once."""
         found = []
         for kind in dict.fromkeys(kinds):
-            key = (kind, shards, examples, choice if shards > 1 else FASTEST)
+            key = (kind, axes, examples, choice if max(axes) > 1 else FASTEST)
             if key not in self._known:
                 self._known[key] = self.source.costs(*key)
             priced = self._known[key]

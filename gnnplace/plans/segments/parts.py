@@ -6,11 +6,11 @@ that a size is a polynomial of degree one in the number of examples and in 1 / t
 
     s(e, 1/t) = a + b e + c / t + d e / t.
 
-Recordings at two numbers of examples and two numbers of shards say all of them. Where the ops of
-the recordings differ (a copy that one of them does not need), the part that is asked for is
-recorded itself. A sum over an axis of one, or its copy, is counted there too; it takes next to
-nothing. Complexity: at most four recordings a call and split, instead of one for every micro-batch
-and mesh.
+Recordings at two numbers of examples and two numbers of shards say all of them; what two axes of
+shards divide along two labels is recorded as it is. Where the ops of the recordings differ (a copy
+that one of them does not need), the part that is asked for is recorded itself. A sum over an axis
+of one, or its copy, is counted there too; it takes next to nothing. Complexity: at most four
+recordings a call and split, instead of one for every micro-batch and mesh.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef
 from gnnplace.sharding.run.planning import LayerGraph
 
-Split = tuple[int, str | None]
-"""A call, and the label of it that the shards divide."""
+Cut = tuple[tuple[str, int], ...]
+"""Labels that shards divide, and the number of parts of each; sorted."""
+Split = tuple[int, Cut, int]
+"""A call, what shards divide of it, and the examples that they have."""
 PASSES = ("forward", "backward", "whole")
 
 
@@ -106,27 +108,20 @@ class Parts:
     _priced: dict[object, Part] = field(default_factory=dict)
     _mode: FakeTensorMode = field(default_factory=fake_mode)
 
-    def part(self, split: Split, kind: str, shards: int, examples: int) -> Part:
-        """A part of a call.
-
-        Args:
-            split: the call and what the shards divide.
-            kind: the kind of device.
-            shards: the number of parts that it is divided into.
-            examples: of a micro-batch on a replica.
-        """
-        key = self._key(split, kind, shards, examples)
+    def part(self, split: Split, kind: str) -> Part:
+        """A part of a call on a kind of device."""
+        key = self._key(split, kind)
         if key not in self._priced:
-            self.prepare([split], kind, shards, examples)
+            self.prepare([split], kind)
         return self._priced[key]
 
-    def prepare(self, splits: Iterable[Split], kind: str, shards: int, examples: int) -> None:
+    def prepare(self, splits: Iterable[Split], kind: str) -> None:
         """Predicts parts together, which takes less than one after the other."""
         new: dict[object, Recorded] = {}
         for split in splits:
-            key = self._key(split, kind, shards, examples)
-            if key not in self._priced:
-                new[key] = self.recorded(split, shards, examples)
+            key = self._key(split, kind)
+            if key not in self._priced and key not in new:
+                new[key] = self.recorded(split)
         if not new:
             return
         passes = [getattr(r, name) for r in new.values() for name in PASSES]
@@ -154,40 +149,42 @@ class Parts:
             float((found.seconds * found.error).sum()),
         )
 
-    def recorded(self, split: Split, shards: int, examples: int) -> Recorded:
+    def recorded(self, split: Split) -> Recorded:
         """The kernels of a part, from those of others where that says them."""
-        corners, found = example_corners(self.batch), []
-        for corner in corners:
-            found.append(self._sharded(split, shards, corner))
+        corners, (call, cut, examples) = example_corners(self.batch), split
+        found = [self._sharded((call, cut, corner)) for corner in corners]
         if len(corners) == 1 or examples in corners:
             return found[corners.index(examples)]
         at = (examples - corners[0]) / (corners[1] - corners[0])
-        return between(found[0], found[1], at) or self._at(split, shards, examples)
+        return between(found[0], found[1], at) or self._at(split)
 
-    def _sharded(self, split: Split, shards: int, examples: int) -> Recorded:
-        corners, found = (1,) if split[1] is None else shard_corners(shards), []
-        for corner in corners:
-            found.append(self._at(split, corner, examples))
+    def _sharded(self, split: Split) -> Recorded:
+        call, cut, examples = split
+        if len(cut) != 1:
+            return self._at(split)
+        ((label, shards),) = cut
+        corners = shard_corners(shards)
+        found = [self._at((call, ((label, corner),), examples)) for corner in corners]
         if len(corners) == 1:
             return found[0]
         at = (1 / shards - 1 / corners[0]) / (1 / corners[1] - 1 / corners[0])
-        return between(found[0], found[1], at) or self._at(split, shards, examples)
+        return between(found[0], found[1], at) or self._at(split)
 
-    def _at(self, split: Split, shards: int, examples: int) -> Recorded:
-        call, label = split
-        key = (self.call_key(call), label, shards, examples)
+    def _at(self, split: Split) -> Recorded:
+        call, cut, examples = split
+        key = (self.call_key(call), cut, examples)
         if key not in self._recorded:
             graph, rule = self.layers.calls, self.layers.rules[call]
-            mesh = (shards, self.batch // examples)
-            batch = self.layers.operations.ops[call].batch
-            whole = batch is None or rule.extents.get(batch, 1) % mesh[1]
-            given = (label, None if whole else batch)
+            parts, batch = self.batch // examples, self.layers.operations.ops[call].batch
+            whole = batch is None or rule.extents.get(batch, 1) % parts
+            given = (*(label for label, _ in cut), None if whole else batch)
+            mesh = (*(count for _, count in cut), parts)
             self._recorded[key] = record(graph, call, rule, given, mesh, self.precision, self._mode)
         return self._recorded[key]
 
-    def _key(self, split: Split, kind: str, shards: int, examples: int) -> object:
-        call, label = split
-        return self.call_key(call), label, 1 if label is None else shards, examples, kind
+    def _key(self, split: Split, kind: str) -> object:
+        call, cut, examples = split
+        return self.call_key(call), cut, examples, kind
 
     def call_key(self, call: int) -> object:
         """What decides the kernels of a call; equal calls have equal keys."""

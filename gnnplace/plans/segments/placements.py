@@ -3,9 +3,9 @@
 A plan names, for every parameter and every call whose result is not whole, what each dimension of
 the mesh does with it, as DTensor's placements do: R (each has all of it), S and an axis (a part), P
 (a summand); `S0/3` cuts each of three groups of the axis, as in queries, keys and values side by
-side. The first dimension is that of the replicas, the others those of outer and inner shards (there
-are inner ones alone). Where several labels of a call give its result the same place, the label
-follows: `P:in`.
+side. The first dimension is that of the replicas, the others those of outer and inner shards; one
+axis of shards is the inner one. Where several labels of a call give its result the same place, the
+label follows: `P:in`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,40 @@ from gnnplace.sharding.captured.layout import (
     REPLICATED,
     Configuration,
     Layout,
+    Mesh,
     Place,
     gradient_layout,
     made_layout,
+    parts_of,
     read_layout,
 )
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.run.planning import LayerGraph
 
-WHOLE: Layout = (REPLICATED,)
 WHOLE_WORDS = ("R", "R", "R")
 TOKENS = 1
 """The axis of what crosses cuts that its tokens are, after the examples."""
 
 
-def is_cut_by_tokens(shape: Sequence[int], shards: int) -> bool:
-    """Whether what crosses a cut along whose tokens shards divide is divided."""
-    return len(shape) > TOKENS + 1 and shape[TOKENS] % shards == 0
+def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) -> Layout:
+    """Layout over the shards of what crosses a cut, whole where there are no equal parts.
+
+    Args:
+        word: what a plan's file says of it, for all shards or for each of their axes.
+        shape: of what crosses.
+        axes: shards along each of their axes.
+        examples: of a micro-batch: what has as many on its first axis has examples.
+    """
+    left, words = list(shape), word.split(",")
+    places = []
+    for one, count in zip(words * (len(axes) // len(words)), axes, strict=True):
+        axis = {"examples": 0, "tokens": TOKENS}.get(one)
+        has = len(left) > TOKENS + 1 if axis else left[:1] == [examples]
+        cut = axis is not None and has and left[axis] % count == 0
+        if cut and axis is not None:
+            left[axis] //= count
+        places.append(Place(axis) if cut and axis is not None else REPLICATED)
+    return tuple(places)
 
 
 def word_of(place: Place) -> str:
@@ -68,36 +85,48 @@ def placements_of(
         for value, axes in zip(call.reads, rule.reads, strict=True):
             info = graph.values[value]
             if info.source == PARAMETER:
-                place = read_layout(axes, chosen)[0]
-                if place.cuts:
-                    found.setdefault(info.name, ["R", "R", word_of(place)])
+                read = read_layout(axes, chosen)
+                if any(place.cuts for place in read):
+                    found.setdefault(info.name, _row([word_of(place) for place in read]))
     for i in sorted(split):
-        if split[i] != (None,):
-            found[graph.calls[i].name] = ["R", "R", _told(rules[i], split[i])]
+        if any(split[i]):
+            found[graph.calls[i].name] = _row([_told(rules[i], label) for label in split[i]])
     return found
 
 
-def _told(rule: Rule, chosen: Configuration) -> str:
+def _row(words: Sequence[str]) -> list[str]:
+    """A word for replicas, outer and inner shards."""
+    return [*WHOLE_WORDS[len(words) :], *words]
+
+
+def _told(rule: Rule, label: str | None) -> str:
     """The result's place, and the label after it where others would give the same."""
-    word = word_of(made_layout(rule.results[0], chosen)[0])
+    if label is None:
+        return "R"
+    word = word_of(made_layout(rule.results[0], (label,))[0])
     alike = [
         label for label in rule.extents
         if word_of(made_layout(rule.results[0], (label,))[0]) == word
     ]  # fmt: skip
-    return word if len(alike) == 1 else f"{word}:{chosen[0]}"
+    return word if len(alike) == 1 else f"{word}:{label}"
 
 
-def label_of(rule: Rule, word: str, where: str) -> str | None:
-    """The label whose split gives a call's result this place; None: it stays whole.
+def configuration_of(rule: Rule, words: Sequence[str], axes: Mesh, where: str) -> Configuration:
+    """The labels whose split gives a call's result its places; None along an axis: whole there.
 
     Args:
         rule: how the call may be split.
-        word: of its result's place.
+        words: of its result's places.
+        axes: shards along each of their axes.
         where: the key path, for messages.
 
     Raises:
         MismatchError: the call cannot be split so.
     """
+    return tuple(_label_of(rule, word, where) for word in words[-len(axes) :])
+
+
+def _label_of(rule: Rule, word: str, where: str) -> str | None:
     place, _, label = word.partition(":")
     if place == "R" and not label:
         return None
@@ -113,17 +142,19 @@ class Layouts:
     """Of the stages of one process.
 
     Attributes:
-        split: label that every call splits over the shards, or none. [calls][1]
+        split: label that every call splits over each axis of the shards, or none.
+            [calls][axes]
         homes: layout of every parameter.
-        summed: parameters whose gradients are sums over the shards.
+        summed: parameters whose gradients are sums over shards, and over which axes.
         several: values of parameters that are read in several ways, each brought there.
+        whole: layout of what every shard has.
     """
 
     split: tuple[Configuration, ...]
     homes: Mapping[str, Layout]
-    summed: frozenset[str]
+    summed: Mapping[str, tuple[bool, ...]]
     several: frozenset[int]
-    whole: Layout = WHOLE
+    whole: Layout
 
 
 def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> None:
@@ -172,25 +203,26 @@ def check_placements(
         for i in (index[name] for name in entry.members):
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
-            chosen = (label_of(rules[i], told[-1], where),)
-            _check_parts(rules[i], chosen, len(entry.rows[0]), where)
+            chosen = configuration_of(rules[i], told, entry.axes, where)
+            _check_parts(rules[i], chosen, entry.axes, where)
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
-                    word = word_of(read_layout(axes, chosen)[0])
-                    ways.setdefault(graph.values[value].name, set()).add(word)
+                    words = _row([word_of(place) for place in read_layout(axes, chosen)])
+                    ways.setdefault(graph.values[value].name, set()).add(" ".join(words))
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
                 raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "
                                     f"call or parameter{suggestion(name, ways)}")  # fmt: skip
-            if name not in entry.members and words[-1] not in ways[name]:
-                raise MismatchError(f"plan: stages[{k}].placements.{name}: {words[-1]!r}: "
+            if name not in entry.members and " ".join(words) not in ways[name]:
+                raise MismatchError(f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
                                     f"it is read as {', '.join(sorted(ways[name]))}")  # fmt: skip
 
 
-def _check_parts(rule: Rule, chosen: Configuration, shards: int, where: str) -> None:
-    extent = rule.extents.get(chosen[0], shards) if chosen[0] is not None else shards
-    if extent % shards:
-        raise MismatchError(f"plan: {where}: {extent} of {chosen[0]} have no {shards} equal parts")
+def _check_parts(rule: Rule, chosen: Configuration, axes: Mesh, where: str) -> None:
+    for label, shards in parts_of(chosen, axes).items():
+        if rule.extents[label] % shards:
+            raise MismatchError(f"plan: {where}: {rule.extents[label]} of {label} have no {shards} "
+                                "equal parts")  # fmt: skip
 
 
 def layouts_of(
@@ -206,14 +238,14 @@ def layouts_of(
     Raises:
         MismatchError: a placement that the call cannot have.
     """
-    graph = layers.calls
-    split: list[Configuration] = [(None,)] * len(graph.calls)
+    graph, axes = layers.calls, entries[0].axes
+    split: list[Configuration] = [(None,) * len(axes)] * len(graph.calls)
     for piece, entry in zip(pieces, entries, strict=True):
         for i in piece.calls:
             told = entry.placements.get(graph.calls[i].name)
             if told is not None:
                 name = graph.calls[i].name
-                split[i] = (label_of(layers.rules[i], told[-1], f"placements.{name}"),)
+                split[i] = configuration_of(layers.rules[i], told, axes, f"placements.{name}")
     return _with_homes(graph, layers.rules, pieces, split)
 
 
@@ -225,7 +257,7 @@ def _with_homes(
 ) -> Layouts:
     """Parameters are at home where they are first read."""
     homes: dict[str, Layout] = {}
-    summed: set[str] = set()
+    summed: dict[str, tuple[bool, ...]] = {}
     reads: dict[int, set[tuple[Layout, Layout]]] = {}
     for i in (i for piece in pieces for i in piece.calls):
         for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
@@ -235,8 +267,10 @@ def _with_homes(
             read, made = read_layout(axes, split[i]), gradient_layout(axes, split[i])
             homes.setdefault(info.name, read)
             reads.setdefault(value, set()).add((read, made))
-            if made[0] == PARTIAL:
-                summed.add(info.name)
+            if PARTIAL in made:
+                summed[info.name] = tuple(place == PARTIAL for place in made)
     several = frozenset(value for value, ways in reads.items() if len(ways) > 1)
-    summed -= {graph.values[value].name for value in several}
-    return Layouts(tuple(split), homes, frozenset(summed), several)
+    for value in several:
+        summed.pop(graph.values[value].name, None)
+    whole = (REPLICATED,) * len(split[0] if split else (None,))
+    return Layouts(tuple(split), homes, summed, several, whole)

@@ -1,7 +1,7 @@
 """`ModelCosts`: what the segments of a captured model take, from the tables of `gnnplace.costs`.
 
-Over t shards each segment is split on its own (`segments.splits`). Examples are never split over
-shards: that is what replicas are for. Equal segments are solved once.
+Over shards each segment is split on its own (`segments.splits`). Examples are split over shards
+only where a choice asks for it: that is what replicas are for. Equal segments are solved once.
 
 A pass of a segment takes the larger of its kernels with the gaps between them and what the host
 takes to launch them (`costs.floors`), plus the collectives of its split. Beside those of calls
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -23,29 +23,31 @@ from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import FASTEST, SegmentCosts, SplitChoice
 from gnnplace.plans.segments.cuts import Cuts
-from gnnplace.plans.segments.parts import Part, Parts, Times
+from gnnplace.plans.segments.parts import Cut, Part, Parts, Times
 from gnnplace.plans.segments.placements import (
     WHOLE_WORDS,
-    is_cut_by_tokens,
-    label_of,
+    border_layout,
+    configuration_of,
     placements_of,
 )
 from gnnplace.plans.segments.recording import Recorded
-from gnnplace.plans.segments.splits import SegmentProblem
+from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.calls import BUFFER, PARAMETER
 from gnnplace.sharding.captured.layout import (
     CALL,
     PARTIAL,
     Configuration,
-    SplitOp,
+    Layout,
+    Mesh,
     first_label,
     gradient_layout,
     made_layout,
-    mesh_configurations,
     parts_in,
+    parts_of,
     read_layout,
 )
+from gnnplace.sharding.rules.experts import SPREAD
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 from gnnplace.sharding.run.planning import LayerGraph
@@ -53,6 +55,8 @@ from gnnplace.sharding.run.planning import LayerGraph
 FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
 Split = tuple[tuple[Configuration, ...], tuple[float, float]]
 """Configurations of a segment's calls; seconds of its collectives, forward and backward."""
+Grid = tuple[Mesh, int]
+"""Shards along each of their axes, and parts of the batch."""
 
 
 @dataclass(eq=False)
@@ -85,52 +89,63 @@ class ModelCosts:
         self.parts = Parts(self.layers, self.batch, self.precision)
 
     def costs(
-        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+        self, kind: str, axes: Mesh, examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
         """Costs of every segment; see `plans.segments.chain.CostSource`."""
         if self.batch % examples:
             return None
-        mesh = (shards, self.batch // examples)
+        grid = (axes, self.batch // examples)
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
-        if (kind, mesh) not in self._prepared:
-            self._prepared.add((kind, mesh))
-            splits = [
-                (i, chosen[0])
-                for number in first.values()
-                for i in self._calls(number)
-                for chosen in mesh_configurations(self._whole_examples(i).shape, mesh[:1])
-            ]
-            splits += [(i, None) for i in self.cuts.aside]
-            self.parts.prepare(splits, kind, shards, examples)  # together, which takes less
         if choice.labels is None:
-            by_kind = {k: self._segment(number, kind, mesh, choice) for k, number in first.items()}
+            self._prepare(first.values(), kind, grid, choice)
+            by_kind = {k: self._segment(number, kind, grid, choice) for k, number in first.items()}
             rows = [by_kind[s.kind] for s in self.cuts.segments]
         else:
-            rows = [self._segment(k, kind, mesh, choice) for k in range(len(self.cuts.segments))]
-        *columns, launched = np.array(rows).T.copy()
-        columns[FORWARD] += [self._aside(k, kind, mesh) for k in range(len(rows))]
+            rows = [self._segment(k, kind, grid, choice) for k in range(len(self.cuts.segments))]
+        count = len(fields(SegmentCosts))
+        columns = np.array(rows).T.copy()
+        launched = columns[count - 1]
+        columns[FORWARD] += [self._aside(k, kind, grid) for k in range(len(rows))]
         update = columns[UPDATE]
         waited = max(float(launched.sum() - update.sum()), 0.0)
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
-        return SegmentCosts(*columns)
+        return SegmentCosts(*(*columns[: count - 1], columns[count:]))
+
+    def _prepare(self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice) -> None:
+        """Predicts the parts of all calls together, which takes less."""
+        key = kind, grid, styles_of(choice)
+        if key in self._prepared:
+            return
+        self._prepared.add(key)
+        splits = [self._cut(i, (None,) * len(grid[0]), grid) for i in self.cuts.aside]
+        for number in numbers:
+            calls = self._calls(number)
+            if math.prod(grid[0]) == 1:
+                splits += [self._cut(i, (None,), grid) for i in calls]
+                continue
+            problem = self._problem(number, kind, grid, choice)
+            own = problem.options[problem.before : problem.before + len(calls)]
+            splits += [self._cut(i, c, grid) for i, some in zip(calls, own, strict=True)
+                       for c in some]  # fmt: skip
+        self.parts.prepare(splits, kind)
 
     def placements(
-        self, kind: str, shards: int, examples: int, first: int, last: int, choice: SplitChoice
+        self, kind: str, axes: Mesh, examples: int, first: int, last: int, choice: SplitChoice
     ) -> dict[str, list[str]]:
         """How parameters and calls of a run of segments are split over shards.
 
         Args:
             kind: the kind of device.
-            shards: devices that they are split over.
+            axes: devices that they are split over, along each axis.
             examples: of a micro-batch on each replica.
             first: the first segment of the run.
             last: the segment after the last.
             choice: how the split is chosen.
         """
-        mesh = (shards, self.batch // examples)
+        grid = (axes, self.batch // examples)
         found: dict[int, Configuration] = {}
         for number in range(first, last):
-            split, _ = self._split(number, kind, mesh, choice)
+            split, _ = self._split(number, kind, grid, choice)
             found.update(zip(self._calls(number), split, strict=True))
         return placements_of(self.layers.calls, self.rules_of(examples), found)
 
@@ -142,8 +157,8 @@ class ModelCosts:
 
     def labels_of(
         self, entries: Sequence[StageEntry], examples: int
-    ) -> tuple[tuple[str, str | None], ...]:
-        """The label of every call of a plan's stages.
+    ) -> tuple[tuple[str, Configuration], ...]:
+        """The labels of every call of a plan's stages.
 
         Args:
             entries: the stages.
@@ -155,8 +170,8 @@ class ModelCosts:
         pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
         rules = {call.name: rule for call, rule in pairs}
         return tuple(
-            (name, label_of(rules[name], entry.placements.get(name, WHOLE_WORDS)[-1],
-                            f"stages[{k}].placements.{name}"))
+            (name, configuration_of(rules[name], entry.placements.get(name, WHOLE_WORDS),
+                                    entry.axes, f"stages[{k}].placements.{name}"))
             for k, entry in enumerate(entries)
             for name in entry.members
         )  # fmt: skip
@@ -165,27 +180,31 @@ class ModelCosts:
         """Calls of a segment that are priced."""
         return [i for i in range(*self.cuts.runs[number]) if i not in self.cuts.aside]
 
-    def part(self, call: int, split: Configuration, kind: str, mesh: tuple[int, int]) -> Part:
+    def part(self, call: int, split: Configuration, kind: str, grid: Grid) -> Part:
         """A part of a call, over shards and parts of the batch."""
-        return self.parts.part((call, split[0]), kind, mesh[0], self.batch // mesh[1])
+        return self.parts.part(self._cut(call, split, grid), kind)
 
-    def _segment(
-        self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice
-    ) -> FloatArray:
+    def _cut(self, call: int, split: Configuration, grid: Grid) -> tuple[int, Cut, int]:
+        """What there is to record: a part of the examples is as many fewer of them."""
+        counts, batch = parts_of(split, grid[0]), self.layers.operations.ops[call].batch
+        examples = self.batch // grid[1] // (counts.pop(batch, 1) if batch is not None else 1)
+        return call, tuple(sorted(counts.items())), examples
+
+    def _segment(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> FloatArray:
         """The fields of `SegmentCosts` for one segment, and what the host takes for its update.
 
         That is beyond what its backward pass leaves the host idle.
         """
         calls = self._calls(number)
-        split, moved = self._split(number, kind, mesh, choice)
-        key = (number, kind, mesh, split, moved)
+        split, moved = self._split(number, kind, grid, choice)
+        key = (number, kind, grid, split, moved)
         if key in self._priced:
             return self._priced[key]
-        parts = [self.part(i, c, kind, mesh) for i, c in zip(calls, split, strict=True)]
+        parts = [self.part(i, c, kind, grid) for i, c in zip(calls, split, strict=True)]
         recorded = [p.recorded for p in parts]
-        *passes, update, launched = self._seconds(number, split, parts, kind, mesh)
-        parameters, frozen, summed, tied = self._parameters(calls, split, mesh)
-        kept = self._kept(calls, split, recorded, mesh)
+        *passes, update, launched = self._seconds(number, split, parts, kind, grid)
+        parameters, frozen, tied, summed = self._parameters(calls, split, grid)
+        kept = self._kept(calls, split, recorded, grid)
         largest = max((r.largest for r in recorded), default=0.0)
         made = self._priced[key] = np.array(
             [
@@ -194,31 +213,30 @@ class ModelCosts:
                 passes[2],
                 update,
                 kept,
-                self._entering(number, mesh, choice),
+                self._entering(number, grid, choice),
                 2.0 * largest,
                 parameters,
                 _error([t for p in parts for t in (p.forward, p.whole)]),
                 frozen,
-                summed,
                 tied,
                 launched,
+                *summed,
             ]
         )
         return made
 
-    def _whole_examples(self, call: int) -> SplitOp:
-        """An operation whose examples stay together: a micro-batch may be one alone.
+    def examples_of(self, call: int) -> frozenset[str | None]:
+        """Labels of an operation that cut its examples.
 
         The axis of examples is that of the inputs, and the first of a result that has as many.
         """
         graph = self.layers.operations
         op = graph.ops[call]
-        batch = {op.batch}
+        found = {op.batch, SPREAD}
         for value, axes in zip(op.results, op.shape.results, strict=True):
             if axes and axes[0] and graph.values[value].shape[0] == self.batch:
-                batch.add(first_label(axes[0]))
-        extents = tuple(pair for pair in op.shape.extents if pair[0] not in batch)
-        return replace(op, shape=replace(op.shape, extents=extents))
+                found.add(first_label(axes[0]))
+        return frozenset(found - {None})
 
     def _seconds(
         self,
@@ -226,14 +244,14 @@ class ModelCosts:
         split: Sequence[Configuration],
         parts: Sequence[Part],
         kind: str,
-        mesh: tuple[int, int],
+        grid: Grid,
     ) -> tuple[float, float, float, float, float]:
         """Seconds of the forward pass, of gradients of activations and of weights, of the update.
 
         The last are of its launches, less what the backward pass leaves the host idle.
         """
         run = range(*self.cuts.runs[number])
-        summed, updates = self.beside(self._calls(number), split, kind, mesh)
+        summed, updates = self.beside(self._calls(number), split, kind, grid)
         stored = self.parts.beside(self.stored(run), kind)
         late = [summed, *(p.whole for p in parts)]
         forward = _pass([stored, *(p.forward for p in parts)], late=False)
@@ -242,10 +260,11 @@ class ModelCosts:
         idle = whole - sum(t.late for t in late)
         return forward, backward, whole - backward, updates.kernels, updates.late - idle
 
-    def _aside(self, number: int, kind: str, mesh: tuple[int, int]) -> float:
+    def _aside(self, number: int, kind: str, grid: Grid) -> float:
         """Seconds of calls that make no part of the answer (masks, counts), where they stand."""
         calls = [i for i in range(*self.cuts.runs[number]) if i in self.cuts.aside]
-        found = [self.part(i, (None,), kind, mesh).forward for i in calls]
+        none = (None,) * len(grid[0])
+        found = [self.part(i, none, kind, grid).forward for i in calls]
         return _pass(found, late=False)
 
     def stored(self, run: Iterable[int]) -> list[Kernel]:
@@ -268,7 +287,7 @@ class ModelCosts:
         return stored
 
     def beside(
-        self, calls: Sequence[int], split: Sequence[Configuration], kind: str, mesh: tuple[int, int]
+        self, calls: Sequence[int], split: Sequence[Configuration], kind: str, grid: Grid
     ) -> tuple[Times, Times]:
         """Sums of the gradients of what several calls read; updates of trained parameters."""
         graph, rules = self.layers.calls, self.layers.rules
@@ -278,29 +297,28 @@ class ModelCosts:
         for i, chosen in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 info = graph.values[value]
-                size = max(
-                    math.prod(info.shape) // parts_in(read_layout(axes, chosen), mesh[:1]), 1
-                )
+                size = max(math.prod(info.shape) // parts_in(read_layout(axes, chosen), grid[0]), 1)
                 if info.source == PARAMETER and info.gradient:
                     length = info.shape[-1] if info.shape else 1
                     shape = (max(size // max(length, 1), 1), length)
                     updates[value] = vector(name, shape, 4 * PASSES[name] * size)
                 elif info.gradient and value in seen:
-                    own = size // mesh[1]
+                    own = size // grid[1]
                     sums.append(vector("add", (own,), 3 * info.dtype.itemsize * own))
                 seen.add(value)
         return self.parts.beside(sums, kind), self.parts.beside([*updates.values()], kind)
 
     def _parameters(
-        self, calls: Sequence[int], split: Sequence[Configuration], mesh: tuple[int, int]
-    ) -> tuple[float, float, float, float]:
+        self, calls: Sequence[int], split: Sequence[Configuration], grid: Grid
+    ) -> tuple[float, float, float, FloatArray]:
         """Elements on a device, each parameter of the segment once.
 
-        Those that are trained; those that are not; of the trained ones those that are whole on all
-        shards and whose gradients are sums over these; and those that other segments read too.
+        Those that are trained; those that are not; of the trained ones those that other segments
+        read too, and those whose gradients are sums over shards, see `SegmentCosts`.
         """
         graph, rules = self.layers.calls, self.layers.rules
-        trained = frozen = summed = tied = 0.0
+        trained = frozen = tied = 0.0
+        summed = np.zeros(2 ** len(grid[0]))
         shared = {t.name for t in self.cuts.tied}
         seen: set[int] = set()
         for i, chosen in zip(calls, split, strict=True):
@@ -309,28 +327,28 @@ class ModelCosts:
                 if info.source != PARAMETER or value in seen:
                     continue
                 seen.add(value)
-                size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), mesh[:1])
+                size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), grid[0])
                 if not info.gradient:
                     frozen += size
                     continue
                 trained += size
-                summed += size if gradient_layout(axes, chosen)[0] == PARTIAL else 0.0
+                summed[sum_of(gradient_layout(axes, chosen))] += size
                 tied += size if info.name in shared else 0.0
-        return trained, frozen, summed, tied
+        return trained, frozen, tied, summed[1:]
 
     def _kept(
         self,
         calls: Sequence[int],
         split: Sequence[Configuration],
         recorded: Sequence[Recorded],
-        mesh: tuple[int, int],
+        grid: Grid,
     ) -> float:
         """Bytes kept of a micro-batch on a device; views of one tensor once."""
         kept: dict[int, float] = {}
         roots, total = self.roots(calls), 0.0
         for i, chosen, found in zip(calls, split, recorded, strict=True):
             total += found.inner
-            for value, size in self.kept_values(i, chosen, found, mesh):
+            for value, size in self.kept_values(i, chosen, found, grid):
                 own = roots.get(value, value)
                 kept[own] = max(kept.get(own, 0.0), size)
         return total + sum(kept.values())
@@ -346,7 +364,7 @@ class ModelCosts:
         return found
 
     def kept_values(
-        self, index: int, chosen: Configuration, found: Recorded, mesh: tuple[int, int]
+        self, index: int, chosen: Configuration, found: Recorded, grid: Grid
     ) -> Iterator[tuple[int, float]]:
         """Values that a call keeps for its backward pass, and their bytes on a device."""
         graph, call, rule = (
@@ -361,12 +379,12 @@ class ModelCosts:
             for value, labels, keep in zip(values, axes, keeps, strict=True):
                 inside = value in self.cuts.derived and graph.values[value].source != PARAMETER
                 if keep and inside:
-                    parts = parts_in(layout(labels, chosen), mesh[:1])
-                    yield value, self._bytes(value, mesh) / parts
+                    parts = parts_in(layout(labels, chosen), grid[0])
+                    yield value, self._bytes(value, grid) / parts
 
-    def _bytes(self, value: int, mesh: tuple[int, int]) -> float:
+    def _bytes(self, value: int, grid: Grid) -> float:
         """Of the examples of one replica's micro-batch."""
-        return float(self.layers.operations.values[value].bytes) / mesh[1]
+        return float(self.layers.operations.values[value].bytes) / grid[1]
 
     def entering_values(self, number: int, calls: Sequence[int]) -> tuple[int, ...]:
         """Values that calls outside of a segment make for it: what crosses, and masks and such."""
@@ -380,38 +398,57 @@ class ModelCosts:
         }
         return tuple(sorted(others | set(self.cuts.crossing[number])))
 
-    def _entering(self, number: int, mesh: tuple[int, int], choice: SplitChoice) -> float:
+    def _entering(self, number: int, grid: Grid, choice: SplitChoice) -> float:
         """Bytes on a device of what enters a segment."""
         crossing = self.cuts.crossing[number]
         return sum(
-            self._bytes(value, mesh) / (mesh[0] if self.is_cut(value, mesh[0], choice) else 1)
+            self._bytes(value, grid) / parts_in(self.border(value, grid, choice), grid[0])
             for value in crossing
         )
 
-    def is_cut(self, value: int, shards: int, choice: SplitChoice) -> bool:
-        """Whether a value that crosses cuts is cut along its tokens."""
-        shape = self.layers.operations.values[value].shape
-        return choice.tokens and is_cut_by_tokens(shape, shards)
+    def border(self, value: int, grid: Grid, choice: SplitChoice) -> Layout:
+        """Layout of a value that crosses cuts."""
+        shape, examples = self.layers.operations.values[value].shape, self.batch // grid[1]
+        if shape[:1] == (self.batch,):
+            shape = (examples, *shape[1:])
+        return border_layout(choice.border, shape, grid[0], examples)
 
-    def _split(self, number: int, kind: str, mesh: tuple[int, int], choice: SplitChoice) -> Split:
+    def _split(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> Split:
         """The configuration of every call over the shards, and seconds of its collectives."""
         calls, alike = self._calls(number), self.cuts.segments[number].kind
-        if mesh[0] == 1:
+        if math.prod(grid[0]) == 1:
             return tuple((None,) for _ in calls), (0.0, 0.0)
-        known = (alike if choice.labels is None else (number, None), kind, mesh, choice)
+        given: Given | None = None
+        if choice.labels is not None:
+            told, whole = dict(choice.labels), (None,) * len(grid[0])
+            names = (self.layers.calls.calls[i].name for i in calls)
+            given = tuple(told.get(name, whole) for name in names)
+        known = (alike, kind, grid, choice if given is None else (given, choice.border))
         if known not in self._chosen:
-            key = (alike, kind, mesh)
-            if key not in self._problems:
-                self._problems[key] = SegmentProblem.of(self, number, calls, kind, mesh)
-            problem = self._problems[key]
-            if choice.labels is None:
+            if given is None:
+                problem = self._problem(number, kind, grid, choice)
                 chosen = best_strategy(problem.weighted(choice)).configuration
             else:
-                chosen = problem.given(choice, [self.layers.calls.calls[i].name for i in calls])
+                problem = SegmentProblem.of(self, number, calls, kind, grid, (), given)
+                chosen = problem.completed(choice)
             places = range(problem.before, problem.before + len(calls))
             split = tuple(problem.options[k][chosen[k]] for k in places)
             self._chosen[known] = split, problem.exchanged(chosen)
         return self._chosen[known]
+
+    def _problem(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> SegmentProblem:
+        """The problem of segments like one, of which choices of one style share the tables."""
+        styles = styles_of(choice)
+        key = (self.cuts.segments[number].kind, kind, grid, styles)
+        if key not in self._problems:
+            calls = self._calls(number)
+            self._problems[key] = SegmentProblem.of(self, number, calls, kind, grid, styles)
+        return self._problems[key]
+
+
+def sum_of(gradient: Layout) -> int:
+    """Over which axes of the shards a gradient is a sum: 0 none, 1 the inner one, 2 the outer."""
+    return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
 
 
 def _pass(times: Sequence[Times], *, late: bool) -> float:

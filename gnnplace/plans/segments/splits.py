@@ -2,7 +2,9 @@
 
 The search of `gnnplace.sharding` (PaSE, arXiv 2407.04001) with the prices of plans: an operation's
 cost is that of the kernels of its part, forward and backward, those between operations are
-collectives. What enters and leaves the segment is whole on every shard, or cut along its tokens.
+collectives. What enters and leaves the segment is whole on every shard, or cut along its tokens
+or examples. Two axes of shards have a style each, which says what each call may have; one axis has
+all but examples, of which a style bars some.
 Beside the seconds of a micro-batch a `SplitChoice` weighs, for every configuration of a call,
 seconds once a step (sums over shards of the gradients of what each has whole), bytes of state and
 bytes kept. Tables are made once; a choice changes their weights alone.
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,27 +28,36 @@ from gnnplace.costs.memory import PARAMETER as STATE_BYTES
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import CONTEXT, EXPERTS, FREE, SplitChoice
-from gnnplace.plans.segments.placements import TOKENS, is_cut_by_tokens
+from gnnplace.plans.segments.chain import (
+    CONTEXT,
+    EXAMPLES,
+    EXPERTS,
+    FREE,
+    SplitChoice,
+)
+from gnnplace.plans.segments.placements import TOKENS
 from gnnplace.sharding import ShardingProblem
 from gnnplace.sharding.captured.calls import PARAMETER
 from gnnplace.sharding.captured.costs import MeshMachine, move
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
+    Configuration,
     Shape,
     SplitGraph,
     SplitOp,
     gradient_layout,
+    made_layout,
     parts_in,
     read_layout,
 )
 from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables, completed
-from gnnplace.sharding.rules.experts import DISPATCH
+from gnnplace.sharding.rules.experts import DISPATCH, SPREAD
 
 if TYPE_CHECKING:
-    from gnnplace.plans.segments.pricing import ModelCosts
+    from gnnplace.plans.segments.pricing import Grid, ModelCosts
 
-CUT = "cut"
+Given = tuple[Configuration, ...]
+"""Labels of the calls of a segment."""
 BARRED = 1e6  # seconds of what a choice does not have; far above what segments take
 
 
@@ -57,14 +69,18 @@ class SegmentProblem(CapturedProblem):
         source: what prices its operations.
         calls: numbers of the calls of the segment.
         kind: the kind of device.
-        priced: shards, and parts of the batch.
+        priced: shards along each axis, and parts of the batch.
+        styles: of each axis of the shards; none: the calls have the labels `given`.
+        given: labels of each call, where they are given.
         before: operations that stand for the border.
     """
 
     source: ModelCosts | None = None
     calls: tuple[int, ...] = ()
     kind: str = ""
-    priced: tuple[int, int] = (1, 1)
+    priced: Grid = ((1,), 1)
+    styles: tuple[str, ...] = (FREE,)
+    given: Given = ()
     before: int = 0
     _tables: ShardingProblem | None = None
     _extras: list[FloatArray] = field(default_factory=list)
@@ -76,53 +92,102 @@ class SegmentProblem(CapturedProblem):
         number: int,
         calls: Sequence[int],
         kind: str,
-        mesh: tuple[int, int],
+        grid: Grid,
+        styles: tuple[str, ...],
+        given: Given = (),
     ) -> SegmentProblem:
         """The problem of a segment on one kind of device."""
-        graph = source.layers.operations
-        whole = Mesh(0, 1, mesh[0])
+        graph, (axes, parts) = source.layers.operations, grid
         entering = source.entering_values(number, calls)
         last = number + 1 >= len(source.cuts.runs)
         leaving = () if last else source.cuts.crossing[number + 1]
         crossing = {*source.cuts.crossing[number], *leaving}
         own = {v for i in calls for v in graph.ops[i].results}
+        examples = source.batch // parts if EXAMPLES in styles or given else 0
 
-        def cut(value: int) -> bool:
-            return value in crossing and is_cut_by_tokens(graph.values[value].shape, mesh[0])
+        def border(name: str, reads: tuple[int, ...], results: tuple[int, ...]) -> SplitOp:
+            (value,) = (*reads, *results)
+            sizes = border_sizes(graph.values[value].shape, source.batch, examples)
+            known = sizes if value in crossing else {}
+            return _border(f"{name} {value}", graph, reads, results, known)
 
-        begins = [_border(f"border {v}", graph, (), (v,), cut(v)) for v in entering]
-        inner = [source._whole_examples(i) for i in calls]
-        ends = [_border(f"leaves {v}", graph, (v,), (), cut(v)) for v in leaving if v in own]
+        begins = [border("border", (), (v,)) for v in entering]
+        ends = [border("leaves", (v,), ()) for v in leaving if v in own]
+        inner = [graph.ops[i] if given else _fewer(source, i, examples) for i in calls]
         operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
-        machine = ShardMachine(fabric=source.fabric, place=whole, parts=float(mesh[1]))
+        machine = ShardMachine(fabric=source.fabric, place=mesh_of(axes), parts=float(parts))
         return cls(
             operations,
-            mesh[:1],
+            axes,
             machine,
             source=source,
             calls=tuple(calls),
             kind=kind,
-            priced=mesh,
+            priced=grid,
+            styles=styles,
+            given=given,
             before=len(begins),
         )
 
+    def configurations(self, op: int) -> tuple[Configuration, ...]:
+        """How an operation may be split, in the styles of the axes. [K]"""
+        place = op - self.before
+        inside = 0 <= place < len(self.calls)
+        if inside and self.given:
+            return (self.given[place],)
+        found = super().configurations(op)
+        if not inside or self.styles == (FREE,):
+            return found
+        allowed = self._styled(op, found, self.styles)
+        return tuple(c for c, fine in zip(found, allowed, strict=True) if fine)
+
     def _allowed(self, op: int, choice: SplitChoice) -> BoolArray:
         """Which of an operation's configurations a choice has. [K]"""
-        found, it, values = self.options[op], self.graph.ops[op], self.graph.values
-        if not self.before <= op < self.before + len(self.calls):
-            cut = np.array([c == (CUT,) for c in found])
-            return cut if choice.tokens and cut.any() else ~cut
-        if choice.style == FREE:
-            return np.ones(len(found), dtype=np.bool_)
+        found = self.options[op]
+        if 0 <= op - self.before < len(self.calls):
+            styles = styles_of(choice, alone=True)
+            if self.styles != (FREE,) or styles == (FREE,):
+                return np.ones(len(found), dtype=np.bool_)
+            return self._styled(op, found, styles)
+        assert self.source is not None
+        it = self.graph.ops[op]
+        (value,), (axes,) = (*it.reads, *it.results), (*it.shape.reads, *it.shape.results)
+        wanted = self.source.border(value, self.priced, choice)
+        fits = np.array([made_layout(axes, c) == wanted for c in found])
+        return fits if fits.any() else np.array([not any(c) for c in found])
+
+    def _styled(self, op: int, found: Sequence[Configuration], styles: Sequence[str]) -> BoolArray:
+        """Which configurations are in the style of every axis, or of the outer one at least. [K]"""
+        every = [self._of_style(op, found, style, axis) for axis, style in enumerate(styles)]
+        for allowed in (np.logical_and.reduce(every), *every):
+            if allowed.any():
+                return allowed
+        return np.array([not any(c) for c in found])
+
+    def _of_style(
+        self, op: int, found: Sequence[Configuration], style: str, axis: int
+    ) -> BoolArray:
+        """Which configurations are in the style of one axis. [K]"""
+        assert self.source is not None
+        it, values = self.graph.ops[op], self.graph.values
+        labels = np.array([c[axis] for c in found], dtype=object)
+        if style == EXAMPLES:
+            wanted = next(x for x in (SPREAD, it.batch, None) if x is None or x in labels)
+            return np.array([label == wanted for label in labels])
+        examples = self.source.examples_of(self.calls[op - self.before])
+        inside = np.array([label not in examples for label in labels])
+        if style == FREE:
+            return inside
+        if style == EXPERTS and DISPATCH in labels:
+            return np.array([label == DISPATCH for label in labels])
         own = [(v, axes) for v, axes in zip(it.reads, it.shape.reads, strict=True)
                if values[v].source == PARAMETER]  # fmt: skip
-        if choice.style == EXPERTS and (DISPATCH,) in found:
-            return np.array([c == (DISPATCH,) for c in found])
-        if choice.style in (CONTEXT, EXPERTS):
-            return np.array([not any(read_layout(a, c)[0].cuts for _, a in own) for c in found])
+        if style in (CONTEXT, EXPERTS):
+            cuts = [any(read_layout(a, c)[axis].cuts for _, a in own) for c in found]
+            return inside & ~np.array(cuts)
         matrices = [a for v, a in own if values[v].gradient and len(values[v].shape) > 1]
-        parted = np.array([all(read_layout(a, c)[0].cuts for a in matrices) for c in found])
-        return parted if parted.any() else ~parted
+        parted = np.array([all(read_layout(a, c)[axis].cuts for a in matrices) for c in found])
+        return inside & (parted if (inside & parted).any() else ~parted)
 
     def node_key(self, op: int) -> object:
         """Calls of one shape may have other kernels."""
@@ -140,24 +205,25 @@ class SegmentProblem(CapturedProblem):
         assert self.source is not None
         of = partial(state_bytes, 1.0, optimizer=self.source.optimizer,
                      precision=self.source.precision, zero=choice.zero)  # fmt: skip
-        apart = choice.state * of(replicas=choice.replicas)
-        summed = choice.state * of(replicas=choice.replicas * self.mesh[0])
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
-        price = np.array([choice.once, apart, summed, frozen, choice.saved])
+        price = [choice.once, frozen, choice.saved]
+        for over in product((False, True), repeat=len(self.mesh)):
+            alike = math.prod(n for n, summed in zip(self.mesh, over, strict=True) if summed)
+            price.append(choice.state * of(replicas=choice.replicas * alike))
         cost = list(self._tables.cost)
         for op, extra in enumerate(self._extras):
             barred = np.where(self._allowed(op, choice), 0.0, BARRED)
-            cost[op] = cost[op] + price @ extra + barred
+            cost[op] = cost[op] + np.array(price) @ extra + barred
         return replace(self._tables, cost=tuple(cost), memory=())
 
     def _extra(self, op: int) -> FloatArray:
         """What an operation's configurations take beside seconds of a micro-batch.
 
-        Seconds once a step; elements of parameters that are parts or the same everywhere, of those
-        whose gradients are sums over shards, of frozen ones; bytes kept. [5, K]
+        Seconds once a step; elements of frozen parameters; bytes kept; elements of parameters by
+        the axes of shards over which their gradients are sums, none first. [3 + 2 ** axes, K]
         """
         options, place = self.options[op], op - self.before
-        found = np.zeros((5, len(options)))
+        found = np.zeros((3 + 2 ** len(self.mesh), len(options)))
         if self.source is None or not 0 <= place < len(self.calls):
             return found
         source, call = self.source, self.calls[place]
@@ -165,22 +231,22 @@ class SegmentProblem(CapturedProblem):
         width = STATE_BYTES[source.precision][1]
         for k, chosen in enumerate(options):
             recorded = source.part(call, chosen, self.kind, self.priced).recorded
-            found[4, k] = recorded.inner
+            found[2, k] = recorded.inner
             for value, axes in zip(graph.calls[call].reads, rule.reads, strict=True):
                 info = graph.values[value]
                 if info.source != PARAMETER:
                     continue
                 size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), self.mesh)
                 if not info.gradient:
-                    found[3, k] += size
-                elif gradient_layout(axes, chosen)[0] == PARTIAL:
-                    found[2, k] += size
-                    members = range(self.mesh[0])
-                    found[0, k] += source.fabric.collective(ALL_REDUCE, width * size, members)
-                else:
                     found[1, k] += size
+                    continue
+                over = [place == PARTIAL for place in gradient_layout(axes, chosen)]
+                found[3 + int("".join(str(int(one)) for one in over), 2), k] += size
+                if any(over):
+                    members = mesh_of(self.mesh).summing(over)
+                    found[0, k] += source.fabric.collective(ALL_REDUCE, width * size, *members)
             for value, size in source.kept_values(call, chosen, recorded, self.priced):
-                found[4, k] += size / max(self._keepers.get(value, 1), 1)
+                found[2, k] += size / max(self._keepers.get(value, 1), 1)
         return found
 
     @cached_property
@@ -190,28 +256,18 @@ class SegmentProblem(CapturedProblem):
         source, roots = self.source, self.source.roots(self.calls)
         count: Counter[int] = Counter()
         for call in self.calls:
-            found = source.part(call, (None,), self.kind, self.priced).recorded
-            kept = source.kept_values(call, (None,), found, self.priced)
+            whole = (None,) * len(self.mesh)
+            found = source.part(call, whole, self.kind, self.priced).recorded
+            kept = source.kept_values(call, whole, found, self.priced)
             count.update(roots.get(value, value) for value, _ in kept)
         it = source.layers.calls
         values = {v for c in self.calls for v in (*it.calls[c].reads, *it.calls[c].results)}
         return {value: count[roots.get(value, value)] for value in values}
 
-    def given(self, choice: SplitChoice, names: Sequence[str]) -> tuple[int, ...]:
-        """The strategy in which every call has the label that was given.
-
-        Args:
-            choice: with the labels of calls by name.
-            names: of the calls, which are those of a segment that is like this one.
-        """
-        labels = dict(choice.labels or ())
-        wanted = []
-        for op, options in enumerate(self.options):
-            place = op - self.before
-            name = names[place] if 0 <= place < len(names) else None
-            first = options[int(self._allowed(op, choice).argmax())]
-            wanted.append((labels[name],) if name in labels else first)
-        return completed(self, wanted)
+    def completed(self, choice: SplitChoice) -> tuple[int, ...]:
+        """The strategy in which every call has the labels that were given."""
+        first = (int(self._allowed(op, choice).argmax()) for op in range(len(self.options)))
+        return completed(self, [self.options[op][k] for op, k in enumerate(first)])
 
     def compute(self, op: int) -> FloatArray:
         """Seconds of an operation's configurations, from kernels. [K]"""
@@ -240,19 +296,58 @@ class SegmentProblem(CapturedProblem):
         return there, back
 
 
+def mesh_of(axes: tuple[int, ...]) -> Mesh:
+    """One replica's shards on the first devices."""
+    return Mesh(0, 1, math.prod(axes), axes[0] if len(axes) > 1 else 1)
+
+
+def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
+    """Styles of the axes of the shards; those of one axis share tables, but where it has examples.
+
+    Args:
+        choice: how splits are chosen.
+        alone: what it says itself, whatever the tables are.
+    """
+    if choice.outer:
+        return (choice.outer, choice.style)
+    return (choice.style,) if alone or choice.style == EXAMPLES else (FREE,)
+
+
+def _fewer(source: ModelCosts, call: int, examples: int) -> SplitOp:
+    """An operation on some examples, which are cut; 0: they stay together."""
+    op, own = source.layers.operations.ops[call], source.examples_of(call)
+    kept = {op.batch, SPREAD} if examples else set()
+    extents = [
+        (label, math.gcd(n, examples) if label in own else n)
+        for label, n in op.shape.extents
+        if label not in own or label in kept
+    ]
+    return replace(op, shape=replace(op.shape, extents=tuple(extents)))
+
+
+def border_sizes(shape: Sequence[int], batch: int, examples: int) -> dict[int, int]:
+    """Axes along which what crosses a cut may be cut, and what parts must divide."""
+    first = {0: examples} if examples and shape[:1] == (batch,) else {}
+    return first | ({TOKENS: shape[TOKENS]} if len(shape) > TOKENS + 1 else {})
+
+
 def _border(
-    name: str, graph: SplitGraph, reads: tuple[int, ...], results: tuple[int, ...], cut: bool
+    name: str,
+    graph: SplitGraph,
+    reads: tuple[int, ...],
+    results: tuple[int, ...],
+    sizes: Mapping[int, int],
 ) -> SplitOp:
-    """An operation that stands for what is whole on every shard, or cut along its tokens."""
+    """An operation that stands for what is whole on every shard, or cut along some axes."""
 
     def axes(values: tuple[int, ...]) -> tuple[tuple[str | None, ...], ...]:
         return tuple(
-            tuple(CUT if cut and k == TOKENS else None for k in range(len(graph.values[v].shape)))
+            tuple(str(k) if k in sizes else None for k in range(len(graph.values[v].shape)))
             for v in values
         )
 
-    size = graph.values[(*reads, *results)[0]].shape[TOKENS] if cut else 1
-    shape = Shape(((CUT, size),) if cut else (), axes(reads), axes(results), 0.0, True)
+    extents = tuple((str(axis), size) for axis, size in sizes.items())
+    shape = Shape(extents, axes(reads), axes(results), 0.0, True)
     return SplitOp(name, "border", shape, reads, results)
 
 
@@ -264,8 +359,9 @@ class ShardMachine(MeshMachine):
     place: Mesh | None = None
     parts: float = 1.0
 
-    def collective(self, op: str, devices: int, size: float) -> float:
-        """Seconds of a collective of the shards."""
+    def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
+        """Seconds of a collective of the shards along some axes."""
         if self.fabric is None or self.place is None:
             raise InputError("collective: no cluster")
-        return self.fabric.collective(op, size / self.parts, list(self.place.devices))
+        members = self.place.summing([k in dims for k in range(len(self.place.axes))])
+        return self.fabric.collective(op, size / self.parts, *members)

@@ -82,8 +82,11 @@ class MeshMachine:
             if not getattr(self, name) > 0:
                 raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
 
-    def collective(self, op: str, devices: int, size: float) -> float:
-        """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them."""
+    def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
+        """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them.
+
+        It is of the devices along some dimensions of the mesh, which here are all alike.
+        """
         if self.exchange is not None:
             seconds = self.exchange.bucketed if self.bucketed else self.exchange.seconds
             return float(seconds(op, np.array(float(devices)), np.array(size)))
@@ -115,24 +118,24 @@ class Moved:
 def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine) -> Moved:
     """Seconds to bring a tensor of ``size`` bytes from one layout into another."""
     local = size / parts_in(before, mesh)
-    places = list(zip(before, after, mesh, strict=True))
-    for a, b, n in places:  # what only gets smaller comes first
+    places = list(zip(before, after, mesh, range(len(mesh)), strict=True))
+    for a, b, n, _ in places:  # what only gets smaller comes first
         if a == REPLICATED and b.cuts:
             local /= n
     reduction = resharding = 0.0
-    for a, b, n in places:
+    for a, b, n, dim in places:
         if a == PARTIAL and b.cuts and n > 1:
-            reduction += machine.collective(REDUCE_SCATTER, n, local)
+            reduction += machine.collective(REDUCE_SCATTER, n, local, (dim,))
             local /= n
         elif a == PARTIAL and b != PARTIAL and n > 1:
-            reduction += machine.collective(ALL_REDUCE, n, local)
-    for a, b, n in places:
+            reduction += machine.collective(ALL_REDUCE, n, local, (dim,))
+    for a, b, n, dim in places:
         if a.cuts and b.cuts and a != b and n > 1:
-            resharding += machine.collective(ALL_TO_ALL, n, local)
-    for a, b, n in places:
+            resharding += machine.collective(ALL_TO_ALL, n, local, (dim,))
+    for a, b, n, dim in reversed(places):
         if a.cuts and not b.cuts and n > 1:
             local *= n
-            resharding += machine.collective(ALL_GATHER, n, local)
+            resharding += machine.collective(ALL_GATHER, n, local, (dim,))
     return Moved(reduction, resharding)
 
 
@@ -187,10 +190,11 @@ def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
     parts, seconds = parts_of(split, mesh), 0.0
     for label, (elements, name) in op.shape.exchanges:
         n, size = parts.get(label, 1), elements * graph.values[op.reads[0]].element
+        dims = tuple(dim for dim, own in enumerate(split) if own == label)
         if n > 1 and name == ALL_TO_ALL:
-            seconds += 4.0 * machine.collective(ALL_TO_ALL, n, size / n)
+            seconds += 4.0 * machine.collective(ALL_TO_ALL, n, size / n, dims)
         elif n > 1:
-            seconds += 2.0 * machine.collective(name, n, n * size)
+            seconds += 2.0 * machine.collective(name, n, n * size, dims)
     return seconds
 
 

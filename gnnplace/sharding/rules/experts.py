@@ -4,6 +4,7 @@
 * dispatch: each shard has its own tokens and its own experts; rows go to their experts and what
   these made comes back, an all-to-all each (GShard, Lepikhin et al., 2020, arXiv 2006.16668;
   without a capacity: every row arrives);
+* spread: the same where each shard has its own examples;
 * experts: each shard has its own on all tokens, and results add up;
 * width: each shard has a part of every expert's features, and results add up (Megatron's split).
 
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from gnnplace.costs.collectives import ALL_TO_ALL
 from gnnplace.sharding.captured.calls import LayerCall
 from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.rule import Case, Rule, RuleDraft, Share
+from gnnplace.sharding.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
 from gnnplace.tracing.experts import balanced
 
 TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
@@ -30,23 +31,25 @@ TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 def of_experts(case: Case) -> Rule:
     """Of `experts(x, index, weights, up, down, act, first)`."""
     index, up, down = case.shapes[1], case.shapes[3], case.shapes[4]
-    draft = RuleDraft(case)
+    draft, sent = RuleDraft(case), f"{DISPATCH}/{SPREAD}"
     for slot in range(3):
-        draft.read(slot, (f"{TOKENS}/{DISPATCH}", None))
+        draft.read(slot, (f"{TOKENS}/{sent}", None))
     gated = up[1] == 2 * down[2]
-    draft.read(3, (f"{EXPERTS}/{DISPATCH}", f"{WIDTH}|2" if gated else WIDTH, None))
-    draft.read(4, (f"{EXPERTS}/{DISPATCH}", None, WIDTH))
+    draft.read(3, (f"{EXPERTS}/{sent}", f"{WIDTH}|2" if gated else WIDTH, None))
+    draft.read(4, (f"{EXPERTS}/{sent}", None, WIDTH))
     flops = 2.0 * math.prod(index) * (math.prod(up[1:]) + math.prod(down[1:]))
-    rows = {DISPATCH: Exchanged(math.prod(index) * case.shapes[0][1], ALL_TO_ALL)}
-    made = (f"{TOKENS}/{DISPATCH}", None)
+    exchanged = Exchanged(math.prod(index) * case.shapes[0][1], ALL_TO_ALL)
+    rows = dict.fromkeys((DISPATCH, SPREAD), exchanged)
+    made = (f"{TOKENS}/{sent}", None)
     return draft.rule("experts", made, flops=flops, run=_part, exchanges=rows)
 
 
 def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
     """A device's experts, or its part of each; on paper every expert has as many rows."""
     x, index, weights, up, down, act, _ = args
-    if share.parts(DISPATCH) > 1:
-        return _dispatched(call, x, index, weights, up, down, act, share)
+    for label in (DISPATCH, SPREAD):
+        if share.parts(label) > 1:
+            return _dispatched(call, x, index, weights, up, down, act, share, label)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
         return balanced(x, index, weights, up, down, act, parts)
@@ -58,10 +61,10 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
 
 def _dispatched(
     call: LayerCall, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, up: torch.Tensor,
-    down: torch.Tensor, act: str, share: Share,
+    down: torch.Tensor, act: str, share: Share, label: str,
 ) -> torch.Tensor:  # fmt: skip
     """Rows of a device's tokens through the experts of all; on paper as many come as go."""
-    parts, own = share.parts(DISPATCH), len(up)
+    parts, own = share.parts(label), len(up)
     chosen = index.flatten()
     known = chosen < parts * own  # others are no experts
     order = torch.argsort(torch.where(known, chosen, parts * own), stable=True)
@@ -72,15 +75,15 @@ def _dispatched(
         order = order[: int(known.sum())]
         rows, owner = x[order // index.shape[1]], chosen[order] // own
         table = torch.zeros(parts, parts, dtype=torch.int64, device=x.device)
-        table[share.index(DISPATCH)] = torch.bincount(owner, minlength=parts)
-        table = share.total(table, DISPATCH)
-        counts = table[share.index(DISPATCH)].tolist()
-        received = table[:, share.index(DISPATCH)].tolist()
-        there = share.sent(rows, counts, received, DISPATCH)
-        ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, DISPATCH)
+        table[share.index(label)] = torch.bincount(owner, minlength=parts)
+        table = share.total(table, label)
+        counts = table[share.index(label)].tolist()
+        received = table[:, share.index(label)].tolist()
+        there = share.sent(rows, counts, received, label)
+        ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, label)
         ones = weights.new_ones(ids.shape)
-        back = share.sent(call.function(there, ids, ones, up, down, act, 0), received, counts,
-                          DISPATCH)  # fmt: skip
+        made = call.function(there, ids, ones, up, down, act, 0)
+        back = share.sent(made, received, counts, label)
     weighed = back * weights.flatten()[order].unsqueeze(1)
     return torch.zeros_like(x).index_add(0, order // index.shape[1], weighed.to(x.dtype))
 

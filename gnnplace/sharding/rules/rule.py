@@ -38,6 +38,7 @@ from gnnplace.sharding.captured.layout import (
 
 Axes = tuple[str | None, ...]
 WHOLE, ROWS = "whole", "rows"
+SPREAD = "spread"  # beside a label of examples it cuts these, too
 
 
 class Share(Protocol):
@@ -255,14 +256,15 @@ class RuleDraft:
 def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
     """Labels of axes with that of rows beside the one that cuts the examples.
 
-    Others beside it cut the rows of every example, too.
+    Others beside it but `SPREAD` cut the rows of every example, too.
     """
 
     def beside(entry: str | None) -> str | None:
         first, *rest = labels_of(entry) or (None,)
         if first != label:
             return entry
-        return "/".join([label, *(f"{one}|{examples}" for one in (ROWS, *rest))])
+        grouped = (one if one == SPREAD else f"{one}|{examples}" for one in (ROWS, *rest))
+        return "/".join([label, *grouped])
 
     return tuple(map(beside, axes))
 

@@ -2,8 +2,8 @@
 
 Layout changes that are one collective a mesh dimension are called directly: DTensor's
 redistribution of a small tensor takes two to three times as long on a CPU as the collective itself.
-What is not plain (an axis that two mesh dimensions cut, groups, an axis exchanged for another) is
-left to it.
+An axis that two mesh dimensions cut is cut by the first of them, its parts by the second. What is
+not plain (groups, an axis exchanged for another, the first of two cuts undone alone) is left to it.
 """
 
 from __future__ import annotations
@@ -113,17 +113,19 @@ def moved(
 
 
 def is_plain(before: Layout, after: Layout) -> bool:
-    """Whether every mesh dimension changes by itself."""
-    owners: dict[int, set[int]] = {}
-    for dim, places in enumerate(zip(before, after, strict=True)):
+    """Whether every mesh dimension changes by itself, the last first where cuts are undone."""
+    for places in zip(before, after, strict=True):
         for place in places:
             if place.groups or (place == PARTIAL and places[1] == PARTIAL != places[0]):
                 return False
-            if place.cuts:
-                owners.setdefault(place.axis, set()).add(dim)
         if places[0].cuts and places[1].cuts and places[0] != places[1]:
             return False
-    return all(len(dims) == 1 for dims in owners.values())
+    for axis in {place.axis for place in (*before, *after) if place.cuts}:
+        first, then = ([d for d, p in enumerate(x) if p.axis == axis] for x in (before, after))
+        few = min(len(first), len(then))
+        if first[:few] != then[:few]:
+            return False
+    return True
 
 
 def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | None:
@@ -151,16 +153,17 @@ def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | 
 def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
     """A device's part in another layout; what only gets smaller comes first."""
     steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    for dim, a, b in steps:
-        if a == REPLICATED and b.cuts:
-            local = local.chunk(mesh.size(dim), b.axis)[mesh.get_local_rank(dim)]
-    for dim, a, b in steps:
-        if a == PARTIAL and b.cuts:
-            local = _scattered(local, mesh, dim, b.axis)
+    cuts = [(dim, a, b.axis) for dim, a, b in steps if b.cuts and not a.cuts]
+    twice = {axis for _, _, axis in cuts if sum(axis == other for _, _, other in cuts) > 1}
+    for dim, a, axis in sorted(cuts, key=lambda cut: cut[1] == PARTIAL or cut[2] in twice):
+        if a == PARTIAL:
+            local = _scattered(local, mesh, dim, axis)
+        else:
+            local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
     sums = [dim for dim, a, b in steps if a == PARTIAL and b == REPLICATED]
     if sums:
         local = _summed(local, mesh, sums)
-    for dim, a, b in steps:
+    for dim, a, b in reversed(steps):
         if a.cuts and b == REPLICATED:
             local = _gathered(local, mesh, dim, a.axis)
     return local.contiguous()

@@ -12,7 +12,7 @@ WHOLE = (REPLICATED,)
 
 
 def seat(replica=0, replicas=1):
-    seats = Seats(replicas, (1,), tuple(f"cpu:{i}" for i in range(replicas)))
+    seats = Seats(replicas, ((1,),), tuple(f"cpu:{i}" for i in range(replicas)))
     return Seat(seats, replica, 0, replica, 0, torch.device("cpu"), None, None)
 
 

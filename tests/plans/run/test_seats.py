@@ -8,7 +8,7 @@ from gnnplace.plans.reading import check_plan
 from gnnplace.plans.run.seats import Seat, Seats, seats_of
 from tests.plans.run.toys import cpus, toy, toy_plan
 
-SEATS = Seats(2, (1, 2), tuple(f"cpu:{i}" for i in range(6)))
+SEATS = Seats(2, ((1,), (2,)), tuple(f"cpu:{i}" for i in range(6)))
 
 
 def test_processes_are_numbered_rank_by_rank_then_replica_then_shard():

@@ -180,7 +180,7 @@ def test_less_memory_is_never_faster():
     assert not times[-1].feasible
     assert "nothing fits" in times[-1].reason
     least = int(re.search(r"take at least (\d+) such devices", times[-1].reason)[1])
-    state = 8 * sum(model.costs(["gpu"], 1, 8).parameters)  # SGD: values and gradients
+    state = 8 * sum(model.costs(["gpu"], (1,), 8).parameters)  # SGD: values and gradients
     assert least - 1 < state <= least
 
 

@@ -42,11 +42,11 @@ def test_blocks_are_cut_where_one_tensor_crosses_and_equal_ones_are_of_one_kind(
 
 
 def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
-    costs = chain.costs(["a100"], 1, 8)
+    costs = chain.costs(["a100"], (1,), 8)
     total = sum(p.numel() for p in load(GPT2, fake=True).model.parameters())
     twice = sum(tied.elements * (len(tied.segments) - 1) for tied in chain.tied)
     assert costs.parameters.sum() == pytest.approx(total + twice)
-    halves = chain.costs(["a100"], 2, 8, SplitChoice(WEIGHTS))
+    halves = chain.costs(["a100"], (2,), 8, SplitChoice(WEIGHTS))
     assert total / 2 <= halves.parameters.sum() < total
 
 
@@ -68,7 +68,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, mo
     for floor in (EAGER, NOTHING):
         monkeypatch.setattr("gnnplace.plans.segments.parts.EAGER", floor)
         monkeypatch.setattr("gnnplace.costs.profiling.estimation.EAGER", floor)
-        costs = replace(chain.source).costs("a100", 1, chain.batch)
+        costs = replace(chain.source).costs("a100", (1,), chain.batch)
         seconds = estimated_times(program, "a100").seconds
         forward, backward, update = (
             seconds[phase == which].sum() for which in (FORWARD, BACKWARD, UPDATE)
@@ -82,7 +82,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, mo
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
     big = chain_of("hf:gpt2-medium?n_layer=1&batch=8&length=512", CLUSTER, precision="bf16-true")
-    seconds = [big.costs(["a100"], shards, 8).forward.sum() for shards in (1, 2, 4)]
+    seconds = [big.costs(["a100"], (shards,), 8).forward.sum() for shards in (1, 2, 4)]
     assert seconds[0] > seconds[1] > 0.5 * seconds[0]
     assert seconds[2] > 0.25 * seconds[0]
 

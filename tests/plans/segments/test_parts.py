@@ -40,8 +40,9 @@ def test_sizes_are_those_of_a_recording(spec, shards, examples):
     for call, op in enumerate(source.layers.operations.ops):
         labels = [n for n, size in op.shape.extents if size % shards == 0 and n != op.batch]
         for label in (labels or [None])[:2] if shards > 1 else [None]:
-            made = source.recorded((call, label), shards, examples)
-            own = source._at((call, label), shards, examples)
+            split = (call, () if label is None else ((label, shards),), examples)
+            made = source.recorded(split)
+            own = source._at(split)
             assert made.largest == own.largest
             assert made.inner == own.inner
             for name in PASSES:
@@ -63,17 +64,17 @@ def test_calls_are_recorded_once_for_all_sizes_of_micro_batches(monkeypatch):
     count = []
     real = parts.record
     monkeypatch.setattr(parts, "record", lambda *a: count.append(1) or real(*a))
-    chain.costs(["a100"], 2, 8)
+    chain.costs(["a100"], (2,), 8)
     first = len(count)
     for examples in (1, 2, 4, 16, 32):
-        chain.costs(["a100"], 2, examples)
+        chain.costs(["a100"], (2,), examples)
     assert 0 < first == len(count)
 
 
 def test_recordings_with_other_ops_are_not_mixed():
     source = chain_of(GPT2, CLUSTER).source.parts
     kinds = {c.kind: i for i, c in enumerate(source.layers.calls.calls)}
-    linear, norm = (source.recorded((kinds[k], None), 1, 2) for k in ("addmm", "layer_norm"))
+    linear, norm = (source.recorded((kinds[k], (), 2)) for k in ("addmm", "layer_norm"))
     assert between(linear, norm, 0.5) is None
     assert (
         between(linear, linear, 3.0).whole.rows.bytes.tolist() == linear.whole.rows.bytes.tolist()

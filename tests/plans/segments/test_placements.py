@@ -4,7 +4,7 @@ import pytest
 
 from gnnplace.errors import MismatchError
 from gnnplace.plans.segments.chains import layers_of
-from gnnplace.plans.segments.placements import label_of, placements_of, word_of
+from gnnplace.plans.segments.placements import configuration_of, placements_of, word_of
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
 from gnnplace.tracing.loading import load
 from tests.plans.run.toys import plan_for
@@ -29,7 +29,10 @@ def test_every_split_of_every_call_is_read_as_it_is_written(layers):
         for label in rule.extents:
             told = placements_of(graph, layers.rules, {i: (label,)})[call.name]
             assert told[0] == "R"
-            assert label_of(rule, told[2], call.name) == label
+            assert configuration_of(rule, told, (2,), call.name) == (label,)
+            pair = placements_of(graph, layers.rules, {i: (label, None)})[call.name]
+            assert pair == ["R", told[2], "R"]
+            assert configuration_of(rule, pair, (2, 2), call.name) == (label, None)
             count += 1
     assert count > 20
 
@@ -46,4 +49,4 @@ def test_a_plan_over_shards_says_how_parameters_and_calls_are_split():
 
 def test_a_split_that_a_call_cannot_have_is_refused(layers):
     with pytest.raises(MismatchError, match="plan: norm: cannot be 'S9'"):
-        label_of(layers.rules[0], "S9", "norm")
+        configuration_of(layers.rules[0], ["R", "R", "S9"], (2,), "norm")

@@ -13,7 +13,7 @@ from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import SplitChoice
 from gnnplace.plans.segments.chains import chain_of
-from gnnplace.plans.segments.splits import SegmentProblem
+from gnnplace.plans.segments.splits import SegmentProblem, styles_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.sharding import best_strategy
@@ -53,16 +53,29 @@ def total(problem, chosen):
     return nodes + sum(float(e.cost[chosen[e.u], chosen[e.v]]) for e in problem.edges)
 
 
-@pytest.mark.parametrize("style", ["free", "weights"])
-@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("style", ["free", "weights", "examples"])
+@pytest.mark.parametrize("border", ["whole", "tokens", "examples"])
 @pytest.mark.parametrize("price", [0.0, 1e-9, 1e-6])
-def test_no_split_of_a_block_weighs_less(style, tokens, price):
-    chain = feed_forward()
-    source = chain.source
-    choice = SplitChoice(style, tokens, price, 2 * price, 0.25)
+def test_no_split_of_a_block_weighs_less(style, border, price):
+    weighs_no_less((2,), SplitChoice(style, "", border, price, 2 * price, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("outer", "border"),
+    [("context", "tokens"), ("examples", "examples,tokens"), ("free", "tokens,whole")],
+)
+@pytest.mark.parametrize("price", [0.0, 1e-6])
+def test_no_split_over_two_axes_weighs_less(outer, border, price):
+    weighs_no_less((2, 2), SplitChoice("weights", outer, border, price, 2 * price, 0.25))
+
+
+def weighs_no_less(axes, choice):
+    """Whether elimination finds what brute force does."""
+    source = feed_forward().source
     calls = source._calls(0)
     assert len(calls) <= 8
-    problem = SegmentProblem.of(source, 0, calls, "a100", (2, 4)).weighted(choice)
+    problem = SegmentProblem.of(source, 0, calls, "a100", (axes, 2), styles_of(choice))
+    problem = problem.weighted(choice)
     found = total(problem, best_strategy(problem).configuration)
     every = itertools.product(*(range(len(cost)) for cost in problem.cost))
     assert found == pytest.approx(min(total(problem, chosen) for chosen in every), rel=1e-9)

@@ -57,7 +57,7 @@ def test_all_layouts_of_four_devices_forward_and_backward():
         ((Place(0), Place(1)), (REPLICATED, REPLICATED), True),
         ((Place(0), REPLICATED), (REPLICATED, Place(0)), False),  # two dimensions, one axis
         ((Place(0), Place(0)), (REPLICATED, Place(0)), False),
-        ((Place(0), Place(0)), (Place(0), Place(0)), False),
+        ((Place(0), Place(0)), (Place(0), REPLICATED), True),
         ((Place(0),), (Place(1),), False),
         ((Place(0, 3),), (REPLICATED,), False),
         ((REPLICATED,), (PARTIAL,), False),
