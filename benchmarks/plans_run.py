@@ -11,6 +11,7 @@ row fails where gradients are off by more than 1e-6 in double precision, or loss
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -51,13 +52,22 @@ MODELS = {  # and examples of a step
     "resnet": ("small_resnet?size=64&batch=16", 16),
 }
 SHARDS = {  # plans of models whose tokens are cut
-    "llama": ("cp=2,zero=1", "pp=2,cp=2,schedule=1f1b", "pp=2,dp=2,cp=2,zero=3,recompute=full"),
-    "t5": ("pp=2,cp=2,schedule=1f1b",),
+    "llama": (
+        "cp=2,zero=1",
+        "dp=2,tp=2,cp=2,zero=1",
+        "pp=2,tp=2,cp=2,schedule=1f1b,recompute=full",
+        "pp=2,cp=2,schedule=1f1b",
+        "pp=2,dp=2,cp=2,zero=3,recompute=full",
+    ),
+    "t5": ("pp=2,cp=2,schedule=1f1b", "pp=2,tp=2,cp=2,schedule=1f1b"),
     "mixtral": (
         "cp=2,ep=2,zero=2",
+        "dp=2,ep=2,zero=1",
+        "dp=4,tp=2,ep=2,zero=3",
+        "pp=2,dp=2,tp=2,ep=2,zero=2,schedule=zero-bubble,recompute=full",
         "pp=2,dp=2,cp=2,ep=2,zero=1,schedule=zero-bubble,recompute=full",
     ),
-    "deepseek": ("pp=2,cp=2,ep=2,schedule=1f1b",),
+    "deepseek": ("pp=2,cp=2,ep=2,schedule=1f1b", "tp=2,cp=2,ep=2", "dp=2,tp=2,ep=2,zero=1"),
 }
 ONE = {"resnet": 4}  # examples of the smallest micro-batch: batch norm wants some
 PLANS = (
@@ -83,12 +93,9 @@ def run(model: str, plan: str, train: int = 20) -> tuple[str, bool]:
     """A row of the table, and whether it passed."""
     spec, batch = MODELS[model]
     words = words_of(model, plan)
-    made = gnnplace.plan(
-        spec,
-        "cpu:8" if "dp=2,tp=2" in plan or "dp=2,cp=2" in plan else "cpu:4",
-        batch=batch,
-        given=words,
-    )[0]
+    degrees = dict(word.split("=") for word in plan.split(","))
+    count = math.prod(int(degrees.get(name, 1)) for name in ("dp", "tp", "cp", "pp"))
+    made = gnnplace.plan(spec, "cpu:8" if count > 4 else "cpu:4", batch=batch, given=words)[0]
     found = gnnplace.run_plan(made, spec, train=train, steps=5)
     assert found is not None
     file = made.file

@@ -38,6 +38,7 @@ from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
+from gnnplace.sharding.rules.experts import EXPERTS as EXPERT_LABEL
 
 NUMBERS = {
     "dp": 1,
@@ -229,6 +230,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     """
     given = parsed(words)
     number, shards = numbers_in(given, cluster, chain.batch), shards_of(given)
+    _check_experts(chain, number["ep"])
     replicas, ranks = number["dp"] // shards.experts, number["pp"]
     size = number["dp"] * number["microbatch_size"]
     schedule = given.get("schedule", "1f1b")
@@ -251,6 +253,26 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
     return with_splits(pricer, draft, shards.choices) if shards.count > 1 else draft
+
+
+def _check_experts(chain: Chain, parts: int) -> None:
+    """Whether a model's experts have so many parts.
+
+    Raises:
+        InputError: it has none, or theirs are not equal.
+    """
+    if parts == 1 or not isinstance(chain.source, ModelCosts):
+        return
+    rules = [rule for rule in chain.source.layers.rules if rule.kind == "experts"]
+    counts = {rule.extents.get(EXPERT_LABEL, 1) for rule in rules}
+    if not counts:
+        raise InputError(
+            f"--given: ep={parts}: {chain.name} has no experts that are known as such; call "
+            "one's own by gnnplace.experts(x, index, weights, up, down, act)"
+        )
+    for count in counts:
+        if count % parts:
+            raise InputError(f"--given: ep={parts}: {count} experts have no {parts} equal parts")
 
 
 def recomputed(chain: Chain, first: int, last: int, word: str) -> frozenset[int]:

@@ -79,6 +79,12 @@ class StageEntry(Schema):
         return (inner,) if outer == 1 else (outer, inner)
 
     @property
+    def borders(self) -> tuple[str, ...]:
+        """The word of `border` for each axis."""
+        words = self.border.split(",")
+        return tuple(words * len(self.axes))[: max(len(words), len(self.axes))]
+
+    @property
     def rows(self) -> list[list[str]]:
         """Names of devices, a row a replica."""
         return [[name for outer in replica for name in outer] for replica in self.devices]

@@ -197,6 +197,8 @@ def _devices(stage: StageEntry, where: str) -> Iterator[str]:
     inner = {len(row) for replica in stage.devices for row in replica}
     if len({len(replica) for replica in stage.devices}) > 1 or len(inner) > 1:
         yield f"{where}: replicas must have as many outer shards each, and these as many inner ones"
+    if len(stage.borders) > len(stage.axes):
+        yield f"{where.removesuffix('devices')}border: {stage.border!r} is of two axes of shards"
     if inner == {1} and len(stage.devices[0]) > 1:
         yield f"{where}: one axis of shards is the inner one: [[[first, second, …]], …]"
     yield from _twice(stage.device_names, where)

@@ -167,28 +167,34 @@ def split_words(stage: StageEntry) -> str:
     "Megatron" cuts columns, then rows (Shoeybi et al., 2019), "Ulysses" tokens, and heads within
     attention (Jacobs et al., 2023), sequence parallelism the tokens between (Korthikanti et al.,
     2022), dispatch sends tokens to the shards of their experts (Lepikhin et al., 2020). What most
-    layers have is told, of how many where they differ.
+    layers have is told, of how many where they differ; of two axes of shards the outer one first.
     """
-    count = len(stage.rows[0])
-    if count == 1:
-        return ""
+    told = [_axis_words(stage, axis) for axis in range(len(stage.axes))]
+    return "; ".join(words for words in told if words) if len(stage.rows[0]) > 1 else ""
+
+
+def _axis_words(stage: StageEntry, axis: int) -> str:
+    """How layers are split along one axis of the shards."""
+    place = axis - len(stage.axes)
     blocks: dict[str, dict[str, str]] = {}
     for name in (*stage.placements, *stage.members):
         path, _, own = name.removesuffix(".weight").partition("#")[0].rpartition(".")
-        word = stage.placements.get(name, [WHOLE])[-1]
+        word = stage.placements[name][place] if name in stage.placements else WHOLE
+        word = WHOLE if word == "R" else word
         blocks.setdefault(path, {}).setdefault(own + ".w" * name.endswith(".weight"), word)
     found: dict[str, Counter[str]] = {}
     for block in blocks.values():
         for part, words in _said_of(block).items():
             found.setdefault(part, Counter())[words] += 1
-    between = " with sequence parallelism" if stage.border == "tokens" else ""
-    lines = []
-    for part in sorted(found):
+    between = " with sequence parallelism" if stage.borders[axis] == "tokens" else ""
+    examples = stage.borders[axis] == "examples"
+    lines = ["examples"] if examples else []
+    for part in sorted({"experts"} & found.keys() if examples else found):
         counter = found[part]
         words, times = counter.most_common(1)[0]
         some = f" ({times} of {counter.total()})" if len(counter) > 1 else ""
         lines.append(f"{part}: {words}{between if words == MEGATRON else ''}{some}")
-    return f"over {count} shards {', '.join(lines)}" if lines else ""
+    return f"over {stage.axes[axis]} shards {', '.join(lines)}" if lines else ""
 
 
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
@@ -202,7 +208,7 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
         return {"attention": MEGATRON if cut else ULYSSES}
     found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:
-        if word.endswith(":dispatch"):
+        if word.endswith((":dispatch", ":spread")):
             return found | {"experts": "dispatch"}
         return found | {"experts": PARTS.get(word, TOKENS if word != WHOLE else WHOLE)}
     if len(cut) > 1 and not any(own.startswith(("lm_head", "embed")) for own in cut):

@@ -31,14 +31,15 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
         InfeasibleError: its stages have unlike meshes or ZeRO.
     """
     file = plan.file
-    meshes = {(len(s.rows), len(s.rows[0]), s.zero if len(s.rows) > 1 else 0) for s in file.stages}
+    meshes = {(len(s.rows), s.axes, s.zero if len(s.rows) > 1 else 0) for s in file.stages}
     if len(meshes) > 1:
         raise InfeasibleError(
             f"{file.model}: its stages have unlike meshes ({plan.shape}), which no launcher can be "
             "told; search again with --runnable, or give pp, dp and tp with --given"
         )
-    dp, shards, zero = next(iter(meshes))
-    tp, cp, ep = _degrees(file, shards)
+    dp, axes, zero = next(iter(meshes))
+    replicas, tp, cp, ep = _degrees(file, axes)
+    zero = max(zero, file.stages[0].zero if replicas > 1 else 0)
     ranks = max(file.rank_of) + 1
     chunks, lines = len(file.stages) // ranks, list[str]()
     layers, inside = stage_layers(file)
@@ -52,25 +53,42 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
     if numbers != sorted(numbers):
         told.append("devices: not in their order; launchers number ranks by servers")
     made = LaunchPlan(
-        dp=dp, tp=tp, cp=cp, ep=ep, pp=ranks,
-        sp=tp == 1 or all(s.border == "tokens" for s in file.stages),
+        dp=dp * replicas, tp=tp, cp=cp, ep=ep, pp=ranks,
+        sp=tp == 1 or all(s.border.endswith("tokens") for s in file.stages),
         chunks=chunks, layers=layers if len(file.stages) > 1 else None,
-        microbatch_size=file.microbatch_size, batch=file.batch, zero=zero, recompute=recompute,
-        schedule=name, precision=file.precision, gradients=file.gradients,
+        microbatch_size=file.microbatch_size // replicas, batch=file.batch, zero=zero,
+        recompute=recompute, schedule=name, precision=file.precision, gradients=file.gradients,
         optimizer=file.optimizer, sizes=sizes,
     )  # fmt: skip
     return made, [*lines, *told]
 
 
-def _degrees(file: PlanFile, shards: int) -> tuple[int, int, int]:
-    """What shards are called: tp, cp and ep. Where no weight is cut but of experts, cp."""
-    told = [(name, words[-1], name in stage.members)
-            for stage in file.stages for name, words in stage.placements.items()]  # fmt: skip
-    dispatched = any(word.endswith(":dispatch") for _, word, call in told if call)
-    weights = [name for name, _, call in told if not call]
-    if shards == 1 or not told or not all(dispatched and "experts" in name for name in weights):
-        return shards, 1, 1
-    return 1, shards, shards if dispatched else 1
+def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """What shards are called: replicas, tp, cp and ep.
+
+    Along each axis those that cut examples are replicas, and cp where no weight is cut but of
+    experts that rows are sent to, which are ep then.
+    """
+    replicas = tp = cp = ep = 1
+    for axis, count in enumerate(axes):
+        place = axis - len(axes)
+        told = [
+            (name, words[place], name in stage.members)
+            for stage in file.stages
+            for name, words in stage.placements.items()
+            if words[place] != "R"
+        ]
+        sent = any(word.endswith((":dispatch", ":spread")) for _, word, call in told if call)
+        weights = [name for name, _, call in told if not call]
+        if any(stage.borders[axis] == "examples" for stage in file.stages):
+            replicas *= count
+        elif told and all(sent and "experts" in name for name in weights):
+            cp *= count
+        else:
+            tp *= count
+            continue
+        ep *= count if sent else 1
+    return replicas, tp, cp, ep
 
 
 def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:

@@ -49,10 +49,10 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
             f"launch file: does not say {', '.join(missing)}: write them into its head, as "
             f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
         )
-    if (plan.tp > 1 and plan.cp > 1) or plan.ep not in (1, plan.cp):
+    if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
         raise InputError(
-            f"launch file: tp {plan.tp}, cp {plan.cp} and ep {plan.ep}: only tp, or cp alone with "
-            "experts on all or none of its shards, can be priced"
+            f"launch file: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all shards "
+            "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
     lines = list(plan.notes)
     kind, _, count = plan.recompute.partition(":")

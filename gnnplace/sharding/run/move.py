@@ -3,7 +3,8 @@
 Layout changes that are one collective a mesh dimension are called directly: DTensor's
 redistribution of a small tensor takes two to three times as long on a CPU as the collective itself.
 An axis that two mesh dimensions cut is cut by the first of them, its parts by the second. What is
-not plain (groups, an axis exchanged for another, the first of two cuts undone alone) is left to it.
+not plain (an axis exchanged for another, the first of two cuts undone alone) is left to it; groups
+of several axes go by whole tensors, since it gets these wrong on two dimensions (torch 2.13).
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def redistributed(
             axis, groups, *layouts = found
             front = local.unflatten(axis, (groups, local.shape[axis] // groups))
             return changed(front, mesh, *layouts).flatten(axis, axis + 1)
+        if any(place.groups for place in (*before, *after)):
+            return _by_whole(local, mesh, before, after)
         whole = DTensor.from_local(local, mesh, placements(before), run_check=False)
         return whole.redistribute(mesh, placements(after)).to_local()
 
@@ -166,6 +169,30 @@ def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
     for dim, a, b in reversed(steps):
         if a.cuts and b == REPLICATED:
             local = _gathered(local, mesh, dim, a.axis)
+    return local.contiguous()
+
+
+def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
+    """A device's part in another layout; what changes is whole on every device in between.
+
+    What cuts the parts of an axis goes with what cuts the axis.
+    """
+    steps: list[tuple[int, Place, Place]] = []
+    for dim, (a, b) in enumerate(zip(before, after, strict=True)):
+        axes = {place.axis for _, *places in steps for place in places if place.cuts}
+        if a != b or a.axis in axes:
+            steps.append((dim, a, b))
+    for dim, a, _ in reversed(steps):
+        if a == PARTIAL:
+            local = _summed(local, mesh, [dim])
+        elif a.cuts:
+            groups = local.unflatten(a.axis, (max(a.groups, 1), -1))
+            local = _gathered(groups, mesh, dim, a.axis + 1).flatten(a.axis, a.axis + 1)
+    for dim, _, b in steps:
+        if b.cuts:
+            groups = local.unflatten(b.axis, (max(b.groups, 1), -1))
+            part = groups.chunk(mesh.size(dim), b.axis + 1)[mesh.get_local_rank(dim)]
+            local = part.flatten(b.axis, b.axis + 1)
     return local.contiguous()
 
 

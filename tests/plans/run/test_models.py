@@ -11,7 +11,7 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans import answers
 from gnnplace.plans.given import draft_of_words
 from gnnplace.plans.segments.chains import chain_of
-from gnnplace.sharding.captured.layout import mesh_configurations
+from gnnplace.sharding.captured.layout import mesh_configurations, parts_of
 
 
 @pytest.mark.campaign
@@ -36,17 +36,28 @@ def test_experts_get_their_tokens_from_all_shards():
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("words", ["shards=2,microbatch_size=2", "pp=2,shards=2,microbatch_size=1"])
+@pytest.mark.parametrize(
+    ("words", "axes"),
+    [
+        ("shards=2,microbatch_size=2", (2,)),
+        ("pp=2,shards=2,microbatch_size=1", (2,)),
+        ("tp=2,cp=2,microbatch_size=2", (2, 2)),
+    ],
+)
 @pytest.mark.parametrize("model", ["gpt2", "t5", "llama", "mixtral", "deepseek", "moe"])
-def test_any_split_of_every_call_trains_as_one_device(model, words, monkeypatch):
+def test_any_split_of_every_call_trains_as_one_device(model, words, axes, monkeypatch):
     """A random label for every call: all moves between layouts, of which a search has few."""
     spec, batch = MODELS[model]
     devices, rng = resolve_cluster("cpu:4"), random.Random(words)
     chain = chain_of(spec, devices, batch=batch)
-    source, labels = chain.source, []
+    source, labels, size = chain.source, [], int(words[-1])
     for i, call in enumerate(source.layers.calls.calls):
-        options = mesh_configurations(source._whole_examples(i).shape, (2,))
-        labels.append((call.name, rng.choice(options)[0]))
+        own = source.examples_of(i)
+        options = [
+            c for c in mesh_configurations(source.layers.operations.ops[i].shape, axes)
+            if all(size % n == 0 for label, n in parts_of(c, axes).items() if label in own)
+        ]  # fmt: skip
+        labels.append((call.name, rng.choice(options)))
 
     def draft(*given):
         made = draft_of_words(*given)

@@ -115,7 +115,9 @@ def chain_parameters(chain):
     return {v.name: v.shape for v in chain.source.layers.calls.values if v.source == "parameter"}
 
 
-@pytest.mark.parametrize("words", ["tp=4", "tp=2,pp=2", "shards=4", "tp=2,sp=off,dp=2"])
+@pytest.mark.parametrize(
+    "words", ["tp=4", "tp=2,pp=2", "shards=4", "tp=2,sp=off,dp=2", "tp=2,cp=2,dp=2"]
+)
 def test_a_plan_that_is_given_again_takes_as_long(llama, words):
     plan = given_plan(llama, CLUSTER, f"{words},microbatch_size=1")
     again = given_plan(llama, CLUSTER, plan)

@@ -21,7 +21,9 @@ def test_tokens_experts_both_and_the_width_of_each_can_be_cut(rows, examples):
         lambda x, index, weights, up, down: gnnplace.experts(x, index, weights, up, down, "gelu"),
         x, index, weights, up, down, examples=examples,
     )  # fmt: skip
-    assert found == {"0", "experts", "dispatch", "width"} | ({"rows"} if examples else set())
+    assert found == {"0", "experts", "dispatch", "spread", "width"} | (
+        {"rows"} if examples else set()
+    )
 
 
 @pytest.mark.parametrize("expert", [0, 3])
