@@ -145,7 +145,17 @@ def contradictions():
     yield (
         "outer",
         lambda p: p["stages"][0].update(devices=[[["gpu:0"], ["gpu:1"]]]),
-        (f"{first}.devices: has outer shards"),
+        f"{first}.devices: one axis of shards is the inner one",
+    )
+    yield (
+        "unlike rows",
+        lambda p: p["stages"][0].update(devices=[[["gpu:0", "gpu:1"], ["gpu:2"]]]),
+        f"{first}.devices: replicas must have as many outer shards each",
+    )
+    yield (
+        "border",
+        lambda p: p["stages"][0].update(border="examples,tokens"),
+        f"{first}.border: 'examples,tokens' is of two axes of shards",
     )
     yield (
         "members",

@@ -80,8 +80,9 @@ def test_what_is_not_priced_is_said():
         "recompute=uniform", "schedule gpipe", "gradients in fp32", "overlap of gradients",
     ]  # fmt: skip
     assert priced_words(replace(plan, cp=2))[0] == "dp=2,cp=2,microbatch_size=1,recompute=full"
-    for other in ({"tp": 2, "cp": 2}, {"ep": 2}, {"cp": 4, "ep": 2}):
-        with pytest.raises(InputError, match="only tp, or cp alone"):
+    assert priced_words(replace(plan, ep=2, tp=2))[0].startswith("dp=2,tp=2,ep=2,")
+    for other in ({"ep": 4}, {"cp": 4, "ep": 2}):
+        with pytest.raises(InputError, match="ep = cp"):
             priced_words(replace(plan, **other))
 
 
