@@ -29,6 +29,7 @@ from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy.warming import is_warm
 from gnnplace.processes import ends_with_this
+from gnnplace.runtime.workers import exit_text
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
@@ -120,7 +121,7 @@ class CellWorker:
             self._kill()
             return f"timed out: no answer after {limit:g} s, worker killed"
         self.process = None
-        return f"worker died with exit status {code}"
+        return f"worker died: it {exit_text(code)}"
 
 
 def _listen(process: subprocess.Popen[str], answers: queue.SimpleQueue[str]) -> None:

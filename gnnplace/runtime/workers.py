@@ -247,7 +247,7 @@ def _collect(
     for i in ended:
         if i not in messages:
             workers[i].process.join()
-            what = _exit_text(workers[i].process.exitcode)
+            what = exit_text(workers[i].process.exitcode)
             raise ExecutionError(f"worker {workers[i].task.name!r} {what}{doing(i)}")
     failures = [(m.time, i) for i, m in messages.items() if m.failed]
     if failures:
@@ -280,7 +280,8 @@ def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:
     return dead
 
 
-def _exit_text(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
+    """How a process ended that nobody asked to end, its signal by name."""
     if code is not None and code < 0:
         named = {int(known): known.name for known in signal.Signals}  # of real-time ones only two
         return f"was killed by {named.get(-code, f'signal {-code}')}"

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -35,6 +37,19 @@ def quiet() -> None:
     for message in ("does not have many workers", "LeafSpec", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", f".*{message}.*")
     warnings.filterwarnings("ignore", category=ExperimentalWarning)
+
+
+def start_no_python() -> None:
+    """Tells typeshed_client, which jsonargparse reads stubs by, where this Python's modules are.
+
+    It would start another Python to ask, which prints a traceback if this one is killed meanwhile.
+    """
+    with suppress(ImportError):
+        import typeshed_client
+
+        found = typeshed_client.get_search_context
+        paths = [Path(path) for path in sys.path if path]
+        typeshed_client.get_search_context = partial(found, search_path=paths)
 
 
 PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a checkout
@@ -110,6 +125,7 @@ def main(args: list[str]) -> None:
         given = f"train {args[0]}: unknown" if args else "train: what?"
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
     quiet()
+    start_no_python()
     before, args = sys.argv[1:], with_recipes(args)
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]

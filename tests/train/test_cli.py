@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+import typeshed_client
 from jsonargparse import ArgumentError
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
-from gnnplace.train.cli import main
+from gnnplace.train.cli import main, start_no_python
 
 torch.set_num_threads(1)
 SMOKE = f"--config={Path(__file__).parents[2] / 'trainers' / 'smoke.yaml'}"
@@ -109,3 +111,14 @@ def test_bad_input_is_an_error_that_says_where(tmp_path, given, message):
     place = [f"--trainer.default_root_dir={tmp_path}"] if given[1:] else []
     with pytest.raises((GnnplaceError, ArgumentError), match=message):
         main([*given, *place])
+
+
+def test_stubs_are_looked_for_where_they_were_without_another_python(monkeypatch):
+    found = typeshed_client.get_search_context
+    monkeypatch.setattr(typeshed_client, "get_search_context", found)  # put back at the end
+    asked = found(allow_py_files=True)
+    start_no_python()
+    monkeypatch.setattr(subprocess, "check_output", None)
+    known = typeshed_client.get_search_context(allow_py_files=True)
+    assert set(asked.search_path) <= set(known.search_path)
+    assert known._replace(search_path=()) == asked._replace(search_path=())
