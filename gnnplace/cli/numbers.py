@@ -11,12 +11,12 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.errors import InputError
 from gnnplace.files import read_size
+from gnnplace.problem.microbatching import MOST_MICROBATCHES
 
 MOST_SEED = 2**32 - 1  # numpy's own limit, and Lightning's
 MOST_SECONDS = 31_536_000.0  # a year
 MOST_STEPS = 1_000_000
 MOST_DEVICES = 65_536
-MOST_MICROBATCHES = 4_096
 
 
 @dataclass(frozen=True)

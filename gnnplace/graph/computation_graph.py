@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.errors import InputError
+from gnnplace.files import MOST
 from gnnplace.graph.kernels import least_first
 
 
@@ -81,9 +82,9 @@ class ComputationGraph:
         for what, ends in (("producer", self.producer), ("consumers", self.consumer)):
             if ends.size and (ends.min() < 0 or ends.max() >= self.num_ops):
                 raise InputError(f"tensors: a {what} index is outside 0..{self.num_ops - 1}")
-        bad = np.flatnonzero(~(self.size >= 0) | ~np.isfinite(self.size))
+        bad = np.flatnonzero(~((self.size >= 0) & (self.size <= MOST)))
         if bad.size:
-            raise InputError(f"tensors[{bad[0]}].bytes: must be finite and not negative")
+            raise InputError(f"tensors[{bad[0]}].bytes: must be a number, 0 to {MOST:g}")
         self._check_consumers()
 
     def _check_consumers(self) -> None:

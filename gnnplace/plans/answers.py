@@ -254,7 +254,7 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     """Why nothing fits: the leanest plan of all devices and what it lacks."""
     fabric = MeshFabric(cluster)
     best: Priced | None = None
-    for size in micro_batch_sizes(chain.batch)[-1:]:
+    for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch)[-1:]:
         pricer = Pricer(chain, fabric, size)
         for stages in range(1, min(cluster.num_devices, len(chain)) + 1):
             bounds = [round(k * len(chain) / stages) for k in range(stages + 1)]
@@ -279,7 +279,9 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
             "devices, or a precision or an optimizer with less state",
             plan.notices,
         )
-    return Plan(plan.file, f"nothing fits; the leanest plan: {plan.reason}", plan.notices)
+    whole = f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
+    lacks = plan.reason or "it fits, and the search had no time to find it: give more --budget"
+    return Plan(plan.file, f"{whole}nothing fits; the leanest plan: {lacks}", plan.notices)
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:

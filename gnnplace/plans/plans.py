@@ -17,6 +17,7 @@ from torch import nn
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.given import check_words, numbers_in, parsed
 from gnnplace.plans.handover import handed_over
@@ -224,8 +225,9 @@ def plan_model(
         MismatchError: the given plan is of another model or cluster.
         InfeasibleError: no plan obeys the constraints.
     """
-    if top < 1 or goal not in GOALS:
-        raise InputError(f"top {top}, goal {goal!r}: at least 1; one of {', '.join(GOALS)}")
+    if top < 1 or goal not in GOALS or not budget >= 0:
+        allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
+        raise InputError(f"top {top}, goal {goal!r}, budget {budget}: {allowed}")
     asked = as_constraints(constraints)
     if given is not None and asked:
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
@@ -330,6 +332,8 @@ def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float
     for kind in cluster.kinds:
         figures(kind)
     if memory_limit is not None:
+        if not 0 < memory_limit <= MOST:
+            raise InputError(f"memory limit {memory_limit:g}: must be a positive number of bytes")
         limited = [d.model_copy(update={"memory": memory_limit}) for d in cluster.devices]
         cluster = Cluster(tuple(limited), cluster.links, cluster.name)
     if headroom == AUTO:

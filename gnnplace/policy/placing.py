@@ -91,6 +91,8 @@ def place(
         UnsupportedError, InfeasibleError: see ``Placer.place``.
     """
     check_budget(budget)
+    if seed < 0:
+        raise InputError(f"seed {seed}: must not be negative")
     made = placer_for(objective, placer, **options)
     asked = _with_captured(as_constraints(constraints), problem)
     if not asked:

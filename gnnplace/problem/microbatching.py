@@ -21,6 +21,19 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.problem import UPDATE, Problem
 
 T = TypeVar("T")
+MOST_MICROBATCHES = 4_096
+"""Shares of a batch: there is a copy of every op for each."""
+
+
+def check_microbatches(count: int) -> None:
+    """Refuses a number of micro-batches that no step has.
+
+    Raises:
+        InputError: it is no whole number from 1 to ``MOST_MICROBATCHES``.
+    """
+    if not isinstance(count, int) or not 1 <= count <= MOST_MICROBATCHES:
+        told = f"must be a whole number from 1 to {MOST_MICROBATCHES}"
+        raise InputError(f"microbatches {count!r}: {told}")
 
 
 def with_microbatches(
@@ -36,10 +49,9 @@ def with_microbatches(
             ``b#k+1`` comes after ``a#k``, by a tensor of no bytes.
 
     Raises:
-        InputError: ``count`` is below 1, or the problem is already cut.
+        InputError: ``count`` is out of its range, or the problem is already cut.
     """
-    if count < 1:
-        raise InputError(f"microbatches: {count} is not a positive number")
+    check_microbatches(count)
     if problem.microbatches != 1:
         raise InputError(
             f"problem {problem.name!r} already has {problem.microbatches} micro-batches; "

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import FormatError, InputError, of_faults
-from gnnplace.files import Bytes, Schema, Seconds, parse, read_json, uncollected, write_json
+from gnnplace.files import MOST, Bytes, Schema, Seconds, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults
@@ -79,10 +79,13 @@ class Problem:
             if len(values) != self.num_ops:
                 raise InputError(f"{kind}: has {len(values)} errors or sources, not one an op")
         for kind, seconds in self.time.items():
-            bad = np.flatnonzero(~(seconds >= 0))
+            bad = np.flatnonzero(~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds))))
             if len(seconds) != self.num_ops or bad.size:
                 where = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
-                raise InputError(f"{where}: must be one number of seconds, not negative, an op")
+                raise InputError(f"{where}: must be one number of seconds, 0 to {MOST:g}, an op")
+        bad = np.flatnonzero(~((self.state >= 0) & (self.state <= MOST)))
+        if bad.size:
+            raise InputError(f"ops[{bad[0]}].state: must be a number of bytes, 0 to {MOST:g}")
 
     @property
     def num_ops(self) -> int:

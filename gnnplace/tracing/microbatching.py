@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
+from gnnplace.problem.microbatching import check_microbatches
 from gnnplace.tracing import operations
 from gnnplace.tracing.builder import alias_roots
 from gnnplace.tracing.program import (
@@ -44,8 +45,7 @@ def microbatched(program: Program, count: int) -> Program:
     Raises:
         InputError: a count below 1, or a program that is cut already.
     """
-    if count < 1:
-        raise InputError(f"microbatches: {count} is not a positive number")
+    check_microbatches(count)
     if program.microbatches != 1:
         raise InputError(f"{program.name}: already cut into {program.microbatches} micro-batches")
     if count == 1:

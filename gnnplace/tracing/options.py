@@ -7,6 +7,7 @@ from typing import Any
 
 from gnnplace.errors import InputError
 from gnnplace.problem.constraints.constraints import Constraints, as_constraints
+from gnnplace.problem.microbatching import check_microbatches
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,9 @@ class CaptureOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constraints", as_constraints(self.constraints))
-        if self.groups is not None and self.groups < 1:
-            raise InputError(f"groups {self.groups}: must be a positive number")
-        if self.microbatches < 1:
-            raise InputError(f"microbatches {self.microbatches}: must be a positive number")
+        if self.groups is not None and not (isinstance(self.groups, int) and self.groups > 0):
+            raise InputError(f"groups {self.groups!r}: must be a whole number from 1 on")
+        check_microbatches(self.microbatches)
 
     def to_data(self) -> dict[str, Any]:
         """What a placement's file says of it; constraints where there are any."""

@@ -14,6 +14,12 @@ from gnnplace.report.plans import plan_lines
 from tests.plans.toys import chain, cluster
 
 
+@pytest.mark.parametrize("asked", [{"budget": float("nan")}, {"budget": -1}, {"memory_limit": 0}])
+def test_numbers_that_no_plan_has_are_refused_before_the_model_is_made(asked):
+    with pytest.raises(InputError, match=r"budget|memory limit"):
+        verbs.plan_model("no such model", preset("nvlink-a100-4"), **asked)
+
+
 def plans():
     model = chain(np.random.default_rng(0), count=6, batch=8)
     return find_plans(model, cluster(3), top=60, runnable=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gnnplace.errors import InputError
 from gnnplace.problem import UPDATE
 from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.tracing.options import CaptureOptions
 from tests.random_problems import random_problem, seeds
 
 
@@ -55,8 +56,19 @@ def test_one_is_the_problem_itself_and_twice_is_refused():
     assert with_microbatches(problem, 1) is problem
     with pytest.raises(InputError, match="already has 2"):
         with_microbatches(with_microbatches(problem, 2), 2)
-    with pytest.raises(InputError, match="positive"):
-        with_microbatches(problem, 0)
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**9, 1.5, float("nan"), "four"])
+def test_numbers_that_no_batch_is_cut_into_are_refused_on_every_road(count):
+    """At once, before an array of so many copies is asked for."""
+    for cut in (
+        lambda: with_microbatches(random_problem(np.random.default_rng(0), 5, 2), count),
+        lambda: CaptureOptions(microbatches=count),
+    ):
+        with pytest.raises(InputError, match=r"microbatches .*whole number from 1 to 4096"):
+            cut()
+    with pytest.raises(InputError, match="groups"):
+        CaptureOptions(groups=0 if count == 10**9 else count)
 
 
 def test_times_that_were_profiled_at_a_share_stay():

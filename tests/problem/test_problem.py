@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import FormatError, InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import (
     build_problem,
@@ -30,6 +31,19 @@ def test_the_fingerprint_covers_structure_and_not_times():
     ):
         other["tensors"][0]["producer"] = other["ops"][0]["name"]
         assert problem_from_data(other).fingerprint != same.fingerprint
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, 1e31, 1e308])
+def test_numbers_whose_sums_are_not_finite_are_refused_in_python_too(value):
+    """Where a kernel got such times it looked for ops behind the end of its arrays."""
+    problem = random_problem(np.random.default_rng(1), 5, 2)
+    times = {kind: np.full_like(seconds, value) for kind, seconds in problem.time.items()}
+    with pytest.raises(InputError, match=r"ops\[0\].time.* 0 to 1e\+30"):
+        replace(problem, time=times)
+    with pytest.raises(InputError, match=r"ops\[0\].state"):
+        replace(problem, state=np.full_like(problem.state, value))
+    with pytest.raises(InputError, match=r"tensors\[0\].bytes"):
+        replace(problem.graph, size=np.full_like(problem.graph.size, value))
 
 
 def test_devices_that_no_op_has_a_time_for_are_said():

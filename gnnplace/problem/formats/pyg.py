@@ -153,8 +153,10 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
         with torch.serialization.safe_globals(known):
             data = torch.load(path, weights_only=True)
     except Exception as error:  # what a damaged file makes torch's reader raise is no list
-        told = str(error).splitlines() or [type(error).__name__]
-        raise FormatError(f"{path}: cannot be read: {told[0]}") from None
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        if told.startswith("Weights only"):
+            told = "it is no file of torch.save, or holds more than a Data of tensors"
+        raise FormatError(f"{path}: cannot be read: {told}") from None
     if not isinstance(data, Data):
         raise FormatError(f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data")
     try:

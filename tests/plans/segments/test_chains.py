@@ -194,6 +194,19 @@ def test_what_is_no_mean_keeps_its_batch(loss, told):
         given_plan(found, CLUSTER, "dp=2")
 
 
+def test_where_nothing_fits_the_whole_batch_is_told_first():
+    """Micro-batches of the same model fit, which nobody may take."""
+    model, inputs = network(), torch.zeros(100_000, 16)
+    small = [d.model_copy(update={"memory": 3e6}) for d in CLUSTER.devices]
+    cluster = replace(CLUSTER, devices=tuple(small))
+    cut = chain_of(model, cluster, inputs, loss=lambda y: y.square().mean())
+    assert find_plans(cut, cluster, budget=0.0)[0].feasible
+    whole = chain_of(model, cluster, inputs, loss=lambda y: y.square().sum())
+    reason = find_plans(whole, cluster, budget=0.0)[0].reason
+    assert reason.startswith("the batch stays whole, since the loss is a sum over the examples")
+    assert "nothing fits; the leanest plan: gpu:1 lacks" in reason
+
+
 def test_one_may_know_better():
     found = chain_with(pairs, accept_other_loss=True)
     assert found.mixes == ""
