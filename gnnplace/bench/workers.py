@@ -28,8 +28,7 @@ from gnnplace.bench.kinds import warm_up
 from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy.warming import is_warm
-from gnnplace.processes import ends_with_this
-from gnnplace.runtime.workers import exit_text
+from gnnplace.processes import ends_with_this, exit_text
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem

@@ -31,7 +31,7 @@ import psutil
 import torch
 
 from gnnplace.errors import ExecutionError, UnsupportedError
-from gnnplace.processes import end_with, interrupts_held, let_interrupts
+from gnnplace.processes import end_with, exit_text, interrupts_held, let_interrupts
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """From glibc's malloc.h: free memory at which malloc trims the heap; blocks that may be mapped."""
@@ -278,14 +278,6 @@ def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:
     for i in dead:
         workers[i].process.join()
     return dead
-
-
-def exit_text(code: int | None) -> str:
-    """How a process ended that nobody asked to end, its signal by name."""
-    if code is not None and code < 0:
-        named = {int(known): known.name for known in signal.Signals}  # of real-time ones only two
-        return f"was killed by {named.get(-code, f'signal {-code}')}"
-    return f"ended early with exit code {code}"
 
 
 def _give_up(
