@@ -109,13 +109,16 @@ class Fingerprint:
         self._tensors = [tensor for _, tensor in _state(model)]
         owners = {id(m): m.__dict__ for m in modules.values()}
         self._attributes = [(owners[i], name, paths[i]) for i, name in read]
-        held = {id(x): (x, name, paths[i]) for (i, name), (x, data) in read.items() if data}
+        deep = ((key, x) for key, (x, data) in read.items() if data and type(x) is not tuple)
+        held = {id(x): (x, name, paths[i]) for (i, name), x in deep}  # what can change inside
         self._inside = list(held.values())
         self.take()
 
     def take(self) -> None:
         """What is so now is right."""
-        self._known = self._now()
+        self._filled = [table for table in self._tables if table]
+        self._hooked = [table for table in self._hooks if table]
+        self._known, self._known_hooks = self._now(), [*map(tuple, self._hooks)]
 
     def take_state(self) -> None:
         """The optimizer's state is right as it is now."""
@@ -127,8 +130,8 @@ class Fingerprint:
         if any(f[3] or f[4] for f in flags):  # tables of hooks grow in place
             flags = [(*f[:3], *(tuple(table or ()) for table in f[3:])) for f in flags]
         return [
-            [*map(id, chain.from_iterable(map(dict.values, self._tables)))],
-            [*map(tuple, self._hooks)],
+            [*map(len, self._tables), *map(id, chain(*map(dict.values, self._filled)))],
+            [*map(len, self._hooks), *map(tuple, self._hooked)],
             flags,
             [*map(torch.Tensor.data_ptr, self._tensors)],
             [held.get(name) for held, name, _ in self._attributes],
@@ -159,7 +162,7 @@ class Fingerprint:
             odd = next((t for t, x in pairs if own.get(t) is not x), "a module or parameter")
             yield Change("identity", f"{odd} is another object than when the step was recorded")
         if now[1] != self._known[1]:
-            pairs = zip(now[1], self._known[1], strict=True)
+            pairs = zip(map(tuple, self._hooks), self._known_hooks, strict=True)
             i = next(i for i, (a, b) in enumerate(pairs) if a != b) // len(HOOKS)
             yield Change("hooks", f"module {self._paths[i]!r} has other hooks than when recorded")
 

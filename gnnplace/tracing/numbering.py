@@ -16,6 +16,7 @@ also at attention without dropout and in eval mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,8 +45,9 @@ Cell = list[Any]
 
 def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
-    if torch.Tag.nondeterministic_seeded not in func.tags or "choice" in func.__name__:
-        return func.namespace not in TORCH
+    said = _signature(func)
+    if not said.seeded:
+        return said.foreign
     arguments = func._schema.arguments
     given = {a.name: a.default_value for a in arguments}
     given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
@@ -76,10 +78,21 @@ class _Signature:
         self.shares = any(r.alias_info is not None for r in func._schema.returns)
         self.name = func._schema.name.removesuffix("_")
         self.plain = func._schema.name.split("::")[1]
+        self.seeded = (
+            torch.Tag.nondeterministic_seeded in func.tags and "choice" not in func.__name__
+        )
+        self.inquires = func.namespace == "prim"
+        self.foreign = func.namespace not in TORCH
+        self.asks = bool(ASKS.intersection(func.tags))
         self.norm = "batch_norm" in self.plain and "backward" not in self.plain
         masks = (i for i, a in enumerate(arguments) if str(a.type) == "List[bool]")
         self.mask = next(masks, None)
         """Which argument of a backward op says what it is to make; a result is the same without."""
+
+
+@cache
+def _signature(func: Any) -> _Signature:
+    return _Signature(func)
 
 
 class Numbering(TorchDispatchMode):
@@ -129,7 +142,6 @@ class Numbering(TorchDispatchMode):
         self.asked: tuple[str, str] = ("", "")
         self._cells: dict[int, Cell] = {}
         self._alive: list[torch.Tensor] = []  # so that no address is used twice
-        self._known: dict[Any, _Signature] = {}
         self._drawn = False
 
     def carry(self, other: Numbering) -> None:
@@ -172,14 +184,11 @@ class Numbering(TorchDispatchMode):
             return bytes(flat.view(torch.uint8).numpy())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.namespace == "prim":
-            if func is DEVICE and isinstance(args[0], FakeTensor):
-                return args[0].fake_device  # what is asked for two times an op
+        if func is DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # what is asked for two times an op
+        said, kwargs = _signature(func), kwargs or {}
+        if said.inquires:
             return func(*args, **kwargs)
-        if func not in self._known:
-            self._known[func] = _Signature(func)
-        said = self._known[func]
         self._drawn = False
         read: list[int] = []
         given = (None, *args[1:]) if said.plain in FILLS else args
@@ -189,7 +198,7 @@ class Numbering(TorchDispatchMode):
         rest = tuple((k, self._hashed(v, read)) for k, v in kwargs.items() if k != "out")
         number = hash((said.name, self._hashed(given, read), rest))
         self._judge(said.plain, func, args, kwargs)
-        asks = bool(ASKS.intersection(func.tags)) and not self.fixed.issuperset(read)
+        asks = said.asks and not self.fixed.issuperset(read)
         if asks and not self.asked[1] and (func is not INDEX or _is_masked(args[1])):
             self.asked = user_place(), said.plain
         place = (self.places() if self.places else "", said.plain)

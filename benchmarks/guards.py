@@ -1,0 +1,87 @@
+"""What guards take: the proof beside recording and planning, a check beside a step.
+
+Ratios of processor seconds of one run, each the least of a few rounds, side by side: planning with
+the proof and without; recording likewise; and the microseconds that a check of the fingerprint
+takes before each step. What another run took on another day says nothing.
+
+    python benchmarks/guards.py [MODEL ...] [--rounds 3] [--cluster nvlink-a100-4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from unittest.mock import patch
+
+import torch
+
+import gnnplace
+from gnnplace.sharding.captured import recording
+from gnnplace.tracing.fingerprint import Fingerprint, reading
+from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.proof import Proof
+from gnnplace.tracing.step import StepModule, default_loss
+
+CHECKS = 1000
+
+
+def main() -> None:
+    """Prints a Markdown table, a row a model."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", nargs="*", default=["hf:gpt2"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cluster", default="nvlink-a100-4")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| model | recording | its proof | planning | its proof | check |")
+    print("|---|---|---|---|---|---|")
+    for model in arguments.models:
+        record = both(lambda m=model: recorded(m), arguments.rounds)
+        plan = both(lambda m=model: gnnplace.plan(m, arguments.cluster, budget=1), arguments.rounds)
+        told = [f"{bare:.2f} s | {proven / bare - 1:.0%}" for bare, proven in (record, plan)]
+        print(f"| {model} | {' | '.join(told)} | {check_seconds(model) * 1e6:.0f} us |")
+
+
+def both(work: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Processor seconds without the proof and with it; by turns."""
+    work()  # what is compiled and imported once
+    pairs = []
+    for _ in range(rounds):
+        with patch.object(recording, "prove", lambda *_, **__: Proof()):
+            bare = processor_seconds(work)
+        pairs.append((bare, processor_seconds(work)))
+    return min(bare for bare, _ in pairs), min(proven for _, proven in pairs)
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """What a piece of work takes."""
+    begin = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - begin) * 1e-9
+
+
+def recorded(model: str) -> object:
+    """The calls of a model's step, without numbers."""
+    workload = workload_of(model, None, None, fake=True)
+    step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
+    return recording.record_calls(step, workload.name)
+
+
+def check_seconds(model: str) -> float:
+    """Seconds of a check before a step of AdamW, the least of many."""
+    workload = workload_of(model, None, None)
+    optimizer = torch.optim.AdamW(workload.model.parameters())
+    for parameter in workload.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
+    with torch.no_grad(), reading(workload.model) as read:
+        step(*step.inputs())
+    known = Fingerprint(workload.model, optimizer, read)
+    assert not known.changes()
+    return min(processor_seconds(known.changes) for _ in range(CHECKS))
+
+
+if __name__ == "__main__":
+    main()
