@@ -162,8 +162,8 @@ class Fingerprint:
             odd = next((t for t, x in pairs if own.get(t) is not x), "a module or parameter")
             yield Change("identity", f"{odd} is another object than when the step was recorded")
         if now[1] != self._known[1]:
-            pairs = zip(map(tuple, self._hooks), self._known_hooks, strict=True)
-            i = next(i for i, (a, b) in enumerate(pairs) if a != b) // len(HOOKS)
+            hooks = zip(map(tuple, self._hooks), self._known_hooks, strict=True)
+            i = next(i for i, (a, b) in enumerate(hooks) if a != b) // len(HOOKS)
             yield Change("hooks", f"module {self._paths[i]!r} has other hooks than when recorded")
 
     def _of_tensors(self, now: list[list[Any]]) -> Iterator[Change]:
