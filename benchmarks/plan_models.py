@@ -2,9 +2,10 @@
 
 Every model of `plan_models.yaml` is planned on every cluster of it, by the free search with no
 budget beyond its own, and beside the best of Megatron's words: `tp` inside a server, `pp`, replicas
-the rest, the distributed optimizer (`zero=1`), 1F1B, micro-batches of 1 to 16, full recomputation
-or none. Processor seconds are of capture and search. What has no plan is a row that says why. Rows
-that the result has stay as they are; remove one to make it again.
+the rest, experts on 8 of these (`ep=8`) or not, the distributed optimizer (`zero=1`), 1F1B, micro-
+batches of 1 to 16, full recomputation or none. Processor seconds are of capture and search. What
+has no plan is a row that says why. Rows that the result has stay as they are; remove one to make it
+again.
 
     python -m benchmarks.plan_models [--models Llama-3-8B,GPT-3] [--clusters nvswitch-h100-8]
 """
@@ -26,6 +27,7 @@ from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.report.plans import split_words
@@ -59,10 +61,12 @@ def row_of(name: str, spec: str, cluster: str, batch: int, asked: dict[str, Any]
 def megatron(chain: Chain, cluster: Cluster) -> Plan | None:
     """The fastest plan of Megatron's words that fits."""
     best, count = None, cluster.num_devices
-    for tp, pp, size, again in itertools.product(
-        (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16), ("none", "full")
+    source = chain.source
+    parts = (1, 8) if isinstance(source, ModelCosts) and source.experts else (1,)
+    for tp, pp, size, ep, again in itertools.product(
+        (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16), parts, ("none", "full")
     ):
-        words = f"dp={count // (tp * pp)},tp={tp},pp={pp},microbatch_size={size},zero=1"
+        words = f"dp={count // (tp * pp)},tp={tp},pp={pp},microbatch_size={size},ep={ep},zero=1"
         if count % (tp * pp) or chain.batch % (size * count // (tp * pp)):
             continue
         try:
@@ -122,9 +126,9 @@ TITLE = """# Plans of the models that people train
 
 `python -m benchmarks.plan_models`: predicted steps (no device was there), bf16 with a fp32 copy in
 AdamW, shapes of `plan_models.yaml`. Megatron's is the best plan of its words (`tp`, `pp`, `dp`,
-`zero=1`, 1F1B, full recomputation or none) for the same model on the same cluster, in the same
-prices; a gain is by how much its step is longer. What is not named of a stage is whole on every
-shard of it.
+`ep`, `zero=1`, 1F1B, full recomputation or none) for the same model on the same cluster, in the
+same prices; a gain is by how much its step is longer. What is not named of a stage is whole on
+every shard of it.
 """
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
-from gnnplace.sharding.rules.experts import EXPERTS as EXPERT_LABEL
 
 NUMBERS = {
     "dp": 1,
@@ -263,16 +262,14 @@ def _check_experts(chain: Chain, parts: int) -> None:
     """
     if parts == 1 or not isinstance(chain.source, ModelCosts):
         return
-    rules = [rule for rule in chain.source.layers.rules if rule.kind == "experts"]
-    counts = {rule.extents.get(EXPERT_LABEL, 1) for rule in rules}
-    if not counts:
+    count = chain.source.experts
+    if not count:
         raise InputError(
-            f"--given: ep={parts}: {chain.name} has no experts that are known as such; call "
-            "one's own by gnnplace.experts(x, index, weights, up, down, act)"
+            f"--given: ep={parts}: {chain.name} has no experts that are known as such; call one's "
+            "own by gnnplace.experts(x, index, weights, up, down, act)"
         )
-    for count in counts:
-        if count % parts:
-            raise InputError(f"--given: ep={parts}: {count} experts have no {parts} equal parts")
+    if count % parts:
+        raise InputError(f"--given: ep={parts}: {count} experts have no {parts} equal parts")
 
 
 def recomputed(chain: Chain, first: int, last: int, word: str) -> frozenset[int]:

@@ -39,6 +39,7 @@ class Given:
             self.parameters / shards,
             np.full(count, 0.1),
             tied=self.tied / shards,
+            summed=np.zeros((2 ** len(axes) - 1, 1)),
         )
 
 

@@ -1,12 +1,15 @@
 """The meshes that are planned with, and what segments take on each.
 
-Shards are powers of two within a server, with a menu of splits over them; any number of replicas on
-up to `MIXED` devices, on more of them powers of two and what divides the cluster; ZeRO 1, 2 and 3
-where there are replicas (0 takes no less than 1 and holds more).
+Shards are powers of two within a server, with a menu of splits over them, of one axis and of two:
+Megatron's split within tokens, or within experts' examples. These, whose tokens cross servers, may
+have `SERVERS` times a server's devices. Any number of replicas on up to `MIXED` devices, on more of
+them powers of two and what divides the cluster; ZeRO 1, 2 and 3 where gradients are sums over
+devices (0 takes no less than 1 and holds more).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,6 +21,8 @@ from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer, owners_of
 from gnnplace.plans.segments.chain import (
+    CONTEXT,
+    EXAMPLES,
     FASTEST,
     FREE,
     MICROBATCHES,
@@ -25,10 +30,12 @@ from gnnplace.plans.segments.chain import (
     SplitChoice,
     divisors_of,
 )
+from gnnplace.plans.segments.pricing import ModelCosts
 
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
 ZEROS = (1, 2, 3)
+SERVERS = 8  # that experts may lie on
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
 MEGATRON = SplitChoice(WEIGHTS, border="tokens", once=1.0 / MANY)
@@ -43,12 +50,14 @@ class MeshKind(NamedTuple):
         shards: t.
         zero: stage of ZeRO.
         choice: how the split over the shards is chosen.
+        outer: shards along the outer of two axes; 1 where there is one.
     """
 
     replicas: int
     shards: int
     zero: int
     choice: SplitChoice = FASTEST
+    outer: int = 1
 
     @property
     def devices(self) -> int:
@@ -57,7 +66,7 @@ class MeshKind(NamedTuple):
 
     def mesh(self, first: int) -> Mesh:
         """The one that begins at a device."""
-        return Mesh(first, self.replicas, self.shards)
+        return Mesh(first, self.replicas, self.shards, self.outer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +154,9 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
 def space_of(pricer: Pricer, microbatches: int) -> Space:
     """All meshes for micro-batches of one size."""
     count, size = pricer.fabric.cluster.num_devices, pricer.size
-    most = devices_of_server(pricer.fabric)
+    most, source = devices_of_server(pricer.fabric), pricer.chain.source
+    experts = source.experts if isinstance(source, ModelCosts) else 0
+    most *= SERVERS if experts > 1 else 1
     shapes: list[MeshKind] = []
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
         for replicas in range(1, count // shards + 1):
@@ -153,48 +164,80 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
                 continue
             if count > MIXED and replicas & (replicas - 1) and count % (replicas * shards):
                 continue
-            for choice, summed in menu_of(pricer, Mesh(0, replicas, shards)):
-                zeros = ZEROS if replicas > 1 else (1,) if summed else (0,)
-                shapes += [MeshKind(replicas, shards, zero, choice) for zero in zeros]
+            for outer, choice, summed in menu_of(pricer, replicas, shards, experts):
+                zeros = ZEROS if replicas > 1 or "examples" in choice.border else (1,)
+                zeros = zeros if summed or replicas > 1 else (0,)
+                shapes += [MeshKind(replicas, shards, zero, choice, outer) for zero in zeros]
     space = Space(pricer, microbatches, tuple(shapes))
     for shape in shapes:
         space.plain_table(shape)  # priced now: every search begins with equal meshes
     return space
 
 
-def menu_of(pricer: Pricer, mesh: Mesh) -> list[tuple[SplitChoice, bool]]:
-    """Splits none of which is better than another in everything; whether gradients are summed.
+def menu_of(
+    pricer: Pricer, replicas: int, shards: int, experts: int
+) -> list[tuple[int, SplitChoice, bool]]:
+    """Splits none of which is better than another in everything.
 
     Those of `PRICES` of a byte, and the one that cuts all weights, with tokens at borders and
-    without. They are for some micro-batches in flight (`FLYING`) and in a step (`MANY`), so that
-    micro-batches of every size share them.
+    without, where shards are within a server; and those of two axes or with experts. They are for
+    some micro-batches in flight (`FLYING`) and in a step (`MANY`), so that micro-batches of every
+    size share them.
+
+    Args:
+        pricer: of the model and the cluster.
+        replicas: of the mesh.
+        shards: of each.
+        experts: parts that the model's experts can be cut into, 0 without any.
+
+    Returns:
+        Shards along the outer of two axes, the choice, and whether any gradient is a sum over
+        shards.
     """
+    mesh, found = Mesh(0, replicas, shards), list[tuple[int, SplitChoice, bool, FloatArray]]()
+    if shards == 1:
+        return [(1, FASTEST, False)]
+    for outer, choice in _choices(pricer, mesh, experts):
+        sums = pricer.sums(replace(mesh, outer=outer), choice=choice)
+        if sums is None:
+            continue
+        costs = sums.costs
+        took = costs.forward + costs.backward + costs.weights
+        apart = costs.parameters - costs.summed.sum(axis=0)
+        half = costs.summed[:-1] if outer > 1 else np.zeros((2, 1))
+        rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering,
+                         *(apart + half)])  # fmt: skip
+        cut = choice.border != "whole"
+        if not any(bool((other <= rows).all()) for _, _, _, other in found):
+            found = [x for x in found if (x[1].border != "whole") > cut or not (rows <= x[3]).all()]
+            found.append((outer, choice, bool(costs.summed.any()), rows))
+    return [(outer, choice, summed) for outer, choice, summed, _ in found]
+
+
+def _choices(pricer: Pricer, mesh: Mesh, experts: int) -> Iterator[tuple[int, SplitChoice]]:
+    """What a menu is of, with shards along the outer axis; what sends least at borders first."""
+    server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
+    examples = pricer.size // mesh.replicas
     plain = pricer.sums(mesh)
-    if plain is None or mesh.shards == 1:
-        return [(FASTEST, False)]
-    seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
-    parameters, chain = float(plain.parameters[-1]), pricer.chain
-    whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
-    unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
-    found: list[tuple[SplitChoice, bool, FloatArray]] = []
-    for border in ("tokens", "whole"):
-        made = [replace(MEGATRON, border=border)]
-        for price in PRICES:
-            state, saved = price * unit, price * unit * FLYING
-            made.append(SplitChoice(FREE, "", border, state, saved, 1.0 / MANY))
-        for choice in made:
-            sums = pricer.sums(mesh, choice=choice)
-            if sums is None:
-                continue
-            costs = sums.costs
-            took = costs.forward + costs.backward + costs.weights
-            apart = costs.parameters - costs.summed.sum(axis=0)
-            rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering,
-                             *(apart + costs.summed[:-1])])  # fmt: skip
-            if not any(bool((other <= rows).all()) for _, _, other in found):
-                found = [x for x in found if x[0].border < border or not (rows <= x[2]).all()]
-                found.append((choice, bool(costs.summed.any()), rows))
-    return [(choice, summed) for choice, summed, _ in found]
+    if shards <= server and plain is not None:
+        seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
+        parameters, chain = float(plain.parameters[-1]), pricer.chain
+        whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
+        unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
+        for border in ("tokens", "whole"):
+            yield 1, replace(MEGATRON, border=border)
+            for price in PRICES:
+                state, saved = price * unit, price * unit * FLYING
+                yield 1, SplitChoice(FREE, "", border, state, saved, once)
+    if experts and experts % shards == examples % shards == 0:
+        yield 1, SplitChoice(EXAMPLES, "", "examples", once=once)
+    for outer in (2**k for k in range(1, shards.bit_length() - 1)):
+        if shards // outer > server:
+            continue
+        if shards <= server:
+            yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", once=once)
+        if experts and experts % outer == examples % outer == 0:
+            yield outer, SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", once=once)
 
 
 def devices_of_server(fabric: MeshFabric) -> int:

@@ -322,7 +322,9 @@ class Pricer:
             zeros: stages of ZeRO to choose from, where there are replicas.
         """
         found: list[tuple[float, int, tuple[Stage, ...]]] = []
-        for zero in zeros if stages[0].mesh.replicas > 1 else (0,):
+        sums = self.sums(stages[0].mesh, choice=stages[0].choice)
+        several = stages[0].mesh.replicas > 1 or (sums is not None and bool(sums.summed.any()))
+        for zero in zeros if several else (0,):
             chosen = self._recomputed([replace(s, zero=zero) for s in stages], flying, limit)
             if chosen is not None:
                 costs = [cost for s in chosen if (cost := self.cost(s)) is not None]

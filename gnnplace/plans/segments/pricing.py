@@ -47,7 +47,7 @@ from gnnplace.sharding.captured.layout import (
     parts_of,
     read_layout,
 )
-from gnnplace.sharding.rules.experts import SPREAD
+from gnnplace.sharding.rules.experts import EXPERTS, SPREAD
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 from gnnplace.sharding.run.planning import LayerGraph
@@ -175,6 +175,12 @@ class ModelCosts:
             for k, entry in enumerate(entries)
             for name in entry.members
         )  # fmt: skip
+
+    @property
+    def experts(self) -> int:
+        """Parts that every mixture of experts of the model can be cut into; 0: it has none."""
+        rules = [rule for rule in self.layers.rules if rule.kind == "experts"]
+        return math.gcd(*(rule.extents.get(EXPERTS, 1) for rule in rules))
 
     def _calls(self, number: int) -> list[int]:
         """Calls of a segment that are priced."""

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.plans.answers import given_plan
+from gnnplace.errors import InputError
+from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import SplitChoice
@@ -137,3 +138,48 @@ def test_a_stage_that_lacks_memory_takes_the_split_that_fits(llama):
     tight = given_plan(llama, small, "shards=4,microbatch_size=1")
     assert tight.feasible
     assert tight.step_time >= roomy.step_time
+
+
+MIXTRAL = (
+    "hf:mixtral?num_hidden_layers=2&hidden_size=512&intermediate_size=1024&num_attention_heads=8"
+    "&num_key_value_heads=8&num_local_experts=8&num_experts_per_tok=2&vocab_size=1024"
+    "&tie_word_embeddings=false&length=512&batch=64"
+)
+
+
+@pytest.fixture(scope="module")
+def mixtral():
+    return chain_of(MIXTRAL, CLUSTER, precision="bf16-master", optimizer="adamw")
+
+
+def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
+    """16 bytes an element; ZeRO parts what every replica has over all, experts over none."""
+    plan = given_plan(mixtral, CLUSTER, "dp=8,ep=8,microbatch_size=1,zero=1")
+    (stage,) = plan.file.stages
+    assert (stage.axes, stage.border, plan.file.microbatch_size) == ((8,), "examples", 8)
+    shapes = chain_parameters(mixtral)
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    apart = sum(size for name, size in sizes.items() if ".experts." in name) / 8
+    shared = sum(size for name, size in sizes.items() if ".experts." not in name)
+    state = plan.file.memory["gpu:0"].state
+    assert state == pytest.approx(16 * apart + (4 + 12 / 8) * shared)
+    inside = given_plan(mixtral, CLUSTER, "dp=4,tp=2,ep=4,microbatch_size=1,zero=1")
+    (stage,) = inside.file.stages
+    assert (stage.axes, stage.border) == ((4, 2), "examples,tokens")
+    assert inside.file.memory["gpu:0"].state == pytest.approx(state, rel=0.15)
+
+
+@pytest.mark.campaign
+def test_a_search_is_no_slower_than_words_of_experts(mixtral):
+    found = find_plans(mixtral, CLUSTER, budget=0.0)[0]
+    for words in ("dp=8,ep=8", "dp=4,tp=2,ep=4", "dp=8", "tp=8", "tp=4,cp=2", "dp=2,tp=2,cp=2"):
+        for size in (1, 4):
+            given = given_plan(mixtral, CLUSTER, f"{words},microbatch_size={size},zero=1")
+            assert found.step_time <= given.step_time * (1 + 1e-9), words
+
+
+def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
+    with pytest.raises(InputError, match="has no experts"):
+        given_plan(llama, CLUSTER, "dp=2,ep=2,microbatch_size=1")
+    with pytest.raises(InputError, match="8 experts have no 16 equal parts"):
+        given_plan(mixtral, preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1")
