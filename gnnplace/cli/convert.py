@@ -66,6 +66,12 @@ def _export(args: Namespace) -> int:
     """A plan's file as a launcher's."""
     plan = gnnplace.read_plan(args.file)
     made = gnnplace.export_plan(plan, args.launcher, model=args.model, cluster=args.cluster)
+    if made.beside is not None:
+        path = Path(args.output).with_suffix(".csv")
+        check_output(str(path))
+        if path == Path(args.output):
+            raise InputError(f"output {args.output!r}: is the schedule's name; end it with .py")
+        write_text(path, made.beside)
     write_text(args.output, made.text)
     from gnnplace.report.launch import launch_lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from gnnplace.plans.launch.exporting import LaunchFile, loss_line
@@ -27,6 +28,8 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
             f"  predicted: {seconds_text(plan.step_time)} a step as planned, "
             f"{seconds_text(made.seconds)} as written"
         )
+    if made.beside is not None:
+        lines.append(f"  order of actions: beside it, in {Path(path).with_suffix('.csv')}")
     return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
 
 

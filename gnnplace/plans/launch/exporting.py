@@ -70,6 +70,7 @@ class LaunchFile:
         losses: what it does not carry.
         seconds: predicted seconds of a step of what is written; None where it was not priced.
         command: what starts a run by it, FILE for its name.
+        beside: the order of actions as a file beside it, of its name with `.csv`, if it needs one.
     """
 
     text: str
@@ -77,6 +78,7 @@ class LaunchFile:
     losses: tuple[Loss, ...]
     seconds: float | None
     command: str
+    beside: str | None = None
 
 
 def export_plan(
@@ -97,13 +99,16 @@ def export_plan(
     target, file = launcher_of(launcher), plan.file
     sizes, lacks = _sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
+    beside = target.beside(file)
+    if beside is not None:  # the order that was searched too
+        given_up = [line for line in given_up if not line.startswith("order of actions")]
     steps = list(target.nearest(base))
     last = steps[-1][1] if steps else base
     gpus, losses, seconds = 8, [Loss(x) for x in given_up] + [Loss(x) for x, _ in steps], None
     try:
         prices = Prices.of(plan, model or file.model, cluster)
         gpus = devices_of_server(MeshFabric(prices.cluster))
-        losses, seconds = prices.losses(plan, base, steps)
+        losses, seconds = prices.losses(plan, base, steps, ordered=beside is not None)
     except GnnplaceError as error:
         losses.append(Loss(f"nothing is priced again: {error}"))
     losses += [Loss(lacks)] if lacks and sizes is None else []
@@ -113,7 +118,7 @@ def export_plan(
         losses.append(Loss(f"{', '.join(held)}: the script's to say; the file holds them unread"))
     text = target.write(last, _lines(plan, launcher, losses, seconds), gpus)
     losses += [Loss(x) for x in unlike(last, target, text)]
-    return LaunchFile(text, last, tuple(losses), seconds, target.command)
+    return LaunchFile(text, last, tuple(losses), seconds, target.command, beside)
 
 
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
@@ -185,9 +190,16 @@ class Prices:
         return cls(model, devices, _captured(model, devices, file, file.precision))
 
     def losses(
-        self, plan: Plan, base: LaunchPlan, steps: list[tuple[str, LaunchPlan]]
+        self,
+        plan: Plan,
+        base: LaunchPlan,
+        steps: list[tuple[str, LaunchPlan]],
+        *,
+        ordered: bool = False,
     ) -> tuple[list[Loss], float]:
         """What each thing costs, in the order in which it is given up; seconds of what is left.
+
+        `ordered`: the order of actions is written, also one that was searched.
 
         Raises:
             MismatchError: the model is not the plan's.
@@ -196,7 +208,7 @@ class Prices:
         first = draft_of_plan(self.chain, self.cluster, plan)
         before = self._priced(first, orders_in(plan))
         losses = []
-        for told, draft in self._given_up(first, base):
+        for told, draft in self._given_up(first, base, ordered):
             after = self._priced(draft)
             losses.append(_loss(told, before, after))
             before = after
@@ -212,10 +224,12 @@ class Prices:
             before = after
         return losses, before.step_time
 
-    def _given_up(self, draft: Draft, base: LaunchPlan) -> Iterator[tuple[str, Draft]]:
+    def _given_up(
+        self, draft: Draft, base: LaunchPlan, ordered: bool
+    ) -> Iterator[tuple[str, Draft]]:
         """Drafts without what no launcher can say, one thing at a time."""
         chain, pricer = self.chain, Pricer(self.chain, MeshFabric(self.cluster), draft.size)
-        if draft.schedule != base.full_schedule and ":searched" in draft.schedule:
+        if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]
             draft = replace(draft, schedule=name, rules=None)
             yield f"order of actions: was searched; that of {name} is written", draft

@@ -18,6 +18,7 @@ from gnnplace.plans.launch import (
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
+from gnnplace.plans.plan import PlanFile
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Launcher:
         held: fields of a plan that are the script's: its file has them as a comment.
         command: what starts a run by its file, FILE.
         framework: whose times and bytes a run of it has.
+        beside: makes the order of actions as a file beside its file, FILE with `.csv`; None where
+            its file says the order.
     """
 
     write: Callable[[LaunchPlan, Sequence[str], int], str]
@@ -40,6 +43,7 @@ class Launcher:
     held: tuple[str, ...]
     command: str
     framework: str
+    beside: Callable[[PlanFile], str | None] = lambda plan: None
 
 
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -59,7 +63,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "torchtitan": Launcher(
         torchtitan.write_torchtitan, torchtitan.read_torchtitan, torchtitan.nearest_torchtitan,
         (), "torchrun -m torchtitan.train --module MODULE --config gnnplace_plan (FILE)",
-        "torchtitan",
+        "torchtitan", torchtitan.schedule_csv,
     ),
     "deepspeed": Launcher(
         deepspeed.write_deepspeed, deepspeed.read_deepspeed, deepspeed.nearest_deepspeed,

@@ -32,7 +32,10 @@ from gnnplace.plans.launch.launch_plan import (
     LaunchPlan,
     check_plan_words,
     header,
+    with_header,
 )
+from gnnplace.plans.order.rows import as_csv, parsed
+from gnnplace.plans.plan import PlanFile
 
 MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "llama3_debugmodel": ("debugmodel", DecoderSizes(6, 256, 16, 16, 768, 2048, 2048)),
@@ -54,6 +57,8 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
 SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
+LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
+"""The name of schedules that a file lists, and the key that names the file."""
 ONE_STAGE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
@@ -62,9 +67,6 @@ CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training"}
 
 def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What torchtitan cannot say, one thing at a time, with the nearest plan that it can."""
-    if plan.schedule == "zero-bubble":
-        plan = replace(plan, schedule="1f1b")
-        yield "schedule zero-bubble: torchtitan needs two stages a rank; 1F1B is written", plan
     if plan.zero in (1, 2) and (plan.dp or 1) > 1:
         told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
         plan = replace(plan, zero=3)
@@ -81,6 +83,16 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"optimizer {plan.optimizer}: AdamW is written"
         plan = replace(plan, optimizer="adamw")
         yield told, plan
+
+
+def schedule_csv(plan: PlanFile) -> str | None:
+    """The schedule as a file beside the module; None where torchtitan knows it by its name.
+
+    Orders of a v have their own name, which says who has which stage: a file cannot.
+    """
+    if not plan.schedule.startswith("zero-bubble"):
+        return None
+    return as_csv(parsed(plan.actions, "plan"), len(plan.stages))
 
 
 def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
@@ -106,13 +118,19 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         )
     own = _settings(plan, sizes)
     again = {FULL: "FullAC.Config()", SELECTIVE: "SelectiveAC.Config()"}.get(plan.recompute, "None")
+    listed = plan.pp > 1 and plan.schedule not in SCHEDULES.values()
     told = [x.replace("\\", "/").replace('"', "'") for x in header(plan, lines)]
+    told += header(plan, [], keys=("schedule",)) if listed else []
     text = ['"""', *told, '"""', ""]
+    text += ["from pathlib import Path", ""] if listed else []
     text += [f"from torchtitan.distributed.activation_checkpoint import {again.partition('.')[0]}"
              ] if again != "None" else []  # fmt: skip
     text += [f"from torchtitan.models.llama3.config_registry import {found[0]}", "", "",
              f"def {FUNCTION}():", f"    config = {found[0]}()"]  # fmt: skip
     text += [f"    config.{name} = {value!r}" for name, value in own.items()]
+    if listed:
+        beside = 'str(Path(__file__).with_suffix(".csv"))'
+        text.append(f"    config.parallelism.{BESIDE} = {beside}")
     text += [f"    config.activation_checkpoint = {again}", "    return config"]
     return "\n".join(text) + "\n"
 
@@ -138,7 +156,7 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     if plan.pp > 1:
         layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (plan.pp * plan.chunks)
         own |= {
-            "parallelism.pipeline_parallel_schedule": schedules[plan.schedule],
+            "parallelism.pipeline_parallel_schedule": schedules.get(plan.schedule, LISTED),
             "parallelism.num_pp_microbatches": plan.microbatches,
             "parallelism.module_fqns_per_model_part": modules_of(layers),
             "training.disable_cuda_graphs": True,  # torchtitan refuses stages beside them
@@ -176,7 +194,8 @@ def read_torchtitan(text: str, source: str) -> LaunchPlan:
         told = ", ".join(list(functions)[:8]) or "none"
         raise FormatError(f"{source}: say which function, as FILE:NAME; it has {told}")
     said, model = _said(functions, name, 0)
-    return _plan(Keys(said, source), model)
+    plan = with_header(_plan(Keys(said, source), model), text, source)
+    return replace(plan, notes=()) if plan.schedule == "zero-bubble" else plan
 
 
 def _said(

@@ -16,7 +16,7 @@ adds for FSDP (UNSHARD, RESHARD, REDUCE_GRAD) are none of a plan's: `zero` of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gnnplace.errors import FormatError
@@ -104,27 +104,45 @@ def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tup
     if any(action.kind in MESSAGES for row in rows for action in row):
         return tuple(tuple(row) for row in rows)
     made: list[list[Action]] = [[] for _ in rows]
-    place, done = [0] * len(rows), set[Action]()
-    ready = list(range(len(rows)))
-    while ready:
-        going = []
-        for rank in ready:
-            action = _next(rows[rank], place[rank], done, len(ranks))
-            if action is not None:
-                going.append((rank, action))
-        for rank, action in going:
+    place = [0] * len(rows)
+    for going in instants(rows, len(ranks)):
+        for rank, action in going.items():
             place[rank] += 1
-            done.add(action)
             made[rank].append(action)
-        for rank, action in going:  # what was made in one instant is sent at its end
+        for rank, action in going.items():  # what was made in one instant is sent at its end
             message = message_after(action, ranks)
             if message is not None:
                 made[rank].append(message.send)
                 made[ranks[message.receive.chunk]].append(message.receive)
-        ready = list(range(len(rows))) if going else []
     for rank, row in enumerate(rows):
         made[rank] += row[place[rank] :]
     return tuple(tuple(row) for row in made)
+
+
+def instants(rows: Sequence[Sequence[Action]], stages: int) -> Iterator[dict[int, Action]]:
+    """Passes by their ranks, instant by instant: the next of each, once all it needs is done."""
+    place, done = [0] * len(rows), set[Action]()
+    while going := {
+        rank: action
+        for rank, row in enumerate(rows)
+        if (action := _next(row, place[rank], done, stages)) is not None
+    }:
+        yield going
+        for rank in going:
+            place[rank] += 1
+        done.update(going.values())
+
+
+def as_csv(rows: Sequence[Sequence[Action]], stages: int) -> str:
+    """Rows as PyTorch's `PipelineScheduleMulti` loads them: passes alone, a column an instant.
+
+    It receives in an instant what its neighbours make in the same one, so that what one waits for
+    must stand in an earlier column: a rank without a pass in an instant has an empty cell.
+    """
+    passes = [[action for action in row if action.kind in PASSES] for row in rows]
+    columns = list(instants(passes, stages))
+    cells = ((str(x[rank]) if rank in x else "" for x in columns) for rank in range(len(rows)))
+    return "".join(f"{','.join(row)}\n" for row in cells)
 
 
 def _next(row: Sequence[Action], place: int, done: set[Action], stages: int) -> Action | None:

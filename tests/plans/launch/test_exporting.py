@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import gnnplace
+from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.exporting import export_plan
@@ -120,3 +122,22 @@ def test_a_file_that_is_none_is_one_line(content, told, tmp_path):
         read_launch_file(path)
     assert "\n" not in str(caught.value)
     assert launcher_of("accelerate").framework == "pytorch"
+
+
+def test_an_order_that_was_searched_goes_beside_a_torchtitan_module(tmp_path, monkeypatch, capsys):
+    """It captures the model twice; the rows are those of the plan's file, without messages."""
+    sizes = "num_hidden_layers=6&hidden_size=256&num_attention_heads=16&num_key_value_heads=16"
+    model = f"hf:llama?{sizes}&intermediate_size=768&vocab_size=2048&length=2048"
+    words = "pp=2,microbatch_size=2,layers=3+3,schedule=zero-bubble"
+    (plan,) = gnnplace.plan(model, CLUSTER, batch=8, precision="bf16-mixed", given=words)
+    searched = plan.file.model_copy(update={"schedule": "zero-bubble:searched"})
+    monkeypatch.chdir(tmp_path)
+    Plan(searched).save("plan.json")
+    assert run(["convert", "plan.json", "--to", "torchtitan", "-o", "job.py"]) == 0
+    out = capsys.readouterr().out
+    assert "beside it, in job.csv" in out
+    assert "order of actions: was" not in out
+    cells = [line.split(",") for line in Path("job.csv").read_text().splitlines()]
+    passes = [[word for word in row if "_" not in word] for row in searched.actions]
+    assert [[cell for cell in row if cell] for row in cells] == passes
+    assert run(["convert", "plan.json", "--to", "torchtitan", "-o", "job.csv"]) == 2

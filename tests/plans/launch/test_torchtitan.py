@@ -104,6 +104,16 @@ def test_what_is_written_is_a_module_that_sets_literals_and_calls_nothing_else()
     assert "config.training.disable_cuda_graphs = True" in text
 
 
+def test_a_schedule_without_a_name_is_a_file_beside():
+    plan = LaunchPlan(dp=2, pp=2, layers=(15, 17), microbatch_size=1, batch=16, zero=3,
+                      schedule="zero-bubble", precision="bf16-mixed", gradients="fp32",
+                      optimizer="adamw", sizes=MODELS["llama3_8b"][1])  # fmt: skip
+    text = write_torchtitan(plan, [])
+    assert "'PipelineScheduleMulti'" in text
+    assert 'pipeline_parallel_schedule_csv = str(Path(__file__).with_suffix(".csv"))' in text
+    assert read_torchtitan(text, "file") == plan
+
+
 def test_other_sizes_have_no_file():
     plan = LaunchPlan(
         dp=1, microbatch_size=1, batch=1, sizes=DecoderSizes(2, 64, 4, 4, 96, 32, 128)

@@ -1,12 +1,17 @@
 """Rows of actions: words, and messages that are put in so that nothing waits in a circle."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.distributed.pipelining import PipelineStage, schedules
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.order.checker import check_actions
 from gnnplace.plans.order.orders import Action, Pipeline, chunk_ranks, limits, order_of
-from gnnplace.plans.order.rows import parsed, with_messages, words
+from gnnplace.plans.order.rows import as_csv, parsed, with_messages, words
 
 
 def line(schedule, ranks, count, rng=None):
@@ -57,3 +62,46 @@ def test_a_message_stands_right_after_its_pass_and_not_after_the_pass_that_reads
             if action.kind == "F" and action.chunk:
                 received = Action(action.chunk, "RECV_F", action.microbatch)
                 assert row.index(received) < k
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved:2"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_pytorch_loads_rows_as_a_file(schedule, ranks, tmp_path):
+    """Its own loader finds each stage's rank, and where messages go, with nothing that waits."""
+    rows, stages = rows_of(schedule, ranks, 2 * ranks)
+    (tmp_path / "rows.csv").write_text(as_csv(rows, len(stages)))
+    runtime = object.__new__(schedules._PipelineScheduleRuntime)
+    runtime._n_microbatches, runtime._num_stages = 2 * ranks, len(stages)
+    runtime.pp_group_size, runtime.rank, runtime._stages = ranks, 0, []
+    runtime.pipeline_order = {}
+    runtime._load_csv(str(tmp_path / "rows.csv"), format="compute_only")
+    assert runtime.stage_index_to_group_rank == dict(enumerate(stages))
+    for rank, row in enumerate(rows):
+        passes = [str(x) for x in row if x.kind in ("F", "B", "I", "W")]
+        assert [str(x) for x in runtime.pipeline_order[rank] if x is not None] == passes
+
+
+def run_rows(rank, folder, count):
+    """A rank of two: its stage under PyTorch's schedule, beside the whole model by itself."""
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
+    torch.manual_seed(0)
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)]
+    given, target = torch.randn(2 * count, 8), torch.randn(2 * count, 8)
+    alone = copy.deepcopy(parts)
+    nn.functional.mse_loss(alone[1](alone[0](given)), target).backward()
+    stage = PipelineStage(parts[rank], rank, 2, torch.device("cpu"))
+    schedule = schedules.PipelineScheduleMulti([stage], count, loss_fn=nn.functional.mse_loss)
+    schedule._load_csv(f"{folder}/rows.csv")
+    schedule.step(*(() if rank else (given,)), **({"target": target} if rank else {}))
+    for mine, expected in zip(parts[rank].parameters(), alone[rank].parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, expected.grad)
+    distributed.destroy_process_group()
+
+
+def test_pytorch_runs_rows_as_a_file(tmp_path):
+    """Zero-bubble, which it has no name for; two processes import torch, some seconds each."""
+    rows, stages = rows_of("zero-bubble", 2, 4)
+    (tmp_path / "rows.csv").write_text(as_csv(rows, len(stages)))
+    multiprocessing.spawn(run_rows, (str(tmp_path), 4), nprocs=2)
