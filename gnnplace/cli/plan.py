@@ -148,6 +148,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             "Cut the batch also where the loss of the batch is not the mean of its shares' "
             "losses, or nothing proves that it is.",
         ),
+        (
+            "--imbalance",
+            float,
+            1.0,
+            "How many times the mean's rows the fullest device gets where experts are on several: "
+            "1 prices a router that balances.",
+        ),
     )
     add_constraints(parser)
     add_table(parser)
@@ -273,6 +280,7 @@ def run(args: Namespace) -> int:
         tries=TRIES if args.tries else 0,
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
+        imbalance=args.imbalance,
         constraints=replace(asked, headroom=None),
         goal=args.goal,
         progress=say,

@@ -180,6 +180,7 @@ def plan_model(
     tries: int = 0,
     runnable: bool = False,
     accept_other_loss: bool = False,
+    imbalance: float = 1.0,
     constraints: Given | None = None,
     goal: str = "time",
     progress: Callable[[str], None] | None = None,
@@ -211,6 +212,7 @@ def plan_model(
             put the one whose measured step is shortest first; 0 runs nothing.
         runnable: search only plans that can be run: with as many replicas in every stage.
         accept_other_loss: cut the batch also where its loss is another one then.
+        imbalance: how many times the mean's rows the fullest device of several with experts has.
         constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
         goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
@@ -248,6 +250,7 @@ def plan_model(
         precision=basis.precision,
         optimizer=basis.optimizer,
         accept_other_loss=accept_other_loss,
+        imbalance=imbalance,
     )
     model = basis.model
     if basis.given is not None:

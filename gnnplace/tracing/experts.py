@@ -201,7 +201,7 @@ _experts.register_autograd(_gradients, setup_context=_setup)
 
 
 def balanced(
-    x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor, act: str, parts: int = 1
+    x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor, act: str, parts: float = 1
 ) -> Tensor:
     """The calls of experts that have equally many rows each, for kernels to be priced by.
 
@@ -214,7 +214,7 @@ def balanced(
         act: one of `ACTIVATIONS`.
         parts: how many devices have experts; each has so much less than all rows.
     """
-    count, rows = len(up), index.numel() // parts
+    count, rows = len(up), int(index.numel() / max(parts, 1.0))
     each = max(1, -(-rows // count))
     token = index.reshape(-1)[:rows].sort()[1] // index.shape[1]
     own = x[token]

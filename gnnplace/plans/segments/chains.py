@@ -58,6 +58,7 @@ DROPPED = 4  # position of attention's dropout among its arguments
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
 BATCH = 1_000_000_000
 """Most examples of a step."""
+MOST_IMBALANCE = 64.0
 SMALL = 1 << 28
 """Bytes of parameters of a model that may be made to decide by numbers whether it may be cut."""
 COUNTS = "counts of the whole batch"
@@ -77,6 +78,7 @@ def chain_of(
     precision: str = "32-true",
     optimizer: str = "adamw",
     accept_other_loss: bool = False,
+    imbalance: float = 1.0,
 ) -> Chain:
     """Captures a model's calls and cuts them into segments; nothing is allocated.
 
@@ -90,15 +92,22 @@ def chain_of(
         optimizer: "sgd", "adam" or "adamw".
         accept_other_loss: cut the batch also where it is another loss then, or nothing proves
             that it is not.
+        imbalance: how many times the mean's rows the fullest device of several with experts has.
 
     Raises:
-        InputError: there is no such model, precision or optimizer, or its batch cannot be changed.
+        InputError: there is no such model, precision or optimizer, its batch cannot be changed, or
+            the imbalance is below 1.
         CaptureError: naming the module that cannot be captured.
     """
     if precision not in PARAMETER:
         raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
     if optimizer not in MOMENTS:
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    if not 1.0 <= imbalance <= MOST_IMBALANCE:
+        raise InputError(
+            f"imbalance {imbalance:g}: must be from 1, experts with equally many rows, to "
+            f"{MOST_IMBALANCE:g}"
+        )
     whole = workload_of(model, inputs, loss, fake=True)
     workload = with_batch(whole, batch)
     mixes, notices = _mixes(model, whole, batch_of(workload), accept_other_loss)
@@ -110,6 +119,10 @@ def chain_of(
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
+    source.parts.fullest = imbalance
+    if source.experts:
+        notices = (*notices, f"experts: the fullest device is priced with {imbalance:g} times the "
+                   "mean's rows (imbalance)")  # fmt: skip
     return Chain(
         workload.name,
         fingerprint(layers.calls, cuts),

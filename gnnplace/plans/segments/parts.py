@@ -96,6 +96,7 @@ class Parts:
         precision: of parameters and passes, in Lightning's words.
         tables: measured seconds of kernels that predictions are made from.
         floor: of the host; by default eager PyTorch's on GPUs.
+        fullest: how many times the mean's rows the fullest device of several with experts has.
     """
 
     layers: LayerGraph
@@ -103,6 +104,7 @@ class Parts:
     precision: str
     tables: CostTables = field(default_factory=shipped)
     floor: Floor | None = None
+    fullest: float = 1.0
     _keys: dict[int, object] = field(default_factory=dict)
     _recorded: dict[object, Recorded] = field(default_factory=dict)
     _priced: dict[object, Part] = field(default_factory=dict)
@@ -179,7 +181,9 @@ class Parts:
             whole = batch is None or rule.extents.get(batch, 1) % parts
             given = (*(label for label, _ in cut), None if whole else batch)
             mesh = (*(count for _, count in cut), parts)
-            self._recorded[key] = record(graph, call, rule, given, mesh, self.precision, self._mode)
+            self._recorded[key] = record(
+                graph, call, rule, given, mesh, self.precision, self._mode, self.fullest
+            )
         return self._recorded[key]
 
     def _key(self, split: Split, kind: str) -> object:

@@ -54,6 +54,7 @@ class PaperShare:
     """A device's part of a call, on paper: see `sharding.rules.rule.Share`."""
 
     counts: dict[str, int]
+    fullest: float = 1.0
 
     def parts(self, label: str) -> int:
         """Parts of a label."""
@@ -184,6 +185,7 @@ def record(
     mesh: Sequence[int],
     precision: str,
     mode: FakeTensorMode,
+    fullest: float = 1.0,
 ) -> Recorded:
     """Kernels of a part of a call.
 
@@ -195,9 +197,10 @@ def record(
         mesh: sizes of these dimensions.
         precision: of parameters and passes, in Lightning's words.
         mode: what makes fake tensors.
+        fullest: how many times the mean's rows the fullest part of experts has.
     """
     call = graph.calls[index]
-    share = PaperShare(parts_of(split, tuple(mesh)))
+    share = PaperShare(parts_of(split, tuple(mesh)), fullest)
     ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
     with without_numbers(mode), torch.enable_grad():
         operands = [

@@ -8,7 +8,8 @@
 * experts: each shard has its own on all tokens, and results add up;
 * width: each shard has a part of every expert's features, and results add up (Megatron's split).
 
-What is priced has as many rows for every expert: an imbalance makes the fullest shard slower.
+What is priced has as many rows for every expert, and on each device that has some of several the
+mean's times `Share.fullest`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
             return _dispatched(call, x, index, weights, up, down, act, share, label)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
-        return balanced(x, index, weights, up, down, act, parts)
+        return balanced(x, index, weights, up, down, act, parts / share.fullest)
     made: torch.Tensor = call.function(
         x, index, weights, up, down, act, share.index(EXPERTS) * len(up) if parts > 1 else 0
     )
@@ -69,8 +70,9 @@ def _dispatched(
     known = chosen < parts * own  # others are no experts
     order = torch.argsort(torch.where(known, chosen, parts * own), stable=True)
     if isinstance(x, FakeTensor):
-        rows, ones = x[order // index.shape[1]], torch.ones_like(weights).flatten().unsqueeze(1)
-        back = balanced(rows, index.flatten().unsqueeze(1), ones, up, down, act)
+        come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
+        rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
+        back = balanced(rows, chosen[come].unsqueeze(1), ones, up, down, act)[: len(order)]
     else:
         order = order[: int(known.sum())]
         rows, owner = x[order // index.shape[1]], chosen[order] // own

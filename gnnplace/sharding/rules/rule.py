@@ -44,6 +44,11 @@ SPREAD = "spread"  # beside a label of examples it cuts these, too
 class Share(Protocol):
     """What a device's part of a call needs to know while it is computed."""
 
+    @property
+    def fullest(self) -> float:
+        """How many times the mean's rows the fullest part of experts has, on paper; at least 1."""
+        ...
+
     def parts(self, label: str) -> int:
         """Parts that the label is split into; 1 if it is not."""
         ...
@@ -128,6 +133,11 @@ class RowShare:
 
     share: Share
     label: str
+
+    @property
+    def fullest(self) -> float:
+        """Of the share itself."""
+        return self.share.fullest
 
     def parts(self, label: str) -> int:
         """Parts of rows, cut either way."""

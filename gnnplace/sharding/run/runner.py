@@ -41,6 +41,7 @@ class DeviceShare:
 
     mesh: DeviceMesh
     configuration: Configuration
+    fullest: float = 1.0
 
     def parts(self, label: str) -> int:
         """Parts that the label is split into."""

@@ -183,3 +183,29 @@ def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
         given_plan(llama, CLUSTER, "dp=2,ep=2,microbatch_size=1")
     with pytest.raises(InputError, match="8 experts have no 16 equal parts"):
         given_plan(mixtral, preset("dgx-h100-8x8"), "dp=16,ep=16,microbatch_size=1")
+
+
+def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
+    """Captured twice: six seconds. Twice the rows are twice the flops of the fullest device."""
+    uneven = chain_of(MIXTRAL, CLUSTER, precision="bf16-master", optimizer="adamw", imbalance=2.0)
+    assert "2 times" in uneven.notices[-1]
+    index = next(i for i, r in enumerate(mixtral.source.layers.rules) if r.kind == "experts")
+    for label in ("experts", "dispatch", "spread"):
+        even, full = (c.source.parts.recorded((index, ((label, 4),), 8)) for c in (mixtral, uneven))
+        assert products(full) == pytest.approx(2.0 * products(even), rel=0.01)
+        assert full.largest == pytest.approx(2.0 * even.largest, rel=0.01)
+    words = "dp=8,ep=8,microbatch_size=1,zero=1"
+    even, full = (given_plan(c, CLUSTER, words) for c in (mixtral, uneven))
+    assert even.step_time < full.step_time < 2.0 * even.step_time
+    assert even.file.memory["gpu:0"].activations < full.file.memory["gpu:0"].activations
+    whole = [given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time for c in (mixtral, uneven)]
+    assert whole[0] == whole[1]
+    with pytest.raises(InputError, match=r"imbalance 0[.]5: must be from 1"):
+        chain_of(MIXTRAL, CLUSTER, imbalance=0.5)
+
+
+def products(recorded):
+    """Sizes of the products of a forward pass, multiplied."""
+    rows = recorded.forward.rows
+    return sum(float(np.prod(size[size > 0])) for op, size in zip(rows.op, rows.sizes, strict=True)
+               if op == "bmm")  # fmt: skip
