@@ -70,15 +70,16 @@ def test_pytorch_loads_rows_as_a_file(schedule, ranks, tmp_path):
     """Its own loader finds each stage's rank, and where messages go, with nothing that waits."""
     rows, stages = rows_of(schedule, ranks, 2 * ranks)
     (tmp_path / "rows.csv").write_text(as_csv(rows, len(stages)))
-    runtime = object.__new__(schedules._PipelineScheduleRuntime)
-    runtime._n_microbatches, runtime._num_stages = 2 * ranks, len(stages)
-    runtime.pp_group_size, runtime.rank, runtime._stages = ranks, 0, []
-    runtime.pipeline_order = {}
-    runtime._load_csv(str(tmp_path / "rows.csv"), format="compute_only")
-    assert runtime.stage_index_to_group_rank == dict(enumerate(stages))
+    loader = object.__new__(schedules.PipelineScheduleMulti)
+    loader._n_microbatches, loader._num_stages, loader._stages = 2 * ranks, len(stages), []
+    loader.pp_group_size, loader.rank, loader.pipeline_order = ranks, 0, {}
+    loader._load_csv(str(tmp_path / "rows.csv"))
+    assert loader.stage_index_to_group_rank == dict(enumerate(stages))
+    loaded = {r: [x for x in row if x is not None] for r, row in loader.pipeline_order.items()}
     for rank, row in enumerate(rows):
-        passes = [str(x) for x in row if x.kind in ("F", "B", "I", "W")]
-        assert [str(x) for x in runtime.pipeline_order[rank] if x is not None] == passes
+        assert [str(x) for x in loaded[rank]] == [str(x) for x in row if "_" not in x.kind]
+    sent = schedules._add_send_recv(loaded, stages.__getitem__, len(stages))
+    assert sum(map(len, sent.values())) == sum(map(len, rows))
 
 
 def run_rows(rank, folder, count):
