@@ -47,6 +47,7 @@ MODELS = {  # and examples of a step
     "llama": (LLAMA, 8),
     "mixtral": (MIXTRAL, 8),
     "deepseek": (DEEPSEEK, 8),
+    "dit": ("benchmarks/dit.py:dit?layers=2&width=64&heads=4&size=16", 8),
     "unet": ("unet?size=32&width=8&depth=2", 8),
     "moe": ("moe?batch=16&width=32&hidden=64", 16),
     "resnet": ("small_resnet?size=64&batch=16", 16),
