@@ -29,7 +29,7 @@ def test_checkpoint_round_trip(tmp_path):
     ("change", "error", "message"),
     [
         ({"feature_version": "99"}, MismatchError, "feature_version 99"),
-        ({"order": "sideways"}, InputError, "order 'sideways': unknown; orders: learned-order, "),
+        ({"order": "sideways"}, InputError, "order 'sideways': unknown; orders: coordinate"),
         ({"order": "posix:getcwd"}, InputError, "code outside of this folder"),
         ({"hidden": 8}, MismatchError, "do not fit"),
         ({"memory": 0}, FormatError, "config.json: memory"),
