@@ -120,6 +120,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             "any.",
         ),
         (
+            "--rate",
+            str,
+            None,
+            "With --goal gpus: as few devices as make so many tokens a second, such as 300K "
+            "(examples, where these are no rows of tokens).",
+        ),
+        (
             "--launcher",
             str,
             None,
@@ -221,7 +228,7 @@ def _is_launched(args: Namespace) -> bool:
     return args.output is None and not words and gnnplace.is_launch_file(args.given)
 
 
-def _launched(args: Namespace) -> int:
+def _launched(args: Namespace, rate: float | None) -> int:
     """Searches what a launcher can run, or prices its file; writes the file for it."""
     asked = {
         "batch": args.batch, "framework": args.framework, "environment": args.environment,
@@ -237,7 +244,7 @@ def _launched(args: Namespace) -> int:
             raise InputError("MODEL: is missing")
         found = gnnplace.search_launcher(
             args.what, name, args.cluster, precision=args.precision, optimizer=args.optimizer,
-            fewest=args.goal == FEWEST, progress=say, **asked,
+            fewest=args.goal == FEWEST, rate=rate, progress=say, **asked,
         )  # fmt: skip
     if args.output is not None:
         write_text(args.output, launch_text(found, name, args.what, args.cluster))
@@ -258,9 +265,12 @@ def run(args: Namespace) -> int:
     if args.goal not in GOALS:
         raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
     tokens = None if args.tokens is None else token_count(args.tokens)
+    rate = None if args.rate is None else token_count(args.rate, "--rate")
+    if rate is not None and (args.goal != FEWEST or args.given is not None):
+        raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     if _is_launched(args):
-        return _launched(args)
+        return _launched(args, rate)
     if is_priced_by_row(args.given, args.framework, args.environment):
         return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:
@@ -283,6 +293,7 @@ def run(args: Namespace) -> int:
         imbalance=args.imbalance,
         constraints=replace(asked, headroom=None),
         goal=args.goal,
+        rate=rate,
         progress=say,
     )
     best = plans[0]

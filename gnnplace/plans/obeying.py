@@ -72,31 +72,46 @@ def find_obeying(
 
 
 def find_fewest(
-    chain: Chain,
+    find: Callable[[Constraints], list[Plan]],
     cluster: Cluster,
     asked: Constraints,
     *,
-    top: int = 1,
-    budget: float = 10.0,
-    runnable: bool = False,
+    rate: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
     """The best plans on as few devices as hold any: powers of two, then all of them.
 
-    Args and errors are those of `find_obeying`; the budget is of each number of devices.
+    Args:
+        find: finds plans that obey, such as `find_obeying` with a chain and a cluster.
+        cluster: its devices.
+        asked: of layers and devices.
+        rate: tokens a second that a plan must reach, or examples where these are no tokens.
+        progress: is told what is done.
+
+    Errors are those of `find_obeying`. Where no number of devices reaches the rate, the answer is
+    the fastest plan of all, which says so as the reason why it is not feasible.
     """
-    found: list[Plan] = []
-    for count in counts_of_devices(asked.max_devices or cluster.num_devices):
+    found, most = list[Plan](), asked.max_devices or cluster.num_devices
+    fastest: Plan | None = None
+    for count in counts_of_devices(most):
         if progress is not None:
             progress(f"planning: on {count} devices")
-        few = replace(asked, max_devices=count)
         try:
-            found = find_obeying(chain, cluster, few, top=top, budget=budget, runnable=runnable)
+            found = find(replace(asked, max_devices=count))
         except InfeasibleError:
             continue
-        if found[0].feasible:
-            break
-    return found or find_obeying(chain, cluster, asked, top=top, budget=budget)
+        if found[0].feasible and (rate is None or found[0].file.rate >= rate):
+            return found
+        if found[0].feasible and (fastest is None or found[0].step_time < fastest.step_time):
+            fastest = found[0]
+    if fastest is None or rate is None:
+        return found or find(asked)
+    own = fastest.file
+    told = (
+        f"no plan that was found on up to {most} devices makes {rate:,.0f} {own.unit}/s; the "
+        f"fastest makes {own.rate:,.0f} on {len(own.memory)}: take more devices, or a larger batch"
+    )
+    return [replace(fastest, reason=told)]
 
 
 def allowed_devices(

@@ -167,6 +167,24 @@ class PlanFile(Schema):
         return tuple(self.ranks) or tuple(range(len(self.stages)))
 
     @property
+    def tokens(self) -> int | None:
+        """Tokens of a step; None where examples are no rows of tokens."""
+        first = self.inputs[0] if self.inputs else None
+        if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
+            return None
+        return self.batch * first.shape[1]
+
+    @property
+    def unit(self) -> str:
+        """What a step has a number of: tokens, or examples where these are no rows of tokens."""
+        return "examples" if self.tokens is None else "tokens"
+
+    @property
+    def rate(self) -> float:
+        """Predicted tokens a second, or examples."""
+        return (self.tokens or self.batch) / max(self.step_time or 0.0, 1e-12)
+
+    @property
     def microbatches(self) -> int:
         """Micro-batches of a step, M."""
         return self.batch // (self.microbatch_size * len(self.stages[0].devices))

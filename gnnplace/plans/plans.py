@@ -30,11 +30,12 @@ from gnnplace.plans.reading import read_plan as parsed_plan
 from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.workers import run_plan
+from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.headroom import with_headroom, with_slack
-from gnnplace.problem.constraints.constraints import Given, as_constraints
+from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
 
 AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
@@ -183,6 +184,7 @@ def plan_model(
     imbalance: float = 1.0,
     constraints: Given | None = None,
     goal: str = "time",
+    rate: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -216,6 +218,7 @@ def plan_model(
         constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
         goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
+        rate: with "gpus": tokens a second (examples, where these are no tokens) to be reached.
         progress: is told what is done.
 
     Returns:
@@ -230,6 +233,8 @@ def plan_model(
     if top < 1 or goal not in GOALS or not budget >= 0:
         allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
         raise InputError(f"top {top}, goal {goal!r}, budget {budget}: {allowed}")
+    if rate is not None and (goal != FEWEST or given is not None or not rate > 0):
+        raise InputError(f"rate {rate:g}: is a positive number, for the goal {FEWEST!r} alone")
     asked = as_constraints(constraints)
     if given is not None and asked:
         raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
@@ -260,18 +265,10 @@ def plan_model(
     if tries:
         check_trials(devices, model)
     most, runnable = max(top, FURTHER * tries), runnable or tries > 0
-    if goal == FEWEST:
-        found = find_fewest(
-            chain, devices, asked, top=most, budget=budget, runnable=runnable, progress=progress
-        )
-    elif asked.patterns or asked.max_devices is not None:
-        found = find_obeying(
-            chain, devices, asked, top=most, budget=budget, runnable=runnable, progress=progress
-        )
-    else:
-        found = find_plans(
-            chain, devices, top=most, budget=budget, runnable=runnable, progress=progress
-        )
+    found = _searched(
+        chain, devices, asked, goal, rate,
+        top=most, budget=budget, runnable=runnable, progress=progress,
+    )  # fmt: skip
     if tries and isinstance(model, str):
         found = by_trial(found, model, tries, progress)
     found = found[:top]
@@ -324,6 +321,28 @@ def _read(given: str | Plan | LaunchPlan) -> str | Plan | LaunchPlan:
     if Path(given).suffix in ("", ".json", ".csv") and not is_launch_file(given):
         return parsed_plan(given)
     return read_launch_file(given)
+
+
+def _searched(
+    chain: Chain,
+    cluster: Cluster,
+    asked: Constraints,
+    goal: str,
+    rate: float | None,
+    *,
+    progress: Callable[[str], None] | None,
+    **search: Any,
+) -> list[Plan]:
+    """The best plans by what is asked of devices and layers."""
+
+    def find(own: Constraints, **told: Any) -> list[Plan]:
+        return find_obeying(chain, cluster, own, **search, **told)
+
+    if goal == FEWEST:
+        return find_fewest(find, cluster, asked, rate=rate, progress=progress)
+    if asked.patterns or asked.max_devices is not None:
+        return find(asked, progress=progress)
+    return find_plans(chain, cluster, progress=progress, **search)
 
 
 def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:

@@ -21,14 +21,6 @@ LARGE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 DAY, HOUR = 86400.0, 3600.0
 
 
-def tokens_of(file: PlanFile) -> int | None:
-    """Tokens of a step; None where examples are no rows of tokens."""
-    first = file.inputs[0] if file.inputs else None
-    if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
-        return None
-    return file.batch * first.shape[1]
-
-
 def utilization(file: PlanFile, seconds: float) -> float | None:
     """MFU of a step; None where FLOPs or the devices' peak are not known."""
     kind = _kind(file)
@@ -50,17 +42,15 @@ def _kind(file: PlanFile) -> str | None:
 
 def rates_line(file: PlanFile, seconds: float) -> str:
     """Tokens or examples a second, of a device too, TFLOP/s and MFU of a step."""
-    devices, tokens = len(file.memory), tokens_of(file)
-    count, what = (file.batch, "examples") if tokens is None else (tokens, "tokens")
-    rate = count / max(seconds, 1e-12)
-    told = [f"{rate:,.0f} {what}/s", f"{rate / devices:,.0f} a device"]
+    devices, rate = len(file.memory), (file.tokens or file.batch) / max(seconds, 1e-12)
+    told = [f"{rate:,.0f} {file.unit}/s", f"{rate / devices:,.0f} a device"]
     if file.flops:
         told.append(f"{file.flops / seconds / devices / 1e12:.3g} TFLOP/s a device")
     share = utilization(file, seconds)
     return ", ".join([*told, *([f"MFU {share:.1%}"] if share is not None else [])])
 
 
-def token_count(text: str) -> float:
+def token_count(text: str, option: str = "--tokens") -> float:
     """A number of tokens, such as 15T, 300B or 1.5e9.
 
     Raises:
@@ -72,7 +62,7 @@ def token_count(text: str) -> float:
     except ValueError:
         count = 0.0
     if not 0 < count < 1e18:
-        raise InputError(f"--tokens {text}: must be a number of tokens, such as 300B or 15T")
+        raise InputError(f"{option} {text}: must be a number of tokens, such as 300K, 300B or 15T")
     return count
 
 
@@ -82,7 +72,7 @@ def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
     Raises:
         InputError: the model's examples are no rows of tokens.
     """
-    each = tokens_of(file)
+    each = file.tokens
     if each is None:
         raise InputError(f"--tokens: the examples of {file.model} are no rows of tokens")
     whole = tokens / each * seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -77,14 +78,41 @@ def test_what_cannot_be_is_refused():
         find_obeying(model, machine, from_words(pin=["x9=gpu:0"]))
 
 
+def finds(model, machine):
+    return partial(find_obeying, model, machine, budget=0.0)
+
+
 def test_the_fewest_devices_are_the_first_that_hold_the_model():
     """Every count of devices is tried by hand."""
     model = chain(np.random.default_rng(0), count=6, batch=8)
     machine = cluster(4, memory=60.0)
-    (plan,) = find_fewest(model, machine, Constraints(), budget=0.0)
+    (plan,) = find_fewest(finds(model, machine), machine, Constraints())
     used = len(plan.file.memory)
     assert plan.feasible
     for count in counts_of_devices(4):
         few = find_obeying(model, machine, Constraints(max_devices=count), budget=0.0)
         assert few[0].feasible is (count >= used)
     assert counts_of_devices(6) == [1, 2, 4, 6]
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 1.01])
+def test_a_rate_is_reached_by_the_first_number_of_devices_that_makes_it(share):
+    """Of the examples a second that 2 devices make, half needs one, a little more needs 4."""
+    model = chain(np.random.default_rng(0), count=6, batch=8)
+    machine = cluster(4)
+    rates = {
+        count: 8 / finds(model, machine)(Constraints(max_devices=count))[0].step_time
+        for count in counts_of_devices(4)
+    }
+    (plan,) = find_fewest(finds(model, machine), machine, Constraints(), rate=share * rates[2])
+    expected = next(count for count, rate in rates.items() if rate >= share * rates[2])
+    assert plan.feasible
+    assert len(plan.file.memory) <= expected
+    assert plan.file.rate == pytest.approx(rates[expected])
+
+
+def test_a_rate_that_none_reaches_is_told_with_the_largest():
+    model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(4)
+    (plan,) = find_fewest(finds(model, machine), machine, Constraints(), rate=1e9)
+    assert not plan.feasible
+    assert "on up to 4 devices makes 1,000,000,000 examples/s; the fastest makes" in plan.reason

@@ -12,7 +12,7 @@ from gnnplace.plans.answers import flops_of
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster.presets import preset
-from gnnplace.report.rates import rates_line, run_line, token_count, tokens_of, utilization
+from gnnplace.report.rates import rates_line, run_line, token_count, utilization
 from gnnplace.tracing.models import workload_of
 
 MEMORY = MemoryEntry(state=1.0, activations=1.0, working=1.0, slack=1.0)
@@ -60,7 +60,7 @@ def test_mfu_is_half_where_a_step_could_take_half():
 
 def test_examples_that_are_no_tokens_are_counted_as_examples():
     images = file(inputs=[InputEntry(name=None, shape=[64, 3, 8, 8], dtype="float32")], flops=None)
-    assert tokens_of(images) is None
+    assert images.tokens is None
     assert rates_line(images, 2.0) == "32 examples/s, 4 a device"
     with pytest.raises(InputError, match="no rows of tokens"):
         run_line(images, 1.0, 1e9)

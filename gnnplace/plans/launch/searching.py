@@ -175,6 +175,7 @@ def search_launcher(
     environment: str | None = None,
     memory_limit: float | None = None,
     fewest: bool = False,
+    rate: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> LaunchAnswer:
     """The fastest plan that a launcher can run, beside the fastest of all.
@@ -190,11 +191,12 @@ def search_launcher(
         environment: such as "checked-collectives".
         memory_limit: bytes that every device has, instead of its own.
         fewest: take as few devices as hold any plan: powers of two, then all of them.
+        rate: tokens a second that these must make.
         progress: is told what is done.
 
     Raises:
         InputError: the model is no decoder that is priced from its sizes.
-        InfeasibleError: nothing fits that the launcher can run.
+        InfeasibleError: nothing fits that the launcher can run, or reaches the rate.
     """
     target, devices = launcher_of(launcher), resolve_cluster(cluster)
     decoder = _decoder(model, None, batch)
@@ -203,15 +205,21 @@ def search_launcher(
         environment_name=environment, precision=precision, optimizer=optimizer,
         memory_limit=memory_limit,
     )  # fmt: skip
-    most, found = devices.num_devices, list[PricedPlan]()
+    most, found, rates = devices.num_devices, list[PricedPlan](), [0.0]
     for count in counts_of_devices(most) if fewest else [most]:
         if progress is not None:
             progress(f"planning: plans of {count} devices at {setting.name}'s prices")
         found = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
         own = next((row for row in found if can_say(target, row[1])), None)
-        if own is not None:
-            (_, best, answer), (_, plan, took) = found[0], own
+        if own is None:
+            continue
+        (_, best, answer), (_, plan, took) = found[0], own
+        rates.append(took.tokens_per_second or 0.0)
+        if rates[-1] >= (rate or 0.0):
             return LaunchAnswer(plan, took, setting, best, answer, len(found))
+    if rate is not None and len(rates) > 1:
+        told = f"no plan on up to {most} devices makes {rate:,.0f} tokens/s; the fastest makes"
+        raise InfeasibleError(f"{launcher}: {told} {max(rates):,.0f}; take more devices")
     if not found:
         raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
     target.write(found[0][1], [], setting.network.each)  # says why, where nothing can be said
