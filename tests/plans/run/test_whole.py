@@ -63,7 +63,14 @@ def trained(plan, steps):
     return run_group(work, names, timeout=60.0)
 
 
-@pytest.mark.parametrize("given", ["dp=2,microbatch_size=2,zero=3", "pp=2,tp=2,microbatch_size=4"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "dp=2,microbatch_size=2,zero=3",
+        "pp=2,tp=2,microbatch_size=4",
+        "tp=2,cp=2,microbatch_size=4,zero=3",
+    ],
+)
 def test_a_model_in_parts_is_evaluated_and_saved_as_the_plain_one(given):
     """It takes a few seconds of the processor: several processes train."""
     plan = plan_for(words(), given)
