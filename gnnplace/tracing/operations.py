@@ -176,7 +176,7 @@ def adamw_update(
         weight_decay: The factor of the decoupled decay.
     """
     parameter.mul_(1 - lr * weight_decay)
-    _adam_step(parameter, mean_gradient(gradients), step, first, second, lr, betas, eps)
+    adam_update(parameter, gradients, step, first, second, lr, betas, eps, 0.0)
 
 
 def adam_update(
@@ -192,37 +192,12 @@ def adam_update(
 ) -> None:
     """One step of Adam (Kingma and Ba, ICLR 2015), as `torch.optim.Adam` computes it.
 
-    Args:
-        parameter: The parameter, which is changed in place.
-        gradients: One, or one for each micro-batch.
-        step: Steps so far, a scalar; changed in place.
-        first: Running mean of the gradient; changed in place.
-        second: Running mean of its square; changed in place.
-        lr: The learning rate of the step.
-        betas: Decay of both means.
-        eps: Added to the denominator.
-        weight_decay: The factor of the L2 penalty.
+    Arguments are those of `adamw_update`, but for the decay, which is the factor of the L2 penalty.
+    A complex number is two real ones.
     """
     gradient = mean_gradient(gradients)
     if weight_decay:
         gradient = gradient.add(parameter, alpha=weight_decay)
-    _adam_step(parameter, gradient, step, first, second, lr, betas, eps)
-
-
-def _adam_step(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    step: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-) -> None:
-    """What Adam and AdamW have in common: both means, and the change that they ask for.
-
-    A complex number is two real ones.
-    """
     if parameter.is_complex():
         real = [torch.view_as_real(t.resolve_conj()) for t in (parameter, gradient, first, second)]
         parameter, gradient, first, second = real
