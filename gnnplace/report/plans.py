@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry, layer_of
-from gnnplace.report.html import Html, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.html import Html, figure, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
 from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
@@ -255,6 +256,7 @@ PASSES = "FIWB"
 NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
          "B": "gradients", "end": "exchange and update"}  # fmt: skip
 MOST = 50_000  # passes that are drawn
+MOST_ROWS = 128  # of devices that are drawn, and columns
 WHY = "The plan has its stage on this rank."
 
 
@@ -268,7 +270,7 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     file = plan.file
     parts = [paragraph(plan.reason)] if plan.reason else []
     parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
-    parts += [heading("Stages"), _stages(plan), *_timeline(plan)]
+    parts += [heading("Stages"), _stages(plan), *_meshes(file), *_timeline(plan)]
     parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], _parts(plan))]
     parts += [heading("Memory of each device"), *_memory(file.memory)]
     parts += [heading("Time against memory")]
@@ -292,6 +294,25 @@ def _stages(plan: Plan) -> Html:
              str(stage.zero), str(len(stage.recompute.modules)), *seconds]
         )  # fmt: skip
     return table(heads, lines)
+
+
+def _meshes(file: PlanFile) -> list[Html]:
+    """The devices as the plan has them, with their bytes: a row a replica of a rank's stages."""
+    width = max(len(row) for stage in file.stages for row in stage.rows)
+    rows: dict[str, list[float]] = {}
+    for rank in sorted(set(file.rank_of)):
+        own = [k for k, its in enumerate(file.rank_of) if its == rank]
+        name = f"stage{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
+        for replica, row in enumerate(file.stages[own[0]].rows):
+            sizes = [file.memory[device].all / 1e9 if device in file.memory else nan
+                     for device in row]  # fmt: skip
+            rows[f"{name}, replica {replica}"] = [*sizes, *[nan] * (width - len(row))]
+    if len(rows) > MOST_ROWS or width > MOST_ROWS:
+        return []
+    most = max((entry.all / 1e9 for entry in file.memory.values()), default=1.0)
+    columns = [f"shard {k}" for k in range(width)]
+    drawn = heat({"": rows}, columns, title="GB of each device", unit="GB", most=most)
+    return [heading("Mesh"), figure(svg(drawn))]
 
 
 def _parts(plan: Plan) -> list[list[str]]:

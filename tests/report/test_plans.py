@@ -5,7 +5,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
-from gnnplace.plans.plan import StageEntry
+from gnnplace.plans.plan import Plan, StageEntry
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.report.plans import NAMES, _pass, plan_page, split_words
 from tests.plans.toys import chain, cluster
@@ -31,6 +31,28 @@ def test_a_page_has_every_pass_and_every_device(schedule):
             assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)
     assert text.count('class="share"') == len(plan.file.memory)
     assert "gpu:1" in text
+
+
+def test_the_mesh_has_every_device_with_its_bytes():
+    """Two ranks of two replicas and two shards; a tooltip a device."""
+    model = chain(np.random.default_rng(0), count=6, batch=8)
+    plan = given_plan(model, cluster(8), "dp=2,shards=2,pp=2,microbatch_size=1")
+    text = plan_page(plan_from_data(plan.to_data(), "plan"))
+    for rank, stage in enumerate(plan.file.stages):
+        for replica, row in enumerate(stage.rows):
+            for shard, device in enumerate(row):
+                size = f"{plan.file.memory[device].all / 1e9:.1f} GB"
+                assert f"stage {rank}, replica {replica}, shard {shard}: {size}" in text
+
+
+def test_a_mesh_of_thousands_of_devices_is_not_drawn():
+    model = chain(np.random.default_rng(0), count=6, batch=256)
+    plan = given_plan(model, cluster(2), "pp=2,microbatch_size=1")
+    stage = plan.file.stages[0]
+    wide = stage.model_copy(update={"devices": [[[f"gpu:{k}"]] for k in range(129)]})
+    file = plan.file.model_copy(update={"stages": [wide, plan.file.stages[1]]})
+    assert "GB of each device" in plan_page(plan)
+    assert "GB of each device" not in plan_page(Plan(file))
 
 
 def _named(name):
