@@ -377,7 +377,7 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
         if other is not None:
             yield f"schedule={schedule}", other
     if max(s.mesh.shards for s in stages) > 1:
-        if all(s.mesh.outer == 1 for s in stages):
+        if all(s.mesh.outer == 1 and s.choice.border != "examples" for s in stages):
             cut = stages[-1].choice.border == "tokens"
             choice = SplitChoice(WEIGHTS, border="whole" if cut else "tokens")
             yield f"sp={'off' if cut else 'on'}", with_splits(pricer, plain, (choice,))
@@ -415,8 +415,8 @@ def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
 
 def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
     """Changes of the size of micro-batches, of replicas, shards and stages."""
-    size, batch = plan.file.microbatch_size, plan.file.batch
-    replicas = draft.stages[0].mesh.replicas
+    spread, batch = plan.file.stages[0].spread, plan.file.batch
+    size, replicas = plan.file.microbatch_size // spread, draft.stages[0].mesh.replicas * spread
     for other in (size * 2, size // 2):
         if other and batch % (other * replicas) == 0:
             whole = other * replicas
@@ -428,9 +428,10 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
         base, _ = launch_plan_of(plan)
     except GnnplaceError:
         return  # unlike meshes
-    split = "tp" if _is_megatron(draft, pricer) else "shards"
+    beside = [f"{n}={count}" for n, count in (("cp", base.cp), ("ep", base.ep)) if count > 1]
+    split = "tp" if beside or _is_megatron(draft, pricer) else "shards"
     for told, count in degrees_moved({"dp": base.dp or 1, split: base.tp, "pp": base.pp}):
-        words = [f"{name}={number}" for name, number in count.items() if number > 1]
+        words = [*beside, *(f"{name}={number}" for name, number in count.items() if number > 1)]
         words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
         words += [f"recompute={'none' if base.recompute == 'none' else 'full'}"]
         words += [f"schedule={base.full_schedule}"] if count["pp"] > 1 else []
@@ -445,8 +446,6 @@ def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
     """Whether the split over shards costs what Megatron's does."""
     if draft.stages[0].mesh.shards == 1:
         return True
-    if draft.stages[0].mesh.outer > 1:
-        return False
     border = draft.stages[0].choice.border
     other = with_splits(pricer, draft, (SplitChoice(WEIGHTS, border=border),))
     costs = [

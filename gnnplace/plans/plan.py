@@ -5,6 +5,7 @@ What a key may be by itself stands here, what keys say of each other in `plans.r
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,6 +84,12 @@ class StageEntry(Schema):
         """The word of `border` for each axis."""
         words = self.border.split(",")
         return tuple(words * len(self.axes))[: max(len(words), len(self.axes))]
+
+    @property
+    def spread(self) -> int:
+        """Shards of a replica that each have examples of their own; 1: all have the same."""
+        pairs = zip(self.axes, self.borders, strict=False)
+        return math.prod(count for count, word in pairs if word == "examples")
 
     @property
     def rows(self) -> list[list[str]]:
