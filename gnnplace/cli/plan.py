@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, add_number, add_options, size
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, Range, add_number, add_options, size
 from gnnplace.cli.options import (
     add_constraints,
     add_html,
@@ -157,7 +157,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
         (
             "--imbalance",
-            float,
+            (float, Range(least=1, most=64)),
             1.0,
             "How many times the mean's rows the fullest device gets where experts are on several: "
             "1 prices a router that balances.",
@@ -269,7 +269,12 @@ def run(args: Namespace) -> int:
     if rate is not None and (args.goal != FEWEST or args.given is not None):
         raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
-    if _is_launched(args):
+    launched = _is_launched(args)
+    if args.imbalance != 1.0 and (
+        launched or is_priced_by_row(args.given, args.framework, args.environment)
+    ):
+        raise InputError("--imbalance: is of plans of a captured model, searched or in words")
+    if launched:
         return _launched(args, rate)
     if is_priced_by_row(args.given, args.framework, args.environment):
         return _price(args, headroom=asked.headroom or args.headroom)
