@@ -54,7 +54,8 @@ def test_placing_with_the_network_imports_no_pyg(problem, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["simulate", "place", "convert", "shard", "data", "bench", "measurements", "diff"]
+    "command",
+    ["simulate", "place", "plan", "convert", "shard", "data", "bench", "measurements", "diff"],
 )
 def test_help_imports_no_torch(command):
     run(command, "--help")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gnnplace.plans.launch.exporting import LaunchFile, loss_line
 from gnnplace.plans.launch.registry import launcher_of
 from gnnplace.plans.launch.searching import LaunchAnswer
 from gnnplace.plans.plan import Plan
 from gnnplace.report.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from gnnplace.plans.launch.exporting import LaunchFile
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
@@ -22,7 +24,7 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
         path: where it was written to.
     """
     lines = [f"{plan.file.model} on {plan.file.cluster}: {made.plan.words}"]
-    lines += [f"  not carried: {loss_line(loss)}" for loss in made.losses]
+    lines += [f"  not carried: {loss.line}" for loss in made.losses]
     if made.seconds is not None:
         lines.append(
             f"  predicted: {seconds_text(plan.step_time)} a step as planned, "

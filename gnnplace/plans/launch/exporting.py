@@ -59,6 +59,13 @@ class Loss:
     seconds: float | None = None
     bytes: float | None = None
 
+    @property
+    def line(self) -> str:
+        """What is not carried, and what that costs."""
+        if self.seconds is None or self.bytes is None:
+            return self.told
+        return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
+
 
 @dataclass(frozen=True)
 class LaunchFile:
@@ -142,14 +149,7 @@ def _lines(plan: Plan, launcher: str, losses: list[Loss], seconds: float | None)
     ]
     if seconds is not None and abs(seconds - plan.step_time) > 1e-3 * plan.step_time:
         lines.append(f"As written here: {seconds:.4g} s a step.")
-    return [*lines, *(f"Not carried: {loss_line(loss)}" for loss in losses)]
-
-
-def loss_line(loss: Loss) -> str:
-    """What is not carried, and what that costs."""
-    if loss.seconds is None or loss.bytes is None:
-        return loss.told
-    return f"{loss.told} ({1e3 * loss.seconds:+.3g} ms a step, {loss.bytes / 1e9:+.3g} GB)"
+    return [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
 
 
 def _sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
