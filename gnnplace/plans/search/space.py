@@ -19,7 +19,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.stage import Pricer, owners_of
+from gnnplace.plans.search.stage import Pricer, SegmentSums, owners_of
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -197,7 +197,8 @@ def menu_of(
     mesh, found = Mesh(0, replicas, shards), list[tuple[int, SplitChoice, bool, FloatArray]]()
     if shards == 1:
         return [(1, FASTEST, False)]
-    for outer, choice in _choices(pricer, mesh, experts):
+    plain = pricer.sums(mesh)
+    for outer, choice in _choices(pricer, mesh, plain, experts):
         sums = pricer.sums(replace(mesh, outer=outer), choice=choice)
         if sums is None:
             continue
@@ -214,11 +215,12 @@ def menu_of(
     return [(outer, choice, summed) for outer, choice, summed, _ in found]
 
 
-def _choices(pricer: Pricer, mesh: Mesh, experts: int) -> Iterator[tuple[int, SplitChoice]]:
+def _choices(
+    pricer: Pricer, mesh: Mesh, plain: SegmentSums | None, experts: int
+) -> Iterator[tuple[int, SplitChoice]]:
     """What a menu is of, with shards along the outer axis; what sends least at borders first."""
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
-    plain = pricer.sums(mesh)
     if shards <= server and plain is not None:
         seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
         parameters, chain = float(plain.parameters[-1]), pricer.chain

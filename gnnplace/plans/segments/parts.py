@@ -153,8 +153,9 @@ class Parts:
 
     def recorded(self, split: Split) -> Recorded:
         """The kernels of a part, from those of others where that says them."""
-        corners, (call, cut, examples) = example_corners(self.batch), split
-        found = [self._sharded((call, cut, corner)) for corner in corners]
+        corners, (call, cut, examples), found = example_corners(self.batch), split, []
+        for corner in corners:
+            found.append(self._sharded((call, cut, corner)))
         if len(corners) == 1 or examples in corners:
             return found[corners.index(examples)]
         at = (examples - corners[0]) / (corners[1] - corners[0])
@@ -165,8 +166,9 @@ class Parts:
         if len(cut) != 1:
             return self._at(split)
         ((label, shards),) = cut
-        corners = shard_corners(shards)
-        found = [self._at((call, ((label, corner),), examples)) for corner in corners]
+        corners, found = shard_corners(shards), []
+        for corner in corners:
+            found.append(self._at((call, ((label, corner),), examples)))
         if len(corners) == 1:
             return found[0]
         at = (1 / shards - 1 / corners[0]) / (1 / corners[1] - 1 / corners[0])
