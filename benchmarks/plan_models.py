@@ -31,7 +31,6 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.report.plans import split_words
-from gnnplace.report.rates import tokens_of
 
 ROOT = Path(__file__).parent
 HEAD = (
@@ -83,7 +82,7 @@ def _told(plan: Plan | None, megatron: Plan | None, devices: int) -> list[str]:
     if plan is None or not plan.feasible:
         return [plan.reason or "" if plan else "nothing fits", *[""] * 5]
     step, stage = plan.step_time, plan.file.stages[0]
-    tokens = tokens_of(plan.file)
+    tokens = plan.file.tokens
     other = ["nothing fits", ""]
     if megatron is not None:
         other = [f"{megatron.step_time:.3f}", f"{megatron.step_time / step - 1:+.1%}"]

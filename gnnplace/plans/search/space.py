@@ -197,7 +197,7 @@ def menu_of(
     mesh, found = Mesh(0, replicas, shards), list[tuple[int, SplitChoice, bool, FloatArray]]()
     if shards == 1:
         return [(1, FASTEST, False)]
-    plain = pricer.sums(mesh)
+    plain = pricer.sums(mesh) if shards <= devices_of_server(pricer.fabric) else None
     for outer, choice in _choices(pricer, mesh, plain, experts):
         sums = pricer.sums(replace(mesh, outer=outer), choice=choice)
         if sums is None:
@@ -221,7 +221,7 @@ def _choices(
     """What a menu is of, with shards along the outer axis; what sends least at borders first."""
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
-    if shards <= server and plain is not None:
+    if plain is not None:
         seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
         parameters, chain = float(plain.parameters[-1]), pricer.chain
         whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
