@@ -31,12 +31,11 @@ from gnnplace.plans.segments.placements import (
     placements_of,
 )
 from gnnplace.plans.segments.recording import Recorded
-from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of
+from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of, sum_of
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.calls import BUFFER, PARAMETER
 from gnnplace.sharding.captured.layout import (
     CALL,
-    PARTIAL,
     Configuration,
     Layout,
     Mesh,
@@ -450,11 +449,6 @@ class ModelCosts:
             calls = self._calls(number)
             self._problems[key] = SegmentProblem.of(self, number, calls, kind, grid, styles)
         return self._problems[key]
-
-
-def sum_of(gradient: Layout) -> int:
-    """Over which axes of the shards a gradient is a sum: 0 none, 1 the inner one, 2 the outer."""
-    return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
 
 
 def _pass(times: Sequence[Times], *, late: bool) -> float:

@@ -28,13 +28,7 @@ from gnnplace.costs.memory import PARAMETER as STATE_BYTES
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import (
-    CONTEXT,
-    EXAMPLES,
-    EXPERTS,
-    FREE,
-    SplitChoice,
-)
+from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
 from gnnplace.plans.segments.placements import TOKENS
 from gnnplace.sharding import ShardingProblem
 from gnnplace.sharding.captured.calls import PARAMETER
@@ -42,6 +36,7 @@ from gnnplace.sharding.captured.costs import MeshMachine, move
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
     Configuration,
+    Layout,
     Shape,
     SplitGraph,
     SplitOp,
@@ -240,10 +235,10 @@ class SegmentProblem(CapturedProblem):
                 if not info.gradient:
                     found[1, k] += size
                     continue
-                over = [place == PARTIAL for place in gradient_layout(axes, chosen)]
-                found[3 + int("".join(str(int(one)) for one in over), 2), k] += size
-                if any(over):
-                    members = mesh_of(self.mesh).summing(over)
+                gradient = gradient_layout(axes, chosen)
+                found[3 + sum_of(gradient), k] += size
+                if PARTIAL in gradient:
+                    members = mesh_of(self.mesh).summing([place == PARTIAL for place in gradient])
                     found[0, k] += source.fabric.collective(ALL_REDUCE, width * size, *members)
             for value, size in source.kept_values(call, chosen, recorded, self.priced):
                 found[2, k] += size / max(self._keepers.get(value, 1), 1)
@@ -300,6 +295,11 @@ class SegmentProblem(CapturedProblem):
             there += ahead
             back += link.cost(before, after).total - ahead
         return there, back
+
+
+def sum_of(gradient: Layout) -> int:
+    """Over which axes of the shards a gradient is a sum: 0 none, 1 the inner one, 2 the outer."""
+    return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
 
 
 def mesh_of(axes: tuple[int, ...]) -> Mesh:

@@ -88,3 +88,41 @@ def test_a_model_in_parts_is_evaluated_and_saved_as_the_plain_one(given):
     for told, whole, _, _ in found:
         assert told == pytest.approx(loss.item(), rel=1e-5)
         torch.testing.assert_close(torch.tensor(whole), output, rtol=1e-5, atol=1e-5)
+
+
+class Rows(nn.Module):
+    """Two products of tokens with a norm before and a skip around them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def rows():
+    torch.manual_seed(0)
+    return Workload(
+        "rows", Rows(), (torch.randn(4, 4, 8), torch.randn(4, 4, 8)), functional.mse_loss
+    )
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_the_norm_of_all_gradients_counts_each_once_on_two_axes_of_shards(zero):
+    """Eight processes for a few seconds: replicas, tokens and weights are cut."""
+    plan = plan_for(rows(), f"dp=2,tp=2,cp=2,microbatch_size=2,zero={zero}", count=8)
+
+    def work(process):
+        workload = rows()
+        runner = JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
+        runner.step(runner.share(workload.inputs))
+        return runner.clip_grad_norm_(0.1).item(), runner.clip_grad_norm_(0.1).item()
+
+    plain = rows()
+    plain.loss(plain.model(plain.inputs[0]), plain.inputs[1]).backward()
+    norm = nn.utils.get_total_norm([p.grad for p in plain.model.parameters()]).item()
+    names = [name for stage in plan.file.stages for row in stage.rows for name in row]
+    for before, after in run_group(work, names, timeout=60.0):
+        assert before == pytest.approx(norm, rel=1e-5)
+        assert after == pytest.approx(0.1, rel=1e-4)
