@@ -17,6 +17,7 @@ beside the addition. What is otherwise than the capture has it:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -89,10 +90,11 @@ class Megatron:
     host: Host = HOST
 
     def costs(
-        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
         """Costs of every segment; see `plans.segments.chain.CostSource`."""
-        found, alone = (self.source.costs([kind], t, examples, choice) for t in (shards, 1))
+        shards = math.prod(axes)
+        found, alone = (self.source.costs([kind], t, examples, choice) for t in (axes, (1,)))
         if found is None or alone is None:
             return None
         names = ("forward", "backward", "weights", "saved", "working", "parameters")

@@ -48,13 +48,13 @@ class Profile:
     count: int
 
     def costs(
-        self, kind: str, shards: int, examples: int, choice: SplitChoice = FASTEST
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
         """Costs of every layer; None where there is no profile of that micro-batch."""
         content = data()
         model, update = content["models"][self.model], content["update"]
         seconds = model["seconds"].get(str(examples))
-        if seconds is None or shards != SHARDS:
+        if seconds is None or axes != (SHARDS,):
             return None
         forward, backward = np.array(seconds[: self.count], dtype=np.float64).T
         parameters = np.array(model["parameters"][: self.count], dtype=np.float64)

@@ -150,6 +150,6 @@ def _missed(host: Host, known: Sequence[Row]) -> float:
 
 def _sums(row: Row, host: Host) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of every segment of a micro-batch, and of its update."""
-    found = chain_of(row, host).costs(["a100-80"], row.shards, row.size)
+    found = chain_of(row, host).costs(["a100-80"], (row.shards,), row.size)
     assert found is not None
     return found.forward + found.backward + found.weights, found.update

@@ -114,7 +114,7 @@ def chain_of(
     layers = layers_of(workload, precision)
     if layers.calls.statistics and not mixes and not accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
-    if EVEN in notices:
+    if EVEN in notices and not accept_other_loss:
         mixes = _miscounts(layers.calls)
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
