@@ -139,7 +139,7 @@ class Shards:
     """What words say of the shards of a replica.
 
     Attributes:
-        degrees: `tp`, `cp` or `shards`, by name, as given; none: there is one shard.
+        degrees: `tp`, `cp` or `shards`, by name; `tp` is 1 where none is given.
         experts: parts of the experts, of replicas that are one mesh with them; 1 if there are none.
         choices: of splits and borders, each of them tried.
         told: what the split is called.
@@ -164,11 +164,6 @@ class Shards:
     def count(self) -> int:
         """Shards of a mesh."""
         return prod(self.axes)
-
-    @property
-    def outer(self) -> int:
-        """Shards along the outer of two axes; 1 where there is one."""
-        return self.axes[0] if len(self.axes) > 1 else 1
 
 
 FREELY = tuple(SplitChoice(FREE, border=border) for border in ("tokens", "whole"))
@@ -237,7 +232,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     if len(order) > len(chain):
         raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
     each = replicas * shards.count
-    meshes = [Mesh(p * each, replicas, shards.count, shards.outer) for p in order]
+    meshes = [Mesh.over(p * each, replicas, shards.axes) for p in order]
     pricer = Pricer(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
     if "layers" in given:
@@ -361,8 +356,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 "on; make a plan for this model"
             )
         again = frozenset(by_name[name] for name in entry.recompute.modules)
-        outer = entry.axes[0] if len(entry.axes) > 1 else 1
-        mesh = Mesh(places[0], len(entry.rows), len(entry.rows[0]), outer)
+        mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
             choice = SplitChoice(border=entry.border, labels=labels)

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -41,6 +42,11 @@ class Mesh:
     replicas: int
     shards: int
     outer: int = 1
+
+    @classmethod
+    def over(cls, first: int, replicas: int, axes: tuple[int, ...]) -> Mesh:
+        """Replicas from a device on, with so many shards along each of their axes."""
+        return cls(first, replicas, prod(axes), axes[0] if len(axes) > 1 else 1)
 
     @property
     def axes(self) -> tuple[int, ...]:

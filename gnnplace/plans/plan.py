@@ -51,6 +51,12 @@ class RecomputeEntry(Schema):
 BORDER = "whole|tokens|examples"
 
 
+def border_words(border: str, axes: int) -> tuple[str, ...]:
+    """The word of each axis of the shards, where a border has one for all or one for each."""
+    words = border.split(",")
+    return tuple(words) if len(words) > 1 else (border,) * axes
+
+
 class StageEntry(Schema):
     """A stage of a plan's file.
 
@@ -82,8 +88,7 @@ class StageEntry(Schema):
     @property
     def borders(self) -> tuple[str, ...]:
         """The word of `border` for each axis."""
-        words = self.border.split(",")
-        return tuple(words * len(self.axes))[: max(len(words), len(self.axes))]
+        return border_words(self.border, len(self.axes))
 
     @property
     def spread(self) -> int:

@@ -29,6 +29,7 @@ from gnnplace.plans.order.orders import (
     stage_ranks,
 )
 from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.plan import border_words
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 
 
@@ -206,7 +207,7 @@ def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float
     size = float(pricer.chain.border[before.last]) * draft.size / replicas
     axes, border = before.mesh.axes, before.choice.border
     if axes == after.mesh.axes and border == after.choice.border:  # every shard sends its part
-        words = border.split(",") * (1 if "," in border else len(axes))
+        words = border_words(border, len(axes))
         size /= prod(n for n, word in zip(axes, words, strict=True) if word != "whole")
     pairs = [
         (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isqrt
 from typing import Protocol
 
@@ -100,6 +101,11 @@ class SplitChoice:
     zero: int = 0
     replicas: int = 1
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
+
+    @cached_property
+    def told(self) -> dict[str, tuple[str | None, ...]]:
+        """The labels that are given, by call."""
+        return dict(self.labels or ())
 
 
 FASTEST = SplitChoice()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from gnnplace.errors import MismatchError, suggestion
-from gnnplace.plans.plan import StageEntry
+from gnnplace.plans.plan import StageEntry, border_words
 from gnnplace.plans.run.cutting import StageCalls
 from gnnplace.plans.segments.chain import Segment
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph
@@ -48,9 +48,8 @@ def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) ->
         axes: shards along each of their axes.
         examples: of a micro-batch: what has as many on its first axis has examples.
     """
-    left, words = list(shape), word.split(",")
-    places = []
-    for one, count in zip(words * (len(axes) // len(words)), axes, strict=True):
+    left, places = list(shape), []
+    for one, count in zip(border_words(word, len(axes)), axes, strict=True):
         axis = {"examples": 0, "tokens": TOKENS}.get(one)
         has = len(left) > TOKENS + 1 if axis else left[:1] == [examples]
         cut = axis is not None and has and left[axis] % count == 0

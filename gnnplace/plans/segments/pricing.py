@@ -425,7 +425,7 @@ class ModelCosts:
             return tuple((None,) for _ in calls), (0.0, 0.0)
         given: Given | None = None
         if choice.labels is not None:
-            told, whole = dict(choice.labels), (None,) * len(grid[0])
+            told, whole = choice.told, (None,) * len(grid[0])
             names = (self.layers.calls.calls[i].name for i in calls)
             given = tuple(told.get(name, whole) for name in names)
         known = (alike, kind, grid, choice if given is None else (given, choice.border))

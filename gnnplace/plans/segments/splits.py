@@ -110,7 +110,9 @@ class SegmentProblem(CapturedProblem):
         ends = [border("leaves", (v,), ()) for v in leaving if v in own]
         inner = [graph.ops[i] if given else _fewer(source, i, examples) for i in calls]
         operations = SplitGraph(graph.name, (*begins, *inner, *ends), graph.values)
-        machine = ShardMachine(fabric=source.fabric, place=mesh_of(axes), parts=float(parts))
+        machine = ShardMachine(
+            fabric=source.fabric, place=Mesh.over(0, 1, axes), parts=float(parts)
+        )
         return cls(
             operations,
             axes,
@@ -238,7 +240,9 @@ class SegmentProblem(CapturedProblem):
                 gradient = gradient_layout(axes, chosen)
                 found[3 + sum_of(gradient), k] += size
                 if PARTIAL in gradient:
-                    members = mesh_of(self.mesh).summing([place == PARTIAL for place in gradient])
+                    members = Mesh.over(0, 1, self.mesh).summing(
+                        [place == PARTIAL for place in gradient]
+                    )
                     found[0, k] += source.fabric.collective(ALL_REDUCE, width * size, *members)
             for value, size in source.kept_values(call, chosen, recorded, self.priced):
                 found[2, k] += size / max(self._keepers.get(value, 1), 1)
@@ -300,11 +304,6 @@ class SegmentProblem(CapturedProblem):
 def sum_of(gradient: Layout) -> int:
     """Over which axes of the shards a gradient is a sum: 0 none, 1 the inner one, 2 the outer."""
     return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
-
-
-def mesh_of(axes: tuple[int, ...]) -> Mesh:
-    """One replica's shards on the first devices."""
-    return Mesh(0, 1, math.prod(axes), axes[0] if len(axes) > 1 else 1)
 
 
 def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
