@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GATED = ("llama", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "granite", "smollm3")
 EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+HEAD_NORMS = ("qwen3", "qwen3_moe")
 PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode")
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
@@ -80,6 +81,7 @@ class DecoderSizes:
         own_head_size: width of a head, where it is not the stream's over the heads.
         experts: of layers that have some.
         latent: widths of attention by way of narrow queries, keys and values.
+        head_norms: each head's queries and keys pass a norm (Qwen3).
     """
 
     layers: int
@@ -96,6 +98,7 @@ class DecoderSizes:
     own_head_size: int | None = None
     experts: ExpertLayers | None = None
     latent: LatentAttention | None = None
+    head_norms: bool = False
 
     @property
     def head_size(self) -> int:
@@ -110,9 +113,29 @@ class DecoderSizes:
         return 0 if self.gated else self.length
 
     @property
+    def kind(self) -> str:
+        """The `model_type` of transformers that has such layers; of several the plainest."""
+        if self.latent is not None:
+            return "deepseek_v3" if self.latent.queries else "deepseek_v2"
+        if self.experts is not None:
+            own = self.head_norms or self.experts.width != self.feed_forward
+            return "qwen3_moe" if own else "mixtral"
+        return "gpt2" if not self.gated else "qwen3" if self.head_norms else "llama"
+
+    @property
     def model(self) -> str:
-        """One of these sizes as `hf:` names it: Llama's layers where gated, else GPT-2's."""
-        told = {
+        """One of these sizes as `hf:` names it.
+
+        Raises:
+            InputError: no model of transformers that is known has such layers.
+        """
+        own, many = self.latent, self.experts
+        if many is not None and own is None and (many.shared or many.dense or not self.gated):
+            raise InputError(
+                "sizes of the model: experts beside a feed-forward of all tokens or of the first "
+                "layers are known with latent attention alone; name the model"
+            )
+        told: dict[str, Any] = {
             "num_hidden_layers": self.layers, "hidden_size": self.hidden,
             "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
             "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
@@ -122,9 +145,25 @@ class DecoderSizes:
             "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
             "n_positions": self.length,
         }  # fmt: skip
+        if own is not None:
+            told |= {"q_lora_rank": own.queries or None, "kv_lora_rank": own.keys,
+                     "qk_rope_head_dim": own.rotary, "v_head_dim": own.values,
+                     "qk_nope_head_dim": self.head_size - own.rotary,
+                     "n_group": 1, "topk_group": 1}  # fmt: skip
+            told |= {} if many is not None else {"first_k_dense_replace": self.layers}
+        elif self.own_head_size or self.head_norms:
+            told["head_dim"] = self.head_size
+        if many is not None:
+            names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
+            told |= {names.get(self.kind, "n_routed_experts"): many.count,
+                     "num_experts_per_tok": many.active}  # fmt: skip
+            told |= {} if self.kind == "mixtral" else {"moe_intermediate_size": many.width}
+        if own is not None and many is not None:
+            told |= {"n_shared_experts": many.shared // many.width,
+                     "first_k_dense_replace": many.dense}  # fmt: skip
         told |= {"length": self.length, "tie_word_embeddings": self.tied}
-        words = "&".join(f"{name}={value}" for name, value in told.items())
-        return f"hf:{'llama' if self.gated else 'gpt2'}?{words}"
+        words = (f"{k}={'null' if value is None else value}" for k, value in told.items())
+        return f"hf:{self.kind}?{'&'.join(words)}"
 
     @property
     def queries(self) -> int:
@@ -276,6 +315,7 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderS
         None if size * heads == hidden else size,
         _experts(config) if kind in EXPERTS else None,
         latent,
+        kind in HEAD_NORMS,
     )
 
 

@@ -74,8 +74,8 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         )
     if plan.zero == 1 and (plan.dp or 1) > 1:
         raise InfeasibleError("accelerate: has no ZeRO 1; take 0, 2 or 3")
-    if plan.ep > 1:
-        raise InfeasibleError("accelerate: has no expert parallelism")
+    if plan.ep > 1 or plan.etp:
+        raise InfeasibleError("accelerate: has no parallelism of experts beside tp")
     world, dp = plan.world or 1, plan.dp or 1
     sharded = plan.zero > 1 or plan.tp > 1 or plan.cp > 1
     kind = "FSDP" if sharded else "MULTI_GPU" if world > 1 else "NO"

@@ -56,6 +56,12 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.tp > 1 and plan.sp:
         plan = replace(plan, sp=False)
         yield "sp: DeepSpeed's tensor parallelism keeps whole tokens; sp=off is written", plan
+    for told, whole in plan.with_whole_experts("DeepSpeed"):
+        plan = whole
+        yield told, plan
+    if plan.ep > 1 and plan.tp > 1 and plan.zero == 3:
+        plan = replace(plan, zero=2)
+        yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if half != "32" and kind != "master":
         plan = replace(plan, precision=f"{half}-master")
@@ -79,8 +85,11 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     Raises:
         InfeasibleError: DeepSpeed cannot say it.
     """
-    if plan.cp > 1 or plan.ep > 1:
-        raise InfeasibleError("deepspeed: cp and ep of a plan have no key of their own")
+    chosen = plan.sizes is not None and plan.sizes.experts is not None
+    if plan.cp > 1:
+        raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
+    if chosen and plan.tp > 1 and (plan.pp > 1 or plan.ep == 1 or plan.etp != 1):
+        raise InfeasibleError("deepspeed: experts beside tp are whole, on ep of them, in one stage")
     held: dict[str, Any] = {"told": [" ".join(line.split()) for line in lines]}
     if plan.pp > 1:
         held |= {"pp": plan.pp}
@@ -106,6 +115,8 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         data["data_types"] = {"grad_accum_dtype": "fp32"}
     if plan.tp > 1:
         data["tensor_parallel"] = {"autotp_size": plan.tp}
+    if plan.ep > 1:
+        data["expert_parallel"] = {"enabled": True, "autoep_size": plan.ep}
     return json.dumps(data, indent=2) + "\n"
 
 
@@ -143,6 +154,9 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     half = "bf16" if keys.switch("bf16.enabled") else "16" if keys.get("fp16.enabled") else "32"
     fp32 = keys.word("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"), "same") == "fp32"
     tp = keys.count("tensor_parallel.autotp_size", 1, least=0) or 1
+    part = "expert_parallel."
+    ep = keys.count(f"{part}autoep_size", 1) if keys.switch(f"{part}enabled") else 1
+    etp = keys.count(f"{part}expert_tensor_parallel_size", 1) if (ep or 1) > 1 else None
     name = keys.get("optimizer.type")
     optimizer = name.lower() if isinstance(name, str) else ""
     zero = keys.count("zero_optimization.stage", 0, least=0) or 0
@@ -150,7 +164,8 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")
     overlap = keys.switch("zero_optimization.overlap_comm", zero == 3)
     plan = LaunchPlan(
-        dp=dp, tp=tp, sp=tp == 1, cp=keys.count("sequence_parallel_size", 1) or 1,
+        dp=dp, tp=tp, ep=ep or 1, etp=None if etp == tp else etp, sp=tp == 1,
+        cp=keys.count("sequence_parallel_size", 1) or 1,
         microbatch_size=size, batch=batch, zero=zero,
         precision="32-true" if half == "32" else f"{half}-master",
         gradients="fp32" if half != "32" and fp32 else "same",

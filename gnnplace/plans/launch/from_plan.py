@@ -16,7 +16,9 @@ from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.order.orders import SEARCHED
 from gnnplace.plans.plan import Plan, PlanFile, layer_of
 
-LAUNCHED = ("gpt2", "llama", "mistral")
+LAUNCHED = (
+    "gpt2", "llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
+)  # fmt: skip
 """Model types whose layers launchers have."""
 
 

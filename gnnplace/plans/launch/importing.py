@@ -37,6 +37,26 @@ def named_model(plan: LaunchPlan) -> str | None:
     return None if plan.sizes is None else plan.sizes.model
 
 
+def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
+    """A plan whose experts are cut over `tp` as all else is, which is what is priced, and a line.
+
+    Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
+
+    Raises:
+        InputError: there are fewer groups than shards.
+    """
+    if plan.etp in (None, plan.tp):
+        return replace(plan, etp=None), []
+    ep, rest = divmod(plan.ep * (plan.etp or 1), plan.tp)
+    if rest:
+        raise InputError(
+            f"launch file: ep {plan.ep} of experts on {plan.etp} shards each, beside tp {plan.tp}: "
+            "can be priced where ep x their shards is a multiple of tp"
+        )
+    told = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
+    return replace(plan, ep=ep, etp=None), [told]
+
+
 def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
     """Words of `--given` for a launch plan, and what they leave out, each in one line.
 
@@ -49,12 +69,13 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
             f"launch file: does not say {', '.join(missing)}: write them into its head, as "
             f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
         )
+    plan, lines = with_cut_experts(plan)
     if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
         raise InputError(
             f"launch file: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all shards "
             "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
-    lines = list(plan.notes)
+    lines += plan.notes
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:
         plan = replace(plan, recompute=NONE)

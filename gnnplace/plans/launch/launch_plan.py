@@ -35,6 +35,7 @@ class LaunchPlan:
         pp: pipeline ranks.
         cp: shards of the tokens with whole weights.
         ep: groups of experts.
+        etp: shards of an expert; None: tp.
         sp: what goes between layers is cut along its tokens over the shards.
         chunks: stages of every pipeline rank.
         layers: of every stage in the order of the model; None: as many in each.
@@ -57,6 +58,7 @@ class LaunchPlan:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
     sp: bool = True
     chunks: int = 1
     layers: tuple[int, ...] | None = None
@@ -115,6 +117,16 @@ class LaunchPlan:
         found += [f"recompute={self.recompute}"] if self.recompute != NONE else []
         found += [f"schedule={self.full_schedule}"] if self.schedule != "1f1b" else []
         return ",".join(found)
+
+    def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
+        """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""
+        sizes = self.sizes
+        if sizes is None or sizes.experts is None or self.tp == 1 or self.etp == 1:
+            return
+        cut, ep = self.etp or self.tp, self.ep * (self.etp or self.tp)
+        if sizes.experts.count % ep == 0:
+            told = f"ep={self.ep} with experts cut over {cut}: {launcher} cuts none"
+            yield f"{told}; ep={ep} of whole ones is written", replace(self, ep=ep, etp=1)
 
     def with_dp(self, world: int, source: str) -> LaunchPlan:
         """With the replicas that so many processes leave.
@@ -196,7 +208,7 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
 
 def _faults(plan: LaunchPlan) -> Iterator[str]:
     """What contradicts what; each may rely on those before it."""
-    for name in ("dp", "tp", "pp", "cp", "ep", "chunks", "microbatch_size", "batch"):
+    for name in ("dp", "tp", "pp", "cp", "ep", "etp", "chunks", "microbatch_size", "batch"):
         value = getattr(plan, name)
         if value is not None and not 1 <= value <= 10**9:
             yield f"{name} is {value}: must be at least 1"
@@ -207,6 +219,9 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
         yield f"layers of {len(plan.layers)} stages for {plan.pp} ranks with {plan.chunks} each"
     if plan.sizes is not None:
         yield from _size_faults(plan, plan.sizes, stages)
+    inside, over = plan.ep * (plan.etp or plan.tp), (plan.world or 0) // plan.pp
+    if over % inside:
+        yield f"experts on ep x their shards = {inside}: {over} processes of a stage: no multiple"
     if plan.dp and plan.batch and plan.microbatch_size:
         count, rest = divmod(plan.batch, plan.dp * plan.microbatch_size)
         if rest or not count:
@@ -230,7 +245,9 @@ def _size_faults(plan: LaunchPlan, sizes: DecoderSizes, stages: int) -> Iterator
         yield f"{sizes.heads} heads are no multiple of tp {plan.tp}"
     if sizes.kv_heads % plan.tp and plan.tp % sizes.kv_heads:
         yield f"{sizes.kv_heads} groups of keys and values and tp {plan.tp}: none is a multiple"
-    if sizes.hidden % sizes.heads:
+    if sizes.hidden % sizes.heads and not sizes.own_head_size:
         yield f"hidden size {sizes.hidden} is no multiple of {sizes.heads} heads"
+    if sizes.experts is not None and sizes.experts.count % plan.ep:
+        yield f"{sizes.experts.count} experts are no multiple of ep {plan.ep}"
     if plan.cp > 1 and sizes.length % (2 * plan.cp):
         yield f"{sizes.length} tokens are no multiple of 2 x cp {plan.cp}"

@@ -17,6 +17,7 @@ Complexity: linear in the text, and in layers times stages.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import shlex
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
@@ -40,7 +41,8 @@ Flags = dict[str, str]
 OTHER_WORD = re.compile(r"-(?![0-9.])|[)|>&;]")
 """What begins no value of a flag: an option, or what a shell reads."""
 ASSIGNED = re.compile(
-    r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^'$`]*'|[^\s;&|$`()]*)\s*(#.*)?$"
+    r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\"[^\"$`]*\"|'[^'$`]*'|[^\s;&|$`()]*|"
+    r"\"?\$\{\w+:-[^}$`]*\}\"?)\s*(#.*)?$"
 )
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}$`]*))?\}|\$(\w+)")
 ARRAY = re.compile(r"^\s*\w+\+?=\(")
@@ -48,6 +50,7 @@ SHELL = re.compile(r"\$|`")
 NUMBERS = {
     "tensor-model-parallel-size": "tp", "pipeline-model-parallel-size": "pp",
     "context-parallel-size": "cp", "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp",
     "micro-batch-size": "microbatch_size", "global-batch-size": "batch",
 }  # fmt: skip
 SIZES = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
@@ -65,7 +68,9 @@ OTHERS = (
     "tp-comm-overlap", "no-overlap-p2p-communication", "nproc-per-node", "nnodes", "num-experts",
     "multi-latent-attention", "mtp-num-layers", "world-size", "step-batch-size-schedule",
     "num-distributed-optimizer-instances", "padded-vocab-size", "make-vocab-size-divisible-by",
-    "expert-tensor-parallel-size", "cp-comm-type",
+    "cp-comm-type", "moe-router-topk", "moe-ffn-hidden-size", "moe-layer-freq",
+    "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type", "qk-layernorm",
+    "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim",
     "microbatch-group-size-per-virtual-pipeline-stage",
 )  # fmt: skip
 UNRELATED = re.compile(
@@ -84,6 +89,7 @@ ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 ACCOUNTED = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
 WAYS = (LAYOUT, ENDS, ACCOUNTED)
 MOST_STAGES = 100_000  # letters of a layout
+LONGEST_PATTERN = 4000  # letters of `--moe-layer-freq`
 EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -148,32 +154,57 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         )
         plan = replace(plan, precision=half)
         yield told, plan
+    if plan.sizes is not None and plan.sizes.experts and plan.tp > 1 and not plan.sp:
+        plan = replace(plan, sp=True)
+        yield "sp=off: Megatron-LM trains experts beside tp with cut tokens; sp=on is written", plan
 
 
 def model_flags(sizes: DecoderSizes) -> list[str]:
     """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's.
 
     Raises:
-        InfeasibleError: layers with experts or latent attention.
+        InfeasibleError: experts that are not gated.
     """
-    if sizes.experts or sizes.latent:
-        what = "experts" if sizes.experts else "latent attention"
-        raise InfeasibleError(f"megatron-lm: layers with {what} are not written; --launcher "
-                              "deepspeed leaves the model to its script")  # fmt: skip
     flags = [
         "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
         f"--ffn-hidden-size {sizes.feed_forward}", f"--num-attention-heads {sizes.heads}",
         f"--seq-length {sizes.length}", f"--max-position-embeddings {sizes.length}",
     ]  # fmt: skip
-    if sizes.kv_heads != sizes.heads:
+    own = sizes.latent
+    if own is not None:
+        flags += ["--multi-latent-attention", f"--kv-lora-rank {own.keys}",
+                  f"--qk-head-dim {sizes.head_size - own.rotary}",
+                  f"--qk-pos-emb-head-dim {own.rotary}", f"--v-head-dim {own.values}"]  # fmt: skip
+        flags += [f"--q-lora-rank {own.queries}"] if own.queries else []
+    elif sizes.kv_heads != sizes.heads:
         flags += ["--group-query-attention", f"--num-query-groups {sizes.kv_heads}"]
-    if sizes.own_head_size:
+    if sizes.own_head_size and own is None:
         flags.append(f"--kv-channels {sizes.own_head_size}")
+    flags += ["--qk-layernorm"] if own or sizes.head_norms else []
     if sizes.gated:
         flags += ["--swiglu", "--normalization RMSNorm", "--position-embedding-type rope",
                   "--disable-bias-linear", "--attention-dropout 0.0",
                   "--hidden-dropout 0.0"]  # fmt: skip
+    flags += expert_flags(sizes.experts, sizes) if sizes.experts else []
     return [*flags, *([] if sizes.tied else ["--untie-embeddings-and-output-weights"])]
+
+
+def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
+    """Flags of layers with experts, to which rows are sent by an all-to-all.
+
+    Raises:
+        InfeasibleError: they are not gated.
+    """
+    if not sizes.gated:
+        raise InfeasibleError("megatron-lm: experts that are not gated are not written")
+    flags = [
+        f"--num-experts {own.count}", f"--moe-router-topk {own.active}",
+        f"--moe-ffn-hidden-size {own.width}", "--moe-token-dispatcher-type alltoall",
+        "--moe-grouped-gemm",
+    ]  # fmt: skip
+    flags += [f"--moe-shared-expert-intermediate-size {own.shared}"] if own.shared else []
+    chosen = f"([0]*{own.dense}+[1]*{sizes.layers - own.dense})"
+    return flags + ([f"--moe-layer-freq '{chosen}'"] if own.dense else [])
 
 
 def plan_flags(plan: LaunchPlan) -> list[str]:
@@ -190,6 +221,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         f"--global-batch-size {plan.batch}",
     ]  # fmt: skip
     flags += [f"--expert-model-parallel-size {plan.ep}"] if plan.ep > 1 else []
+    flags += [f"--expert-tensor-parallel-size {plan.etp}"] if plan.etp else []
     flags += ["--sequence-parallel"] if plan.tp > 1 and plan.sp else []
     flags += stage_flags(plan)
     if plan.zero == 1:
@@ -257,7 +289,9 @@ def flags_of(text: str, source: str) -> tuple[Flags, list[str]]:
         FormatError: a flag is there twice with two values, or its value is the shell's to make.
     """
     variables = {
-        m[1]: m[2].strip("'\"") for line in text.splitlines() if (m := ASSIGNED.match(line))
+        m[1]: _put_in(m[2].strip("'\""), {})
+        for line in text.splitlines()
+        if (m := ASSIGNED.match(line))
     }
     found: Flags = {}
     unknown: list[str] = []
@@ -326,6 +360,7 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
         word: number_of(flags, name, source) for name, word in NUMBERS.items() if name in flags
     }
     plan = LaunchPlan(**counts)  # type: ignore[arg-type]
+    plan = replace(plan, etp=None) if plan.etp == plan.tp else plan
     sizes = sizes_of_flags(flags, source)
     chunks, layers = stages_of_flags(flags, plan.pp, sizes, source)
     zero = 0
@@ -355,7 +390,7 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
         optimizer={"adam": "adamw"}.get(optimizer, optimizer),
         overlap=tuple(told for name, told in overlap.items() if is_on(flags, name)),
         sizes=sizes,
-        notes=tuple(_notes(flags)),
+        notes=tuple(_notes(flags, sizes)),
     )
     processes = [number_of(flags, x, source) for x in ("nproc-per-node", "nnodes") if x in flags]
     if len(processes) == 2:
@@ -392,20 +427,81 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
     gated = is_on(flags, "swiglu")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+    width = number_of(flags, "ffn-hidden-size", source, width)
+    latent, experts = _latent(flags, source), _experts(flags, layers, width, source)
+    if experts is not None and (experts.dense < 0 or not gated):
+        return None  # a line says so
     groups = (
         number_of(flags, "num-query-groups", source, 1)
         if is_on(flags, "group-query-attention")
         else heads
     )
     width_of_head = number_of(flags, "kv-channels", source, hidden // max(heads, 1))
+    if latent is not None:
+        width_of_head = number_of(flags, "qk-head-dim", source, 128) + latent.rotary
     vocabulary = number_of(
         flags, "padded-vocab-size", source, number_of(flags, "vocab-size", source, 50257)
     )
     return DecoderSizes(
-        layers, hidden, heads, groups, number_of(flags, "ffn-hidden-size", source, width), length,
+        layers, hidden, heads, groups, width, length,
         vocabulary, gated=gated, tied=not is_on(flags, "untie-embeddings-and-output-weights"),
-        own_head_size=None if width_of_head * heads == hidden else width_of_head,
+        own_head_size=None if width_of_head * heads == hidden else width_of_head, experts=experts,
+        latent=latent, head_norms=latent is None and is_on(flags, "qk-layernorm"),
     )  # fmt: skip
+
+
+def _latent(flags: Flags, source: str) -> LatentAttention | None:
+    """Widths of latent attention; those that are not said are the parser's own."""
+    if not is_on(flags, "multi-latent-attention"):
+        return None
+    usual = {"q-lora-rank": 0, "kv-lora-rank": 32, "qk-pos-emb-head-dim": 64, "v-head-dim": 128}
+    return LatentAttention(*(number_of(flags, name, source, n) for name, n in usual.items()))
+
+
+def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers | None:
+    """Layers with experts; `dense` is -1 where they are not all behind those without.
+
+    Raises:
+        FormatError: a frequency that is none, or is not of all layers.
+    """
+    if number_of(flags, "num-experts", source, 0) == 0:
+        return None
+    freq = flags.get("moe-layer-freq", "1").strip("'\"")
+    if re.fullmatch("[1-9][0-9]{0,4}", freq):
+        told = [int(k % int(freq) == 0) for k in range(layers)]
+    else:
+        try:
+            told = _pattern(ast.parse(freq[:LONGEST_PATTERN], mode="eval").body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise fault(source, "moe-layer-freq", f"{freq[:40]!r}: is no pattern") from None
+    if len(told) != layers:
+        raise fault(source, "moe-layer-freq", f"is of {len(told)} layers, and there are {layers}")
+    dense = told.index(1) if 1 in told else layers
+    return ExpertLayers(
+        number_of(flags, "num-experts", source), number_of(flags, "moe-router-topk", source, 2),
+        number_of(flags, "moe-ffn-hidden-size", source, width),
+        number_of(flags, "moe-shared-expert-intermediate-size", source, 0),
+        dense if all(told[dense:]) else -1,
+    )  # fmt: skip
+
+
+def _pattern(node: ast.expr) -> list[int]:
+    """The layers of a pattern such as `([0]*3+[1]*11)`, 1 where a layer has experts.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(node, ast.List):
+        values = [x.value for x in node.elts if isinstance(x, ast.Constant)]
+        if len(values) == len(node.elts) and all(x in (0, 1) for x in values):
+            return [int(x) for x in values if isinstance(x, int)]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _pattern(node.left) + _pattern(node.right)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        times, part = getattr(node.right, "value", None), _pattern(node.left)
+        if type(times) is int and 0 <= times * len(part) <= MOST_STAGES:
+            return part * times
+    raise ValueError("no pattern of layers")
 
 
 def stages_of_flags(
@@ -498,12 +594,14 @@ def _recompute(flags: Flags, source: str) -> str:
     return FULL if (method, count) == ("uniform", 1) else f"{method}:{count}"
 
 
-def _notes(flags: Flags) -> Iterator[str]:
+def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
     """What our words do not say."""
-    if is_on(flags, "multi-latent-attention"):
-        yield "multi-latent attention is not in the sizes: give --model"
     if "num-experts" in flags:
-        yield f"{flags['num-experts']} experts are not in the sizes: give --model"
+        sent = flags.get("moe-token-dispatcher-type", "allgather")
+        if sent == "allgather" and flags.get("expert-model-parallel-size", "1") != "1":
+            yield "moe-token-dispatcher-type allgather: priced as an all-to-all"
+        if sizes is None and all(name in flags for name in SIZES):
+            yield "experts that are not gated, or not of all last layers: no sizes; give --model"
     if "mtp-num-layers" in flags:
         yield "layers that predict further tokens (mtp) are not counted"
     if "vocab-size" not in flags and "padded-vocab-size" not in flags and "num-layers" in flags:

@@ -29,6 +29,7 @@ OTHER_NAMES = {
     "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
     "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-layers",
     "num-layers-in-last-pipeline-stage": "decoder-last-pipeline-num-layers",
+    "num-moe-experts": "num-experts",
 }
 SECTIONS = {
     "micro-batch-size": "train", "global-batch-size": "train", "train-iters": "train",

@@ -88,7 +88,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         InfeasibleError: nanotron has no such model.
     """
     sizes = plan.sizes
-    if sizes is None or not sizes.gated or sizes.experts or sizes.latent or sizes.own_head_size:
+    if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )

@@ -23,7 +23,7 @@ from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import words_in
-from gnnplace.plans.launch.importing import completed
+from gnnplace.plans.launch.importing import completed, with_cut_experts
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
@@ -117,7 +117,8 @@ def price_launch_plan(
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=plan.optimizer, memory_limit=memory_limit,
     )  # fmt: skip
-    told = list(plan.notes)
+    plan, told = with_cut_experts(plan)
+    told += plan.notes
     if plan.precision == "32-true":
         told.append(f"precision 32-true: priced as {setting.precision}")
     if plan.schedule in ("zero-bubble", "v"):
@@ -262,17 +263,21 @@ def plans_of(
             continue
         dp = count // (pp * tp)
         each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
-        zeros = [int(z) for z in traits["zeros"]] if dp > 1 else [0]
+        zeros = [int(z) for z in traits["zeros"] if not (sizes.experts and z > "1")]
+        zeros = zeros if dp > 1 else [0]
+        many = sizes.experts.count if sizes.experts else 1
+        groups = [n for n in _divisors(dp) if many % n == 0]
         kept = ("none", "selective", "full")
-        rows = itertools.product(each, zeros, kept, kinds if pp > 1 else kinds[:1])
-        for size, zero, again, (schedule, chunks) in rows:
+        rows = itertools.product(each, zeros, kept, kinds if pp > 1 else kinds[:1], groups)
+        for size, zero, again, (schedule, chunks), ep in rows:
             if schedule == "interleaved" and batch // (dp * size) % pp:
                 continue
             layers = _cut(setting, pp * chunks)
             if layers is None:
                 continue
             yield LaunchPlan(
-                dp=dp, tp=tp, pp=pp, chunks=chunks, microbatch_size=size, batch=batch, zero=zero,
+                dp=dp, tp=tp, pp=pp, ep=ep, chunks=chunks, microbatch_size=size, batch=batch,
+                zero=zero,
                 recompute=again, schedule=schedule, precision=setting.precision,
                 gradients=traits["gradients"], optimizer=setting.optimizer, sizes=sizes,
                 sp=tp == 1 or not whole_tokens, layers=layers if pp > 1 else None,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.keys import Keys
 from gnnplace.plans.launch.launch_plan import (
@@ -42,6 +42,51 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "llama3_8b": ("8B", DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
     "llama3_70b": ("70B", DecoderSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
     "llama3_405b": ("405B", DecoderSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
+    "deepseek_v3_16b": (
+        "16B",
+        DecoderSizes(
+            27,
+            2048,
+            16,
+            16,
+            10944,
+            4096,
+            102400,
+            own_head_size=192,
+            experts=ExpertLayers(64, 6, 1408, 2816, 1),
+            latent=LatentAttention(0, 512, 64, 128),
+        ),
+    ),
+    "deepseek_v3_671b": (
+        "671B",
+        DecoderSizes(
+            61,
+            7168,
+            128,
+            128,
+            18432,
+            4096,
+            129280,
+            own_head_size=192,
+            experts=ExpertLayers(256, 8, 2048, 2048, 3),
+            latent=LatentAttention(1536, 512, 64, 128),
+        ),
+    ),
+    "qwen3_30b_a3b": (
+        "30B-A3B",
+        DecoderSizes(
+            48,
+            2048,
+            32,
+            4,
+            6144,
+            4096,
+            151936,
+            own_head_size=128,
+            head_norms=True,
+            experts=ExpertLayers(128, 8, 768),
+        ),
+    ),
 }
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_debugmodel": (
@@ -53,7 +98,21 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_8b": (8192, 8192, {}, SELECTIVE),
     "llama3_70b": (8 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
     "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
+    "deepseek_v3_16b": (
+        4 * 4096,
+        4096,
+        {"pipeline_parallel_schedule": "Interleaved1F1B", "expert_parallel_degree": 8},
+        SELECTIVE,
+    ),
+    "deepseek_v3_671b": (
+        4 * 4096,
+        4096,
+        {"pipeline_parallel_schedule": "Interleaved1F1B", "expert_parallel_degree": 2},
+        SELECTIVE,
+    ),
+    "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
 }
+FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
 SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
@@ -71,6 +130,12 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
         plan = replace(plan, zero=3)
         yield told, plan
+    for told, whole in plan.with_whole_experts("torchtitan"):
+        plan = whole
+        yield told, plan
+    if plan.ep > plan.cp * plan.tp and not plan.zero:
+        plan = replace(plan, zero=3)
+        yield "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written", plan
     if plan.recompute not in (NONE, FULL, SELECTIVE):
         told = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)
@@ -113,9 +178,12 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     if sizes is None or not found:
         known = ", ".join(name for name, _ in MODELS.values())
         raise InfeasibleError(
-            f"torchtitan: has no Llama 3 of these sizes, but {known}; give --model of one of "
+            f"torchtitan: has no model of these sizes, but {known}; give --model of one of "
             "them, or another launcher"
         )
+    if sizes.experts and plan.tp > 1 and plan.etp != 1:
+        raise InfeasibleError("torchtitan: cuts no expert, and ep x tp does not divide them")
+    family = next(folder for folder in FAMILIES if found[0].startswith(folder))
     own = _settings(plan, sizes)
     again = {FULL: "FullAC.Config()", SELECTIVE: "SelectiveAC.Config()"}.get(plan.recompute, "None")
     listed = plan.pp > 1 and plan.schedule not in SCHEDULES.values()
@@ -125,7 +193,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     text += ["from pathlib import Path", ""] if listed else []
     text += [f"from torchtitan.distributed.activation_checkpoint import {again.partition('.')[0]}"
              ] if again != "None" else []  # fmt: skip
-    text += [f"from torchtitan.models.llama3.config_registry import {found[0]}", "", "",
+    text += [f"from torchtitan.models.{family}.config_registry import {found[0]}", "", "",
              f"def {FUNCTION}():", f"    config = {found[0]}()"]  # fmt: skip
     text += [f"    config.{name} = {value!r}" for name, value in own.items()]
     if listed:
@@ -146,6 +214,7 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
         "parallelism.tensor_parallel_degree": plan.tp,
         "parallelism.enable_sequence_parallel": plan.sp,
         "parallelism.context_parallel_degree": plan.cp,
+        "parallelism.expert_parallel_degree": plan.ep,
         "parallelism.pipeline_parallel_degree": plan.pp,
         "training.num_tokens_per_microbatch_per_dp_rank": tokens,
         "training.num_tokens_per_train_step": (plan.batch or 1) * sizes.length,
@@ -213,7 +282,7 @@ def _said(
             elif base in MODELS and base not in functions:
                 said, model = _begun(base), MODELS[base][0]
             elif base == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
-                model = str(node.args[0].value)
+                model = _named(name, str(node.args[0].value))
             elif base in CONFIGS:
                 said[CONFIGS[base]] |= {k.arg: _literal(k.value) for k in node.keywords if k.arg}
             for keyword in node.keywords:
@@ -226,6 +295,13 @@ def _said(
             elif len(path) == 2 and path[0] in ("parallelism", "training"):
                 said[path[0]][path[1]] = _literal(node.value)
     return said, model
+
+
+def _named(function: str, flavor: str) -> str | None:
+    """A flavor, if that of the model whose function asks for it is known."""
+    family = next((folder for folder in FAMILIES if function.startswith(folder)), "")
+    same = (flavor == own and base.startswith(family) for base, (own, _) in MODELS.items())
+    return flavor if any(same) else None
 
 
 def _begun(base: str) -> dict[str, Any]:
@@ -274,6 +350,8 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     dp = None if shard in (None, -1) else replicate * shard
     said = keys.get(f"{where}pipeline_parallel_schedule")
     schedule = said if isinstance(said, str) else "1F1B"
+    ep = keys.count(f"{where}expert_parallel_degree", 1) or 1
+    chosen = ep > 1 or (sizes is not None and sizes.experts is not None)
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as 1f1b"]
     chunks, layers = _stages(keys, schedule, pp, sizes)
     whole, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1
@@ -288,7 +366,7 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     return check_plan_words(
         LaunchPlan(
             dp=dp, tp=tp, pp=pp, cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
-            ep=keys.count(f"{where}expert_parallel_degree", 1) or 1,
+            ep=ep, etp=1 if tp > 1 and chosen else None,
             sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
             chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
             zero=0 if shard == 1 else 3,

@@ -78,9 +78,37 @@ MODEL_ARGS:
   --swiglu: true
   --untie-embeddings-and-output-weights: true
   --multi-latent-attention: true
+  --q-lora-rank: 1536
+  --kv-lora-rank: 512
+  --qk-head-dim: 128
+  --qk-pos-emb-head-dim: 64
+  --v-head-dim: 128
+  --qk-layernorm: true
   --num-experts: 64 # local 4 + 1 shared, EP16
+  --moe-layer-freq: ([0]*3+[1]*11)
+  --moe-ffn-hidden-size: 2048
+  --moe-shared-expert-intermediate-size: 2048
+  --moe-router-topk: 8
+  --moe-token-dispatcher-type: flex
   --bf16: true
 """
+MIXTRAL = """
+    --seq-length 4096 --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336
+    --num-attention-heads 32 --swiglu --untie-embeddings-and-output-weights --vocab-size 32000
+    --group-query-attention --num-query-groups 8 --num-experts 8 --moe-router-topk 2
+    --moe-token-dispatcher-type alltoall --bf16 --micro-batch-size 1 --global-batch-size 256
+    --expert-model-parallel-size 8 --pipeline-model-parallel-size 4 --use-distributed-optimizer
+"""  # `examples/mixtral/train_mixtral_8x7b_distributed.sh`
+QWEN = """
+TP=${TP:-4}
+EP=${EP:-2}
+MODEL_OPTIONS=" --tensor-model-parallel-size $TP --expert-model-parallel-size $EP \\
+  --seq-length 8192 --global-batch-size 512 \\
+  --untie-embeddings-and-output-weights --num-layers 48 --hidden-size 2048 \\
+  --ffn-hidden-size 6144 --num-attention-heads 32 --kv-channels 128 --group-query-attention \\
+  --num-query-groups 4 --swiglu --num-experts 128 --moe-router-topk 8 --qk-layernorm \\
+  --moe-ffn-hidden-size 768 --moe-layer-freq 1 --vocab-size 151936 --micro-batch-size 1 --bf16"
+"""  # `examples/rl/model_configs/qwen3_30b_a3b_moe.sh`
 SCRIPT = """#!/bin/bash
 GPUS_PER_NODE=8
 NUM_NODES=16
@@ -132,6 +160,65 @@ def test_sizes_and_precision_come_from_the_flags():
     assert (plan.precision, plan.batch) == ("16-master", 1536)
     assert plan.notes == ("flags that are not known, and not priced: --brand-new-flag",)
     assert read_megatron(DEEPSEEK, "file").overlap == ("gradients", "parameters")
+
+
+@pytest.mark.parametrize(
+    ("text", "billions", "kind"),
+    [
+        (MIXTRAL, 46.7, "mixtral"),  # Jiang et al., 2024, arXiv 2401.04088
+        (QWEN, 30.5, "qwen3_moe"),  # Qwen3, 2025, arXiv 2505.09388
+        (DEEPSEEK.replace("layers: 14", "layers: 61").replace("*11", "*58")
+         .replace("64 # local", "256 #").replace("Et*2|(tt|)*5t|tmL", "Et*8|(t*8|)*6t*5L")
+         + "  --vocab-size: 129280\n", 671.0, "deepseek_v3"),  # DeepSeek-V3, arXiv 2412.19437
+    ],
+)  # fmt: skip
+def test_a_mixtures_flags_have_its_published_parameters(text, billions, kind):
+    plan = read_megatron(text, "file")
+    assert plan.sizes is not None
+    assert plan.sizes.parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert plan.sizes.model.startswith(f"hf:{kind}?")
+    again = read_megatron(write_megatron(plan.with_dp(512, "file"), [], 8), "file")
+    assert (again.words.partition(",")[2], again.sizes) == (plan.words, plan.sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("  --moe-layer-freq: ([0]*3+[1]*12)\n", "was .* before"),
+        ("  --expert-tensor-parallel-size: 2\n", "was 1 before"),
+    ],
+)
+def test_what_contradicts_of_experts_is_one_line(change, told):
+    with pytest.raises(FormatError, match=told):
+        read_megatron(DEEPSEEK + change, "file")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("[1]*13", "is of 13 layers, and there are 14"),
+        ("[1]*9999*9999*9999", "is no pattern"),
+        ("__import__('os').system('touch /tmp/never')", "is no pattern"),
+        ("[0]*7+[2]*7", "is no pattern"),
+    ],
+)
+def test_a_pattern_of_layers_is_read_and_never_run(pattern, told):
+    with pytest.raises(FormatError, match=told):
+        read_megatron(DEEPSEEK.replace("([0]*3+[1]*11)", pattern), "file")
+
+
+def test_experts_in_every_other_layer_are_in_no_sizes():
+    plan = read_megatron(DEEPSEEK.replace("([0]*3+[1]*11)", "2"), "file")
+    assert plan.sizes is None
+    assert any("give --model" in note for note in plan.notes)
+
+
+def test_experts_beside_tp_want_cut_tokens():
+    """`MoELayer.forward` of its `core/transformer/moe/moe_layer.py` raises without."""
+    plan = read_megatron(QWEN, "file")
+    ((told, nearest),) = nearest_megatron(plan)
+    assert told.startswith("sp=off")
+    assert nearest.sp
 
 
 def test_a_width_with_swiglu_is_megatrons():

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.exporting import unlike
 from gnnplace.plans.launch.launch_plan import NAMES, LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_told_by, read_launch_file
@@ -18,26 +18,32 @@ from gnnplace.plans.launch.torchtitan import MODELS
 NAMED = {  # what a line begins with for a field that is another one then
     "schedule": "schedule", "chunks": "schedule", "layers": ("schedule", "layers"),
     "precision": "precision", "zero": "zero", "recompute": "recompute", "sp": "sp",
-    "optimizer": "optimizer",
+    "optimizer": "optimizer", "ep": "ep", "etp": "ep",
 }  # fmt: skip
+
+MIXTURES = (
+    DecoderSizes(32, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336)),
+    MODELS["qwen3_30b_a3b"][1], MODELS["deepseek_v3_16b"][1], MODELS["deepseek_v3_671b"][1],
+)  # fmt: skip
 
 
 def drawn(draw: random.Random) -> LaunchPlan:
-    """Any plan, of Llama 3 or of a GPT-2."""
+    """Any plan, of Llama 3, of a GPT-2, or of a mixture of experts."""
     pp = draw.choice([1, 2, 4])
     schedule = (
         draw.choice(["1f1b", "interleaved", "zero-bubble", "v", "gpipe"]) if pp > 1 else "1f1b"
     )
     chunks = 2 if schedule in ("interleaved", "v") else 1
-    own = draw.choice(
-        [MODELS["llama3_8b"][1], DecoderSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)]
-    )
+    gpt = DecoderSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)
+    own = draw.choice([MODELS["llama3_8b"][1], gpt, draw.choice(MIXTURES)])
     cuts = sorted(draw.randint(0, own.layers) for _ in range(pp * chunks - 1))
     bounds = [0, *cuts, own.layers]
     layers = tuple(b - a for a, b in itertools.pairwise(bounds)) if pp > 1 else None
     dp, size = draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
+    tp, ep = draw.choice([1, 2, 4]), draw.choice([1, dp]) if own.experts and dp < 3 else 1
     return LaunchPlan(
-        dp=dp, tp=(tp := draw.choice([1, 2, 4])), pp=pp, sp=tp == 1 or draw.random() < 0.5,
+        dp=dp, tp=tp, ep=ep, etp=1 if tp > 1 and own.experts and draw.random() < 0.3 else None,
+        pp=pp, sp=tp == 1 or draw.random() < 0.5,
         chunks=chunks, layers=layers, microbatch_size=size, batch=dp * size * 8,
         zero=draw.choice([0, 1, 2, 3]) if dp > 1 else 0,
         recompute=draw.choice(["none", "full", "selective", "block:2", "uniform:2"]),

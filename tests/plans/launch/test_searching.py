@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.importing import completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.megatron import read_megatron, write_megatron
@@ -56,6 +58,21 @@ def test_a_run_is_explained_at_its_frameworks_prices():
             )
             (row,) = price_plans(SIZES.model, CLUSTER, told, framework_name="megatron-lm").answers
             assert change.answer == row
+
+
+def test_experts_that_are_whole_on_shards_count_as_fewer_groups_of_cut_ones():
+    """As many bytes of experts a device: 1/8 of them, or 1/4 of which each has a half."""
+    sizes = DecoderSizes(8, 1024, 16, 8, 3584, 1024, 32000, experts=ExpertLayers(8, 2, 3584))
+    plan = LaunchPlan(dp=4, tp=2, ep=4, microbatch_size=1, batch=8, sizes=sizes, zero=1,
+                      precision="bf16-master", gradients="fp32", optimizer="adamw")  # fmt: skip
+    cut, whole = (
+        price_launch_plan(p, "megatron-lm", "nvlink-a100-8")
+        for p in (plan, replace(plan, ep=8, etp=1))
+    )
+    assert whole.answer == cut.answer
+    assert whole.told == ("ep=8, each expert on 1 of 2 shards: priced as ep=4 on all",)
+    with pytest.raises(InputError, match="is a multiple of tp"):
+        price_launch_plan(replace(plan, ep=1, etp=1), "megatron-lm", "nvlink-a100-8")
 
 
 def test_replicas_that_a_file_leaves_open_fill_the_cluster():
@@ -114,7 +131,7 @@ def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
         price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")
 
 
-@pytest.mark.parametrize(("name", "told"), [("megatron-lm", "experts"), ("nanotron", "Llama's")])
+@pytest.mark.parametrize(("name", "told"), [("torchtitan", "no model"), ("nanotron", "Llama's")])
 def test_layers_that_a_launcher_is_not_told_are_refused(name, told):
     """A file of dense layers would start, and train another model."""
     with pytest.raises(InfeasibleError, match=told):

@@ -118,7 +118,7 @@ def test_other_sizes_have_no_file():
     plan = LaunchPlan(
         dp=1, microbatch_size=1, batch=1, sizes=DecoderSizes(2, 64, 4, 4, 96, 32, 128)
     )
-    with pytest.raises(InfeasibleError, match="no Llama 3 of these sizes"):
+    with pytest.raises(InfeasibleError, match="no model of these sizes"):
         write_torchtitan(plan, [])
 
 
