@@ -296,10 +296,9 @@ def flags_of(text: str, source: str) -> tuple[Flags, list[str]]:
     found: Flags = {}
     unknown: list[str] = []
     for name, value, line in _words(text, variables):
-        known = name in NUMBERS or name in SIZES or name in OTHERS
-        if not known and not UNRELATED.fullmatch(name) and name not in unknown:
+        if not is_known(name) and name not in unknown:
             unknown.append(name)
-        if not known:
+        if not is_counted(name):
             continue
         if SHELL.search(value):
             if name in ("nproc-per-node", "nnodes"):
@@ -310,6 +309,16 @@ def flags_of(text: str, source: str) -> tuple[Flags, list[str]]:
             told = f"{value[:40]}: was {found[name][:40]} before"
             raise fault(f"{source}: line {line}", name, told)
     return found, unknown
+
+
+def is_counted(name: str) -> bool:
+    """Whether a flag is of a plan, or of the sizes of a model."""
+    return name in NUMBERS or name in SIZES or name in OTHERS
+
+
+def is_known(name: str) -> bool:
+    """Whether a flag is, or changes nothing of them."""
+    return is_counted(name) or UNRELATED.fullmatch(name) is not None
 
 
 def _words(text: str, variables: Mapping[str, str]) -> Iterator[tuple[str, str, int]]:
@@ -512,7 +521,7 @@ def stages_of_flags(
     Raises:
         FormatError: flags that exclude each other, or numbers that do not add up.
     """
-    used = [way for way in WAYS if any(name in flags for name in way)]
+    used = [way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)]
     if len(used) > 1:
         raise fault(source, used[0][0], f"and --{used[1][0]}: Megatron-LM takes one of them")
     total = None if sizes is None else sizes.layers
