@@ -15,7 +15,7 @@ also at attention without dropout and in eval mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -215,6 +215,19 @@ class Numbering(TorchDispatchMode):
         ranks = range(len(made)) if mask is None else [i for i, wanted in enumerate(mask) if wanted]
         self._make(said, number, zip(ranks, made, strict=True), first, (*place, read))
         return result
+
+    def made_by(
+        self, key: Hashable, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    ) -> int:
+        """Says that tensors are made of others by what a key stands for; returns the number."""
+        read: list[int] = []
+        number = hash((key, self._hashed(given, read)))
+        self._drawn = True  # or may have: it is not looked into
+        for i, tensor in enumerate(made):
+            self._alive.append(tensor)
+            cell = self._cells[storage_of(tensor)] = [hash((number, i)), _geometry(tensor)]
+            self._note(cell[0], ("", str(key), read))
+        return number
 
     def _hashed(self, value: Any, read: list[int]) -> Hashable:
         """What stands for an argument; numbers of tensors are noted in `read`."""

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from gnnplace.errors import CaptureError
+from gnnplace.tracing.alike import StandIn, left_out
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import is_users, on_numbers
 from gnnplace.tracing.numbering import UNLIKE, Numbering, storage_of, tensors_in
@@ -111,6 +112,29 @@ def prove(
     raise CaptureError(
         f"{name}: its backward pass cannot be followed; it must run in plain PyTorch: {failed}"
     )
+
+
+def proved_apart(
+    step: StepModule,
+    replay: Replay,
+    name: str,
+    mode: FakeTensorMode,
+    stands: Mapping[str, StandIn],
+) -> Proof | None:
+    """What a proof finds where some layers are left out, which `alike` others have; None: nothing.
+
+    Args:
+        step: as of `prove`.
+        replay: the recording, with the same layers left out.
+        name: as of `prove`.
+        mode: makes tensors without numbers.
+        stands: what stands for them, by their path in the step.
+    """
+    try:
+        with left_out(step, stands):
+            return _Judge(_Runs(step, mode), replay, name).proof()
+    except Exception:  # the whole step says what and where
+        return None
 
 
 def batch_statistics(step: StepModule) -> tuple[str, ...]:
@@ -315,10 +339,14 @@ class _Judge:
         """The recording's run, and what it leaves otherwise.
 
         The cache of fake tensors forgets which results of an op are one tensor; where something
-        differs, both run once more without it.
+        differs, both run once more without it, unless the step is another one each time.
         """
         runs = self.runs
         for exact in (False, True):
+            if exact:
+                with runs.kept():
+                    if runs.own()[1] != outcome:
+                        break
             with patch.object(runs.mode, "cache_enabled", False) if exact else nullcontext():
                 if exact:
                     with runs.kept():

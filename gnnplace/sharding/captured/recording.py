@@ -33,18 +33,27 @@ from gnnplace.sharding.captured.calls import (
     LayerValue,
     function_name,
 )
-from gnnplace.tracing.attributes import custom_functions, unchanged
+from gnnplace.sharding.captured.repeated import (
+    Layer,
+    Visit,
+    Visits,
+    layers_apart,
+    leaves_of,
+    random_calls,
+)
+from gnnplace.tracing.attributes import Attributes, custom_functions
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.export import quiet
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
-from gnnplace.tracing.proof import Replay, prove
+from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
 from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.step import StepModule, check_scalar
 from gnnplace.tracing.watch import other_generators, uncompiled
 
 PREFIX = "model."
+SAVED_HOOKS = torch._C._autograd._top_saved_tensors_default_hooks
 ASIDE = (
     "view",
     "reshape",
@@ -97,7 +106,7 @@ def record_calls(
         warnings.simplefilter("ignore")
         try:
             stand = _fake_tensors(step)
-            graph = _recorded(step, name, stand)
+            graph, layers = _recorded(step, name, stand)
         except CaptureError:
             raise
         except Exception as odd:  # such as an op that has no kernel without numbers
@@ -108,16 +117,32 @@ def record_calls(
                 if fake:
                     raise
                 stand = _real_tensors(step, zeros)
-                graph = _recorded(step, name, stand)
+                graph, layers = _recorded(step, name, stand)
             except CaptureError:
                 raise
             except Exception as error:
                 raise CaptureError(blame(error, step)) from error
         if not proven:
             return graph
-        trains = not isinstance(step, OutputModule)
-        known = prove(step, _replay(graph), name, stand.mode, trains=trains)
+        known = _proved(step, graph, layers, name, stand.mode)
     return replace(graph, random=known.random, statistics=known.statistics)
+
+
+def _proved(
+    step: StepModule,
+    graph: CallGraph,
+    layers: dict[str, Layer],
+    name: str,
+    mode: FakeTensorMode | None,
+) -> Proof:
+    """What a proof finds, by two layers of each kind where that will do."""
+    if layers and mode is not None:
+        short = _replay(graph, layers.values())
+        stands = {path: layer.stand for path, layer in layers.items()}
+        if (known := proved_apart(step, short, name, mode, stands)) is not None:
+            return replace(known, random=random_calls(known.random, layers.values()))
+    trains = not isinstance(step, OutputModule)
+    return prove(step, _replay(graph), name, mode, trains=trains)
 
 
 @contextmanager
@@ -137,18 +162,27 @@ def without_cache(model: nn.Module) -> Iterator[None]:
             config.use_cache = True
 
 
-def _replay(graph: CallGraph) -> Replay:
-    """Runs a graph's calls as a plan on one device does."""
+def _replay(graph: CallGraph, layers: Iterable[Layer] = ()) -> Replay:
+    """Runs a graph's calls as a plan on one device does, some layers left out."""
+    apart = {layer.first: layer for layer in layers}
 
     def run(numbering: Numbering, inputs: Any, state: Any) -> Any:
         values: dict[int, torch.Tensor] = dict(graph.constants)
         for i, value in enumerate(graph.values):
-            if value.source in (PARAMETER, BUFFER):
+            if value.source in (PARAMETER, BUFFER) and value.name in state:
                 values[i] = state[value.name]
             elif value.source == INPUT:
                 values[i] = inputs[int(value.name)]
-        for numbering.label, call in enumerate(graph.calls):
+        position = 0
+        while position < len(graph.calls):
+            if layer := apart.get(position):
+                made: Any = layer.stand.tensors([values[v] for v in layer.given])
+                values.update(zip(layer.made, made, strict=True))
+                position = layer.last
+                continue
+            numbering.label, call = position, graph.calls[position]
             values.update(zip(call.results, call.made(values.__getitem__), strict=True))
+            position += 1
         return pytree.tree_map(
             lambda x: values[x.value] if isinstance(x, CallRef) else x, graph.output
         )
@@ -198,8 +232,11 @@ def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
     yield from step.named_buffers()
 
 
-def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
-    recorder = _Recorder(stand.state[k] for k, _ in step.named_buffers())
+def _recorded(step: StepModule, name: str, stand: _Stand) -> tuple[CallGraph, dict[str, Layer]]:
+    """The calls of a step, and its layers that are like others."""
+    visits = Visits(step)
+    recorder = _Recorder((stand.state[k] for k, _ in step.named_buffers()), visits)
+    attributes = Attributes(step)
     parameters = {n for n, _ in step.named_parameters()}
     for key, tensor in stand.state.items():
         source = PARAMETER if key in parameters else BUFFER
@@ -210,8 +247,9 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
         stack.enter_context(without_numbers(stand.mode))
         custom = stack.enter_context(custom_functions())
         stack.enter_context(_paths(step, recorder))
-        stack.enter_context(unchanged(step))
+        stack.enter_context(attributes.restored())
         stack.enter_context(_own_tensors(step))
+        stack.enter_context(visits.noted())
         stack.enter_context(torch.enable_grad())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
@@ -227,7 +265,9 @@ def _recorded(step: StepModule, name: str, stand: _Stand) -> CallGraph:
             f"{name}: its autograd function {custom[0]} cannot be split; "
             "write it with functions of torch"
         )
-    return recorder.graph(name, output)
+    graph, kept = recorder.graph(name, output)
+    apart = visits.alone and stand.mode is not None and not attributes.changed
+    return graph, layers_apart(graph, visits, kept) if apart else {}
 
 
 @contextmanager
@@ -252,8 +292,9 @@ def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
     handles = []
     for path, module in step.named_modules():
         leaf = not any(True for _ in module.children())
-        handles.append(module.register_forward_pre_hook(_entering(recorder, path, leaf)))
-        handles.append(module.register_forward_hook(_leaving(recorder), always_call=True))
+        entering = _entering(recorder, path, leaf)
+        handles.append(module.register_forward_pre_hook(entering, with_kwargs=True))
+        handles.append(module.register_forward_hook(_leaving(recorder, path), always_call=True))
     try:
         yield
     finally:
@@ -262,15 +303,25 @@ def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
 
 
 def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]:
-    def enter(module: nn.Module, args: Any) -> None:
-        recorder.stack.append((path.removeprefix(PREFIX.rstrip(".")).lstrip("."), leaf))
+    own = path.removeprefix(PREFIX.rstrip(".")).lstrip(".")
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        recorder.stack.append((own, leaf))
+        recorder.running.append(path)
+        if (visited := recorder.visits.of.get(path)) is not None:
+            given, taken = leaves_of((args, kwargs), recorder.values_of)
+            visited.append(Visit(len(recorder.calls), given, taken))
 
     return enter
 
 
-def _leaving(recorder: _Recorder) -> Callable[..., None]:
+def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         recorder.stack.pop()
+        recorder.running.pop()
+        if visited := recorder.visits.of.get(path):
+            visited[-1].last = len(recorder.calls)
+            visited[-1].made, visited[-1].output = leaves_of(output, recorder.values_of)
 
     return leave
 
@@ -278,15 +329,17 @@ def _leaving(recorder: _Recorder) -> Callable[..., None]:
 class _Recorder(TorchFunctionMode):
     """Notes every call that returns or changes a tensor; `buffers` keep what is done to them."""
 
-    def __init__(self, buffers: Iterable[torch.Tensor]) -> None:
+    def __init__(self, buffers: Iterable[torch.Tensor], visits: Visits) -> None:
         super().__init__()
+        self.visits = visits
+        self.running: list[str] = []
         self._buffers = {storage_of(x) for x in buffers}
         self._lasting: set[int] = set()
         self.stack: list[tuple[str, bool]] = []
         self.calls: list[LayerCall] = []
         self.values: list[LayerValue] = []
         self.constants: dict[int, torch.Tensor] = {}
-        self._of: dict[int, int] = {}
+        self.values_of: dict[int, int] = {}
         self._alive: list[tuple[torch.Tensor, int]] = []
         self._stale: dict[int, str] = {}
         self._names: dict[str, int] = {}
@@ -297,7 +350,7 @@ class _Recorder(TorchFunctionMode):
         shape = tuple(tensor.shape)
         self.values.append(LayerValue(shape, tensor.dtype, tensor.requires_grad, source, name))
         index = len(self.values) - 1
-        self._of[id(tensor)] = index
+        self.values_of[id(tensor)] = index
         self._alive.append((tensor, index))
         return index
 
@@ -316,6 +369,8 @@ class _Recorder(TorchFunctionMode):
             read, changed = tensors_in(args), [part[0]]
         if made or changed:
             self._note(func, args, kwargs, read, made, changed)
+        else:
+            self.visits.says(func, self.running)
         return result
 
     def _note(
@@ -335,6 +390,9 @@ class _Recorder(TorchFunctionMode):
         inplace = any(storage_of(x) not in self._buffers for x in changed)
         if any(storage_of(x) in self._buffers for x in changed):
             self._lasting.add(len(self.calls))
+            self.visits.odd.update(self.running)
+        if torch._C._is_any_autocast_enabled() or SAVED_HOOKS(True):
+            self.visits.odd.update(self.running)
         for tensor in changed:
             self._spoil(tensor, name)
         indices = tuple(self.enter(x, CALL) for x in results)
@@ -344,12 +402,12 @@ class _Recorder(TorchFunctionMode):
         self.calls.append(call)
 
     def _ref(self, leaf: Any) -> Any:
-        return CallRef(self._of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
+        return CallRef(self.values_of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
-        if id(tensor) not in self._of:
+        if id(tensor) not in self.values_of:
             self.constants[self.enter(tensor, CONSTANT)] = tensor
-        index = self._of[id(tensor)]
+        index = self.values_of[id(tensor)]
         if index in self._stale:
             raise CaptureError(
                 f"{name}: reads a tensor that {self._stale[index]} changed in place through "
@@ -375,17 +433,19 @@ class _Recorder(TorchFunctionMode):
         self._names[base] = count + 1
         return base if count == 0 else f"{base}#{count + 1}"
 
-    def graph(self, name: str, output: Any) -> CallGraph:
-        """What was noted, without calls that nothing needs."""
+    def graph(self, name: str, output: Any) -> tuple[CallGraph, list[int]]:
+        """What was noted, without calls that nothing needs; and positions of those kept."""
         template = pytree.tree_map(self._ref_output, output)
         needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)}
-        kept: list[LayerCall] = []
+        kept: list[int] = []
         for index, call in reversed([*enumerate(self.calls)]):
             if needed.intersection(call.results) or index in self._lasting:
                 needed.update(call.reads)
-                kept.append(call)
+                kept.append(index)
+        kept.reverse()
+        calls = tuple(self.calls[i] for i in kept)
         constants = {i: t for i, t in self.constants.items() if i in needed}
-        return CallGraph(name, tuple(reversed(kept)), tuple(self.values), template, constants)
+        return CallGraph(name, calls, tuple(self.values), template, constants), kept
 
     def _ref_output(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
