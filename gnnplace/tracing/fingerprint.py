@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
+from threading import Lock
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -48,33 +48,63 @@ class Change(NamedTuple):
     words: str
 
 
+class _Reader:
+    """What is read and written of the modules of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.ids = {id(m) for m in model.modules()}
+        self.found: Reads = {}
+        self.written: set[tuple[int, str]] = set()
+
+
+_READERS: list[_Reader] = []
+"""Those of all threads."""
+_LOCK = Lock()
+
+
 @contextmanager
 def reading(model: nn.Module) -> Iterator[Reads]:
     """Notes plain attributes of modules that code reads within, but for those that it writes."""
-    found: Reads = {}
-    written: set[tuple[int, str]] = set()
-    ids, get, put = {id(m) for m in model.modules()}, object.__getattribute__, nn.Module.__setattr__
+    reader = _Reader(model)
+    with _LOCK:
+        _READERS.append(reader)
+        if len(_READERS) == 1:
+            nn.Module.__getattribute__ = _noting  # type: ignore[method-assign, assignment]
+            nn.Module.__setattr__ = _writing  # type: ignore[method-assign, assignment]
+    try:
+        yield reader.found
+    finally:
+        with _LOCK:
+            _READERS.remove(reader)
+            if not _READERS:
+                del nn.Module.__getattribute__
+                nn.Module.__setattr__ = _PUT  # type: ignore[method-assign]
+        for key, (value, inside) in [*reader.found.items()]:
+            if key in reader.written or data_in(value) != inside:
+                del reader.found[key]
 
-    def noting(self: Any, name: str) -> Any:
-        value = get(self, name)
-        own = name not in HIDDEN and name[:2] != "__" and id(self) in ids
-        if own and name in get(self, "__dict__") and (id(self), name) not in found:
-            found[id(self), name] = (value, data_in(value))
-        return value
 
-    def writing(self: Any, name: str, value: Any) -> None:
-        written.add((id(self), name))
-        put(self, name, value)
+_PUT = nn.Module.__setattr__
 
-    nn.Module.__getattribute__ = noting  # type: ignore[method-assign, assignment]
-    with patch.object(nn.Module, "__setattr__", writing):
-        try:
-            yield found
-        finally:
-            del nn.Module.__getattribute__
-            for key, (value, inside) in [*found.items()]:
-                if key in written or data_in(value) != inside:
-                    del found[key]
+
+def _noting(self: Any, name: str) -> Any:
+    value = object.__getattribute__(self, name)
+    if (
+        name[:2] != "__"
+        and name not in HIDDEN
+        and name in object.__getattribute__(self, "__dict__")
+    ):
+        key = id(self), name
+        for reader in _READERS[:]:
+            if id(self) in reader.ids and key not in reader.found:
+                reader.found[key] = value, data_in(value)
+    return value
+
+
+def _writing(self: Any, name: str, value: Any) -> None:
+    for reader in _READERS[:]:
+        reader.written.add((id(self), name))
+    _PUT(self, name, value)
 
 
 def data_in(value: Any) -> Any:

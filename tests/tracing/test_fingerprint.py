@@ -123,3 +123,14 @@ def test_it_takes_less_than_a_hundredth_of_a_step() -> None:
         return min(seconds)
 
     assert best(lambda: [fingerprint.changes() for _ in range(10)]) / 10 < 0.01 * best(step)
+
+
+def test_reading_may_begin_within_another_of_the_same_model_and_of_others() -> None:
+    model, other = Net(), Net()
+    with reading(model) as outer:
+        with reading(model) as inner, reading(other) as apart:
+            model(torch.randn(3, 4))
+            assert (id(model), "scale") in inner
+        assert model.drop.p == 0.5
+    assert {*outer} >= {*inner} > {*apart} == set()
+    assert "__getattribute__" not in vars(nn.Module)

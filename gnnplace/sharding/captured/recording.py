@@ -34,7 +34,7 @@ from gnnplace.sharding.captured.calls import (
     function_name,
 )
 from gnnplace.sharding.captured.repeated import (
-    Layer,
+    LayerApart,
     Visit,
     Visits,
     layers_apart,
@@ -131,7 +131,7 @@ def record_calls(
 def _proved(
     step: StepModule,
     graph: CallGraph,
-    layers: dict[str, Layer],
+    layers: dict[str, LayerApart],
     name: str,
     mode: FakeTensorMode | None,
 ) -> Proof:
@@ -162,7 +162,7 @@ def without_cache(model: nn.Module) -> Iterator[None]:
             config.use_cache = True
 
 
-def _replay(graph: CallGraph, layers: Iterable[Layer] = ()) -> Replay:
+def _replay(graph: CallGraph, layers: Iterable[LayerApart] = ()) -> Replay:
     """Runs a graph's calls as a plan on one device does, some layers left out."""
     apart = {layer.first: layer for layer in layers}
 
@@ -232,7 +232,9 @@ def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
     yield from step.named_buffers()
 
 
-def _recorded(step: StepModule, name: str, stand: _Stand) -> tuple[CallGraph, dict[str, Layer]]:
+def _recorded(
+    step: StepModule, name: str, stand: _Stand
+) -> tuple[CallGraph, dict[str, LayerApart]]:
     """The calls of a step, and its layers that are like others."""
     visits = Visits(step)
     recorder = _Recorder((stand.state[k] for k, _ in step.named_buffers()), visits)

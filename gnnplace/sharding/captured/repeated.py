@@ -47,7 +47,7 @@ KNOWN = ("shape", "dtype", "ndim", "device", "requires_grad", "is_cuda", "is_spa
 """Functions, and fields, that say something of a tensor and do nothing."""
 
 
-class Leaf(NamedTuple):
+class Handed(NamedTuple):
     """A tensor that a module gets or returns: its value in the recording, and its geometry."""
 
     value: int
@@ -60,7 +60,7 @@ class Visit:
 
     Attributes:
         first, last: of the recorded calls that it makes; the last is excluded.
-        given: leaves of its arguments: `Leaf`, plain data by type and value, or nothing equal.
+        given: leaves of its arguments: `Handed`, plain data by type and value, or nothing equal.
         taken: how these stand in its arguments.
         made: leaves of what it returns.
         output: how these stand in it.
@@ -122,14 +122,14 @@ def leaves_of(tree: Any, values: Mapping[int, int]) -> tuple[list[Any], Any]:
 
     def shown(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and id(leaf) in values:
-            return Leaf(values[id(leaf)], Geometry.of(leaf))
+            return Handed(values[id(leaf)], Geometry.of(leaf))
         return (type(leaf), leaf) if isinstance(leaf, DATA) else object()
 
     leaves, structure = pytree.tree_flatten(tree)
     return [shown(leaf) for leaf in leaves], structure
 
 
-class Layer(NamedTuple):
+class LayerApart(NamedTuple):
     """A layer that is left out.
 
     Attributes:
@@ -148,7 +148,7 @@ class Layer(NamedTuple):
     made: tuple[int, ...]
 
 
-def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str, Layer]:
+def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str, LayerApart]:
     """Layers that need no numbers of their own, by their path in the step.
 
     Args:
@@ -160,7 +160,7 @@ def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str,
         return {}
     last_read = _last_reads(graph)
     held = memory(visits.step)
-    found: dict[str, Layer] = {}
+    found: dict[str, LayerApart] = {}
     for group in visits.groups:
         if any(group[0].startswith(f"{path}.") for path in found):
             continue  # inside of one that is left out
@@ -199,7 +199,7 @@ class _Form:
         self.prefix = f"{path.removeprefix('model.')}."
         self.names: dict[int, tuple[str, Any]] = {}
         for position, leaf in enumerate(visit.given):
-            if isinstance(leaf, Leaf):
+            if isinstance(leaf, Handed):
                 self.names.setdefault(leaf.value, ("given", position))
         self.told: list[Any] = [visit.taken, visit.output, self._shown(visit.given)]
 
@@ -214,7 +214,7 @@ class _Form:
         visit = visited[0]
         first, last = bisect_left(kept, visit.first), bisect_left(kept, visit.last)
         self = cls(graph, path, visit, first, last)
-        returned = {leaf.value for leaf in visit.made if isinstance(leaf, Leaf)}
+        returned = {leaf.value for leaf in visit.made if isinstance(leaf, Handed)}
         made = [v for call in graph.calls[first:last] for v in call.results]
         apart = all(v in returned for v in made if last_read.get(v, -1) >= last)
         return self if first < last and apart and self._follows() else None
@@ -228,7 +228,7 @@ class _Form:
             for v in call.results:
                 self.names[v] = ("made", len(self.names))
         self.told.append(self._shown(self.visit.made))
-        return all(leaf.value in self.names for leaf in self.visit.made if isinstance(leaf, Leaf))
+        return all(leaf.value in self.names for leaf in self.visit.made if isinstance(leaf, Handed))
 
     def _is_state(self, v: int) -> bool:
         value = self.graph.values[v]
@@ -247,7 +247,7 @@ class _Form:
         """An argument with names for values; what is neither these nor plain data is itself."""
         if isinstance(value, CallRef):
             return self.names[value.value]
-        if isinstance(value, Leaf):
+        if isinstance(value, Handed):
             return self.names.get(value.value), value.geometry
         if isinstance(value, list | tuple):
             return type(value), [self._shown(x) for x in value]
@@ -257,7 +257,7 @@ class _Form:
             return [self._shown(x) for x in (value.start, value.stop, value.step)]
         return (type(value), value) if isinstance(value, DATA) else (id(value), value)
 
-    def layer(self, path: str, like: tuple[int, int]) -> Layer:
+    def layer(self, path: str, like: tuple[int, int]) -> LayerApart:
         """It, left out."""
         calls = self.graph.calls[self.first : self.last]
         named = {self.names[v] for call in calls for v in call.reads}
@@ -265,7 +265,7 @@ class _Form:
         made: dict[int, Geometry] = {}
 
         def stands(leaf: Any) -> Any:
-            if not isinstance(leaf, Leaf):
+            if not isinstance(leaf, Handed):
                 return leaf[1]
             if self.names[leaf.value][0] == "given":
                 return Given(self.names[leaf.value][1])
@@ -275,10 +275,10 @@ class _Form:
         output = pytree.tree_unflatten([stands(x) for x in self.visit.made], self.visit.output)
         stand = StandIn(path, order, tuple(made.values()), output)
         given = tuple(self.visit.given[i].value for i in order)
-        return Layer(stand, self.first, self.last, like, given, tuple(made))
+        return LayerApart(stand, self.first, self.last, like, given, tuple(made))
 
 
-def random_calls(known: tuple[int, ...], layers: Iterable[Layer]) -> tuple[int, ...]:
+def random_calls(known: tuple[int, ...], layers: Iterable[LayerApart]) -> tuple[int, ...]:
     """Calls that draw, those of layers that were left out among them."""
     found = [*known]
     for layer in sorted(layers, key=lambda x: -x.stand.name.count(".")):  # inner ones first
