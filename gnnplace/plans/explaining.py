@@ -28,7 +28,7 @@ from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.decoders.explaining import ROW_PARTS, degrees_moved
+from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.plans.given import FREELY, draft_of_plan, draft_of_words, even_bounds, orders_in
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
@@ -71,21 +71,6 @@ class PlanChange:
     step_time: float
     held: float
     lacking: float
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """What may make a run slower than predicted.
-
-    Attributes:
-        told: what it is.
-        seconds: that it would add to a step.
-        first: what to try first.
-    """
-
-    told: str
-    seconds: float
-    first: str
 
 
 @dataclass(frozen=True)
@@ -132,9 +117,7 @@ class PlanExplanation:
     @property
     def likely(self) -> tuple[Suspect, ...]:
         """Suspects that add a twentieth of the gap or more, the nearest to it first."""
-        gap = self.gap
-        known = [x for x in self.suspects if gap > 0 and x.seconds >= gap / 20]
-        return tuple(sorted(known, key=lambda x: abs(x.seconds - gap)))
+        return likeliest(self.suspects, self.gap)
 
 
 class SlowFabric(MeshFabric):
@@ -308,38 +291,22 @@ def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> I
     if isinstance(chain.source, ModelCosts):
         slow = SlowFabric(fabric.cluster)
         moved = replace(without_host(chain, slow, EAGER), _known={})
-        yield Suspect(
-            "exchanges at half of their speed", longer(Pricer(moved, slow, draft.size)),
-            "run NCCL's all_reduce_perf on the same groups, and look for links that are down",
-        )  # fmt: skip
+        yield Suspect("exchanges", longer(Pricer(moved, slow, draft.size)))
         twice = replace(EAGER, view=2 * EAGER.view, forward=2 * EAGER.forward,
                         backward=2 * EAGER.backward)  # fmt: skip
-        yield Suspect(
-            "launches that take twice as long",
-            longer(Pricer(without_host(chain, fabric, twice), fabric, draft.size)),
-            "torch.compile or CUDA graphs, larger micro-batches, and no synchronising in the loop",
-        )
-    yield Suspect(
-        "kernels at three quarters of their clock",
-        compute / 3,
-        "nvidia-smi -q -d CLOCK,PERFORMANCE while it runs: power or heat, or others on the GPUs",
-    )  # fmt: skip
+        own = Pricer(without_host(chain, fabric, twice), fabric, draft.size)
+        yield Suspect("host", longer(own))
+    yield Suspect("clock", compute / 3)
     full = tuple(replace(s, recompute=frozenset(range(s.first, s.last))) for s in draft.stages)
     if full != draft.stages:
-        yield Suspect(
-            "all layers recomputed unasked", longer(pricer, replace(draft, stages=full)),
-            "the launcher's own default: print its configuration",
-        )  # fmt: skip
+        yield Suspect("recompute", longer(pricer, replace(draft, stages=full)))
     checks = environment("checked-collectives").constants
     layers, _ = stage_layers(plan.file)
     shards, world = draft.stages[0].mesh.shards, fabric.cluster.num_devices
-    own = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / len(priced.chunks)
-    own *= shards > 1
-    counted = shards * (own + checks["checks_end"].value) + checks["checks_world"].value * world
-    yield Suspect(
-        "collectives that are checked", checks["check"].value * counted,
-        "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG",
-    )  # fmt: skip
+    inside = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / len(priced.chunks)
+    inside *= shards > 1
+    counted = shards * (inside + checks["checks_end"].value) + checks["checks_world"].value * world
+    yield Suspect("checks", checks["check"].value * counted)
 
 
 def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans.decoders.explaining import ROW_PARTS
+from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect
 from gnnplace.plans.explaining import PARTS, PlanExplanation
 from gnnplace.plans.launch.searching import LaunchExplanation
+from gnnplace.plans.measured_steps import MeasuredSteps
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text
@@ -46,22 +47,36 @@ def _measured(found: PlanExplanation) -> list[str]:
     steps = found.measured
     if steps is None:
         return []
-    (low, high), step = found.interval, found.step_time
-    place = "inside" if low <= steps.seconds <= high else "outside"
-    told = ""
+    beside = [f"    {rates_line(found.plan.file, steps.seconds)}"]
+    if bound := found.plan.file.lower_bound:
+        beside.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
+    place, *lines = measured_lines(steps, found.step_time, found.interval, found.likely)
+    return [place, *beside, *lines]
+
+
+def measured_lines(
+    steps: MeasuredSteps, step: float, interval: tuple[float, float], likely: Sequence[Suspect]
+) -> list[str]:
+    """How far a run is from the prediction in seconds and its interval, and what would explain it.
+
+    Args:
+        steps: of the run.
+        step: seconds that are predicted.
+        interval: that holds most steps.
+        likely: what would explain the gap, the nearest first.
+    """
+    place = "inside" if interval[0] <= steps.seconds <= interval[1] else "outside"
+    gap, told = steps.seconds - step, ""
     if steps.source:
         told = f", the median of {steps.count} of {steps.source}'s log after {steps.left_out}"
     lines = [
         f"  measured {seconds_text(steps.seconds)} a step{told}: {steps.seconds / step - 1:+.1%} "
         f"of the predicted, {place} of its interval"
     ]
-    lines.append(f"    {rates_line(found.plan.file, steps.seconds)}")
-    if bound := found.plan.file.lower_bound:
-        lines.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
-    if found.gap <= 0:
+    if gap <= 0:
         return [*lines, "    faster than predicted: are batch, tokens and precision the plan's?"]
-    lines.append(f"    what would explain {seconds_text(found.gap)}, the nearest first:")
-    lines += [f"      {x.told}: {seconds_text(x.seconds)}; {x.first}" for x in found.likely]
+    lines.append(f"    what would explain {seconds_text(gap)}, the nearest first:")
+    lines += [f"      {x.told}: {seconds_text(x.seconds)}; {x.first}" for x in likely]
     lines.append("      what is left: data loader, logging, checkpoints; run with made-up data")
     return lines
 
@@ -80,16 +95,10 @@ def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) 
         lines.append(f"    {change.told}: {seconds_text(seconds)} ({seconds / step - 1:+.1%}), "
                      f"{bytes_text(peak)} on the fullest device")  # fmt: skip
     lines += [] if better else ["    none that fits is faster"]
-    steps, answer = found.measured, found.answer.answer
-    if steps is None:
-        return lines
-    place = "inside" if (answer.low or 0) <= steps.seconds <= (answer.high or 0) else "outside"
-    told = f" ({steps.count} steps of {steps.source}'s log)" if steps.source else ""
-    more = steps.seconds / step - 1
-    lines.append(
-        f"  measured {seconds_text(steps.seconds)} a step{told}: {more:+.1%} of the predicted, "
-        f"{place} of its interval"
-    )
+    answer = found.answer.answer
+    if found.measured is not None:
+        interval = (answer.low or 0.0, answer.high or 0.0)
+        lines += measured_lines(found.measured, step, interval, found.likely)
     return lines
 
 
@@ -108,7 +117,14 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
         **launch_answer_data(found.answer), "parts": found.parts, "changes": changes,
         "bound": max(found.parts, key=found.parts.__getitem__),
         "measured": None if found.measured is None else asdict(found.measured),
+        "suspects": suspects_data(found),
     }  # fmt: skip
+
+
+def suspects_data(found: LaunchExplanation | PlanExplanation) -> list[dict[str, Any]]:
+    """What would explain the gap, the nearest first; without a run all that may."""
+    own = found.likely if found.measured else found.suspects
+    return [{"told": x.told, "seconds": x.seconds, "first": x.first} for x in own]
 
 
 def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
@@ -126,5 +142,5 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         ],
         "tried": found.tried,
         "measured": None if found.measured is None else asdict(found.measured),
-        "suspects": [asdict(x) for x in (found.likely if found.measured else found.suspects)],
+        "suspects": suspects_data(found),
     }

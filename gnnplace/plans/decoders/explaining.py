@@ -1,14 +1,16 @@
 """What bounds a step that is priced from a decoder's sizes, and which single word would help most.
 
-The step is priced again without one thing after the other; what each takes away is its part, in
-seconds that are not hidden behind something else: checks of collectives, the host's launches,
-messages between stages, exchanges of replicas, exchanges of shards, what is computed again. Of the
-rest the busiest rank's work is `compute`, and the optimizer's step `update`; what is left are
-bubbles. Replicas and shards share one network, so that replicas are told apart by a step of one
-replica with as many micro-batches: what they exchange is how much longer their step is than that
-one, less the same on a network that takes nothing. Parts add up to the step.
+Waits of stages come first: twice what a step of one micro-batch is shorter by with twice as many
+stages a rank, which have half of them. The rest is priced again without one thing after the other,
+each time less its own waits; what each takes away is its part, in seconds that are not hidden
+behind something else: checks of collectives, the host's launches, messages between stages,
+exchanges of replicas, exchanges of shards, what is computed again. Of what is left the busiest
+rank's work is `compute`, and the optimizer's step `update`. Replicas and shards share one network,
+so that replicas are told apart by a step of one replica with as many micro-batches: what they
+exchange is how much longer their step is than that one, less the same on a network that takes
+nothing. Parts add up to the step.
 
-Complexity: twelve prices, and one a change.
+Complexity: thirty prices, and one a change.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from gnnplace.costs.frameworks.constants import ConstantSet
+from gnnplace.costs.frameworks.constants import ConstantSet, environment
 from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting
@@ -35,10 +37,32 @@ ROW_PARTS = {
     "update": "the optimizer's step",
     "bubble": "waits for other stages",
 }
+SUSPECTS = {
+    "exchanges": ("exchanges at half of their speed",
+                  "run NCCL's all_reduce_perf on the same groups; look for links that are down"),
+    "host": ("launches that take twice as long",
+             "torch.compile or CUDA graphs, larger micro-batches, no synchronising in the loop"),
+    "clock": ("kernels at three quarters of their clock",
+              "nvidia-smi -q -d CLOCK,PERFORMANCE while it runs: power or heat, or others on the "
+              "GPUs"),
+    "recompute": ("all layers recomputed unasked",
+                  "the launcher's own default: print its configuration"),
+    "checks": ("collectives that are checked", "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG"),
+}  # fmt: skip
+"""What makes runs slower than predicted, and what to try first."""
+PASSES = ("host_pass", "host_message")  # of which finer stages have more
 HOST = ("host_layer", "host_layer_shards", "host_pass", "host_message", "host_update")
 
 
-class IdleNetwork(ServerNetwork):
+class SilentNetwork(ServerNetwork):
+    """A network whose messages between stages take nothing."""
+
+    def message(self, size: float, across: bool) -> float:
+        """No seconds."""
+        return 0.0
+
+
+class IdleNetwork(SilentNetwork):
     """A network that takes nothing."""
 
     def exchange(self, op: str, count: int, size: float, members: int) -> float:
@@ -49,17 +73,21 @@ class IdleNetwork(ServerNetwork):
         """No seconds."""
         return 0.0
 
+
+class SlowNetwork(ServerNetwork):
+    """A network that takes twice as long."""
+
+    def exchange(self, op: str, count: int, size: float, members: int) -> float:
+        """Twice the seconds."""
+        return 2.0 * super().exchange(op, count, size, members)
+
+    def reduce(self, count: int, size: float, members: int) -> float:
+        """Twice the seconds."""
+        return 2.0 * super().reduce(count, size, members)
+
     def message(self, size: float, across: bool) -> float:
-        """No seconds."""
-        return 0.0
-
-
-class SilentNetwork(ServerNetwork):
-    """A network whose messages between stages take nothing."""
-
-    def message(self, size: float, across: bool) -> float:
-        """No seconds."""
-        return 0.0
+        """Twice the seconds."""
+        return 2.0 * super().message(size, across)
 
 
 @dataclass(frozen=True)
@@ -75,51 +103,111 @@ class RowChange:
     answer: PlanAnswer
 
 
+@dataclass(frozen=True)
+class Suspect:
+    """What may make a run slower than predicted.
+
+    Attributes:
+        name: of `SUSPECTS`.
+        seconds: that it would add to a step.
+    """
+
+    name: str
+    seconds: float
+
+    @property
+    def told(self) -> str:
+        """What it is."""
+        return SUSPECTS[self.name][0]
+
+    @property
+    def first(self) -> str:
+        """What to try first."""
+        return SUSPECTS[self.name][1]
+
+
+def likeliest(suspects: tuple[Suspect, ...], gap: float) -> tuple[Suspect, ...]:
+    """Suspects that add a twentieth of a gap in seconds or more, the nearest to it first."""
+    known = [x for x in suspects if gap > 0 and x.seconds >= gap / 20]
+    return tuple(sorted(known, key=lambda x: abs(x.seconds - gap)))
+
+
+def row_suspects(setting: PricingSetting, words: GivenWords, compute: float) -> Iterator[Suspect]:
+    """What may make a run slower than its prediction, each priced.
+
+    Args:
+        setting: what is priced on.
+        words: the plan that runs.
+        compute: seconds of the busiest rank's kernels.
+    """
+    cut, own = cut_of(setting, words), setting.constants
+    checks = setting.checks or environment("checked-collectives")
+    changed = {
+        "exchanges": (replace(setting, network=_as(SlowNetwork, setting.network)), words),
+        "host": (replace(setting, constants=_scaled(own, HOST, 2.0)), words),
+        "recompute": (setting, replace(words, recompute="full")),
+        "checks": (replace(setting, checks=checks), words),
+    }
+    step = step_time(setting, words, cut)
+    yield Suspect("clock", compute / 3)
+    for name, (other, told) in changed.items():
+        yield Suspect(name, max(step_time(other, told, cut) - step, 0.0))
+
+
 def row_parts(setting: PricingSetting, words: GivenWords) -> dict[str, float]:
     """Seconds of a step by what they go to; they add up to it.
 
     Raises:
         InputError: the layers cannot be cut so.
     """
-    cut = cut_of(setting, words)
-    batch = words.batch or setting.decoder.batch
+    cut, found = cut_of(setting, words), dict.fromkeys(ROW_PARTS, 0.0)
+    batch, once = words.batch or setting.decoder.batch, words.dp * words.microbatch_size
     alone = replace(words, dp=1, zero=0, batch=batch // words.dp)
     plain = replace(words, recompute="none")
-    found = dict.fromkeys(ROW_PARTS, 0.0)
 
     def seconds(own: PricingSetting, told: GivenWords) -> float:
         return step_time(own, told, cut)
 
-    whole = seconds(setting, words)
+    def waited(own: PricingSetting, told: GivenWords) -> float:
+        single = replace(told, batch=told.dp * told.microbatch_size)
+        finer = replace(single, schedule=f"interleaved:{2 * words.chunks}")  # half of the waits
+        own = _silent(replace(own, constants=_scaled(own.constants, PASSES, 0.0)))
+        return 2.0 * (seconds(own, single) - seconds(own, finer))
+
+    def busy(own: PricingSetting, told: GivenWords) -> float:
+        return seconds(own, told) - waited(own, told)
+
+    found["bubble"] = waited(setting, words)
     bare = replace(setting, checks=None)
-    found["checks"] = whole - seconds(bare, words)
-    free = replace(bare, constants=_zero(bare.constants, HOST))
-    found["host"] = seconds(bare, words) - seconds(free, words)
-    silent = replace(free, constants=_zero(free.constants, ("message_latency",)),
-                     network=_as(SilentNetwork, free.network))  # fmt: skip
-    found["messages"] = seconds(free, words) - seconds(silent, words)
+    found["checks"] = busy(setting, words) - busy(bare, words)
+    free = replace(bare, constants=_scaled(bare.constants, HOST, 0.0))
+    found["host"] = busy(bare, words) - busy(free, words)
+    silent = _silent(free)
+    found["messages"] = busy(free, words) - busy(silent, words)
     idle = replace(silent, network=_as(IdleNetwork, free.network))
-    exchanged = seconds(silent, words) - seconds(idle, words)
-    found["replicas"] = exchanged - (seconds(silent, alone) - seconds(idle, alone))
+    exchanged = busy(silent, words) - busy(idle, words)
+    found["replicas"] = exchanged - (busy(silent, alone) - busy(idle, alone))
     found["shards"] = exchanged - found["replicas"]
-    found["recompute"] = seconds(idle, words) - seconds(idle, plain)
-    single = replace(plain, batch=words.dp * words.microbatch_size)
-    double = replace(plain, batch=2 * words.dp * words.microbatch_size)
-    each = seconds(idle, double) - seconds(idle, single)  # of the busiest rank, a micro-batch
-    chunks = words.chunks
-    finer = replace(single, schedule=f"interleaved:{2 * chunks}")  # the same ranks, half the bubble
-    found["compute"] = words.microbatches(batch) * each
-    found["bubble"] = 2.0 * (seconds(idle, single) - seconds(idle, finer))
-    found["update"] = seconds(idle, plain) - found["compute"] - found["bubble"]
+    found["recompute"] = busy(idle, words) - busy(idle, plain)
+    double = seconds(idle, replace(plain, batch=2 * once))  # of the busiest rank, a micro-batch
+    found["compute"] = batch // once * (double - seconds(idle, replace(plain, batch=once)))
+    found["update"] = busy(idle, plain) - found["compute"]
     return found
 
 
-def _zero(constants: ConstantSet, names: tuple[str, ...]) -> ConstantSet:
-    """The constants with some of them nothing."""
-    gone = {
-        n: replace(constants.constants[n], value=0.0) for n in names if n in constants.constants
-    }
-    return ConstantSet(constants.owner, {**constants.constants, **gone})
+def _silent(setting: PricingSetting) -> PricingSetting:
+    """The setting with messages between stages that take nothing."""
+    own = _scaled(setting.constants, ("message_latency",), 0.0)
+    idle = isinstance(setting.network, IdleNetwork)
+    network = setting.network if idle else _as(SilentNetwork, setting.network)
+    return replace(setting, constants=own, network=network)
+
+
+def _scaled(constants: ConstantSet, names: tuple[str, ...], factor: float) -> ConstantSet:
+    """The constants with some of them times a factor."""
+    own = constants.constants
+    made = {n: replace(own[n], value=factor * own[n].value) for n in names if n in own}
+    return ConstantSet(constants.owner, {**own, **made})
 
 
 def _as(kind: type[ServerNetwork], network: ServerNetwork) -> ServerNetwork:

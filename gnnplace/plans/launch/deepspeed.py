@@ -167,6 +167,7 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
         dp=dp, tp=tp, ep=ep or 1, etp=None if etp == tp else etp, sp=tp == 1,
         cp=keys.count("sequence_parallel_size", 1) or 1,
         microbatch_size=size, batch=batch, zero=zero,
+        accumulation=steps or 1 if batch is None or size is None else None,
         precision="32-true" if half == "32" else f"{half}-master",
         gradients="fp32" if half != "32" and fp32 else "same",
         optimizer={"sgd": "sgd", "adam": "adam", "adamw": "adamw"}.get(optimizer),
@@ -177,7 +178,7 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     if isinstance(held, dict):
         plan = with_fields(plan, {k: v for k, v in held.items() if k in KEPT}, source)
     if plan.batch is None and plan.dp and size and steps:
-        plan = replace(plan, batch=plan.dp * size * steps)
+        plan = replace(plan, batch=plan.dp * size * steps, accumulation=None)
     return check_plan_words(plan, source)
 
 

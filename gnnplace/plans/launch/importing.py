@@ -28,8 +28,25 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
         plan = plan.with_dp(devices, "launch file")
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
-        batch = plan.dp * plan.microbatch_size  # accumulation of one: what launchers assume
-    return check_plan_words(replace(plan, batch=batch), "launch file")
+        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # what launchers assume
+    size = plan.microbatch_size
+    if size is None and batch is not None and plan.accumulation and plan.dp is not None:
+        size = batch // (plan.dp * plan.accumulation) or 1  # as DeepSpeed does
+    return check_plan_words(replace(plan, batch=batch, microbatch_size=size), "launch file")
+
+
+def check_known(plan: LaunchPlan) -> None:
+    """Whether all is known that a price needs.
+
+    Raises:
+        InputError: naming what is not.
+    """
+    missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
+    if missing:
+        raise InputError(
+            f"launch file: does not say {' and '.join(missing)}: write them into its head, as "
+            f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
+        )
 
 
 def named_model(plan: LaunchPlan) -> str | None:
@@ -63,12 +80,7 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
     Raises:
         InputError: the file leaves open what a price needs, or has what cannot be priced.
     """
-    missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
-    if missing:
-        raise InputError(
-            f"launch file: does not say {', '.join(missing)}: write them into its head, as "
-            f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
-        )
+    check_known(plan)
     plan, lines = with_cut_experts(plan)
     if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
         raise InputError(

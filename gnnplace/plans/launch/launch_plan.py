@@ -41,6 +41,7 @@ class LaunchPlan:
         layers: of every stage in the order of the model; None: as many in each.
         microbatch_size: examples of a micro-batch on a replica.
         batch: examples of a step.
+        accumulation: micro-batches of a step, where a file says these and no batch.
         zero: stage of ZeRO.
         group: replicas that ZeRO parts over; None: all.
         recompute: none, selective, full, block:K or uniform:K.
@@ -64,6 +65,7 @@ class LaunchPlan:
     layers: tuple[int, ...] | None = None
     microbatch_size: int | None = None
     batch: int | None = None
+    accumulation: int | None = None
     zero: int = 0
     group: int | None = None
     recompute: str = NONE

@@ -18,12 +18,19 @@ from dataclasses import dataclass, replace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
-from gnnplace.plans.decoders.explaining import RowChange, row_changes, row_parts
+from gnnplace.plans.decoders.explaining import (
+    RowChange,
+    Suspect,
+    likeliest,
+    row_changes,
+    row_parts,
+    row_suspects,
+)
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import words_in
-from gnnplace.plans.launch.importing import completed, with_cut_experts
+from gnnplace.plans.launch.importing import check_known, completed, with_cut_experts
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
@@ -108,9 +115,7 @@ def price_launch_plan(
     """
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
-    if plan.microbatch_size is None or plan.batch is None:
-        raise InputError("launch file: does not say microbatch_size and batch; write them into its "
-                         'head, as # gnnplace: {"microbatch_size": 1, "batch": 8}')  # fmt: skip
+    check_known(plan)
     setting = setting_of(
         _decoder(model, plan.sizes, plan.batch), devices,
         framework_name=framework or launcher_of(launcher).framework, environment_name=environment,
@@ -135,13 +140,26 @@ class LaunchExplanation:
         answer: what it takes.
         parts: seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
         changes: single changes of its words that fit, the fastest first.
+        suspects: what may make the run slower than predicted.
         measured: a step of the run; None where none is known.
     """
 
     answer: LaunchAnswer
     parts: dict[str, float]
     changes: tuple[RowChange, ...]
+    suspects: tuple[Suspect, ...] = ()
     measured: MeasuredSteps | None = None
+
+    @property
+    def gap(self) -> float:
+        """Seconds by which the measured step is longer than the predicted one; 0 without one."""
+        step = self.answer.answer.step_time
+        return 0.0 if self.measured is None or step is None else self.measured.seconds - step
+
+    @property
+    def likely(self) -> tuple[Suspect, ...]:
+        """Suspects that add a twentieth of the gap or more, the nearest to it first."""
+        return likeliest(self.suspects, self.gap)
 
 
 def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
@@ -161,7 +179,9 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
     steps = None if measured is None else measured_steps(measured, sizes)
     changes = tuple(row_changes(setting, words))
-    return LaunchExplanation(answer, row_parts(setting, words), changes, steps)
+    parts = row_parts(setting, words)
+    suspects = tuple(row_suspects(setting, words, parts["compute"]))
+    return LaunchExplanation(answer, parts, changes, suspects, steps)
 
 
 def search_launcher(

@@ -352,7 +352,6 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     schedule = said if isinstance(said, str) else "1F1B"
     ep = keys.count(f"{where}expert_parallel_degree", 1) or 1
     chosen = ep > 1 or (sizes is not None and sizes.experts is not None)
-    notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as 1f1b"]
     chunks, layers = _stages(keys, schedule, pp, sizes)
     whole, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1
     count = keys.count(f"{where}num_pp_microbatches", 1) or 1
@@ -363,12 +362,14 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
+    notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
     return check_plan_words(
         LaunchPlan(
             dp=dp, tp=tp, pp=pp, cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
             ep=ep, etp=1 if tp > 1 and chosen else None,
             sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
             chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
+            accumulation=count if batch is None and count > 1 else None,
             zero=0 if shard == 1 else 3,
             group=shard if replicate > 1 and shard not in (None, -1, 1) else None,
             recompute=keys.get("activation_checkpoint"), schedule=name,

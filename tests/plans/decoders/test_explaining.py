@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.explaining import ROW_PARTS, row_changes, row_parts
+from gnnplace.plans.decoders.explaining import (
+    ROW_PARTS,
+    Suspect,
+    likeliest,
+    row_changes,
+    row_parts,
+    row_suspects,
+)
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.decoders.words import words_in
@@ -85,3 +92,35 @@ def test_changes_are_what_their_words_take():
     told = {x.told: x.answer for x in changes}
     assert told["zero=1"] == price(own, replace(words, zero=1))
     assert told["recompute=selective"].step_time < price(own, words).step_time
+
+
+def test_waits_hold_launches_too():
+    """Three quarters of a step of one micro-batch on four equal ranks, kernels or launches."""
+    small = DecoderSizes(128, 64, 4, 4, 256, 64, 128)
+    own = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
+    words = words_in("pp=4,microbatch_size=1,batch=1")
+    parts = row_parts(own, words)
+    step = price(own, words).step_time or 0.0
+    work = step - parts["update"] - parts["messages"]
+    assert parts["bubble"] == pytest.approx(0.75 * work, rel=0.1)
+
+
+def test_suspects_are_what_the_changed_run_takes_more():
+    own, words = setting(), words_in("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1")
+    step = price(own, words).step_time or 0.0
+    found = {x.name: x.seconds for x in row_suspects(own, words, 3.0)}
+    again = price(own, replace(words, recompute="full")).step_time or 0.0
+    checked = price(setting(environment_name="checked-collectives"), words).step_time or 0.0
+    assert found["clock"] == 1.0
+    assert found["recompute"] == pytest.approx(again - step)
+    assert found["checks"] == pytest.approx(checked - step)
+    parts = row_parts(own, words)
+    exchanged = parts["shards"] + parts["replicas"] + parts["messages"]
+    assert found["exchanges"] >= exchanged * 0.99
+    assert found["host"] >= parts["host"] * 0.99
+
+
+def test_the_likeliest_are_the_nearest_to_the_gap():
+    found = [Suspect("clock", 0.5), Suspect("host", 0.01), Suspect("checks", 0.9)]
+    assert [x.name for x in likeliest(tuple(found), 1.0)] == ["checks", "clock"]
+    assert likeliest(tuple(found), -1.0) == ()

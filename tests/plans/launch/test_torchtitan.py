@@ -76,7 +76,7 @@ def test_a_list_of_actions_has_two_stages_a_rank():
     plan = read_torchtitan(REGISTRY, "file:llama3_debugmodel_pp2_custom_csv")
     assert (plan.pp, plan.chunks, plan.recompute, plan.microbatch_size) == (2, 2, "full", 1)
     assert plan.layers == (1, 2, 2, 1)  # 6 layers and two ends over four stages
-    assert plan.notes == ("schedule PipelineScheduleMulti: priced as 1f1b",)
+    assert plan.notes == ("schedule PipelineScheduleMulti: priced as interleaved",)
 
 
 def test_it_begins_with_what_torchtitan_has():
