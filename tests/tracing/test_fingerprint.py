@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from copy import deepcopy
 from types import SimpleNamespace
@@ -134,3 +135,15 @@ def test_reading_may_begin_within_another_of_the_same_model_and_of_others() -> N
         assert model.drop.p == 0.5
     assert {*outer} >= {*inner} > {*apart} == set()
     assert "__getattribute__" not in vars(nn.Module)
+
+
+def test_a_generator_that_was_drawn_from_and_a_list_that_grew_are_seen() -> None:
+    model, draws, taps = Net(), random.Random(0), [1]
+    model.draws, model.taps = draws, taps  # type: ignore[assignment]
+    with reading(model) as read:
+        assert [model.draws, model.taps] == [draws, taps]
+    known = Fingerprint(model, None, read)
+    assert not known.changes()
+    draws.random()
+    taps.append(2)
+    assert [c.kind for c in known.changes()] == ["draws", "taps"]
