@@ -55,6 +55,10 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.plans.plans import read_plan as read_plan
     from gnnplace.plans.rows import price_plans as price_plans
     from gnnplace.plans.run.workers import run_plan as run_plan
+    from gnnplace.plans.sharded import ShardPlan as ShardPlan
+    from gnnplace.plans.sharded import plan_shard as plan_shard
+    from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
+    from gnnplace.plans.sharded import shard_model as shard
     from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy.placing import ROSTER as ROSTER
     from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
@@ -100,15 +104,10 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.report.files import write_report as write_report
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.road import walk_road as walk_road
-    from gnnplace.sharding.answers import plan_shard as plan_shard
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
     from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
-    from gnnplace.sharding.run.plan import ShardPlan as ShardPlan
-    from gnnplace.sharding.run.plan import read_shard_plan as read_shard_plan
-    from gnnplace.sharding.run.planning import plan_model as shard
-    from gnnplace.sharding.run.sharded import run_sharded as run_shard
     from gnnplace.simulation import simulate as simulate
     from gnnplace.tracing.experts import experts as experts
     from gnnplace.tracing.models import capture_model as capture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from gnnplace.cli.console import check_output, print_json, print_lines
+import gnnplace
+from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import NOT_NEGATIVE, add_options
 from gnnplace.cli.options import (
     add_constraints,
@@ -33,7 +34,6 @@ from gnnplace.report.sharding import (
 from gnnplace.sharding.answers import (
     AnswerTables,
     limited_split,
-    plan_shard,
     shard_frontier,
     shard_network,
     shard_tables,
@@ -131,13 +131,16 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
 def _executable(args: Namespace) -> int:
     """Plans, saves and prints a strategy that DTensor can run."""
     check_output(args.output)
-    made = plan_shard(args.what, split_options(args), memory_limit=args.memory_limit)
+    made = gnnplace.plan_shard(args.what, split_options(args), memory_limit=args.memory_limit)
+    assert made.split is not None  # it was searched here
     if args.tables is not None:
-        write_sharding(args.tables, made.problem)
+        write_sharding(args.tables, made.split.problem)
     if args.output is not None:
-        made.plan.save(args.output)
+        made.save(args.output)
     if args.json:
-        print_json(planned_data(made))
+        print_json(planned_data(made.split))
     else:
-        print_lines(*planned_lines(made))
+        print_lines(*planned_lines(made.split))
+        if args.output is not None:
+            say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0

@@ -1,10 +1,6 @@
-"""``gnnplace shard-run``: a split model on real processes, checked against one device, timed."""
+"""``gnnplace shard-run``, the old word for ``shard --executable`` and then ``execute``."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -13,13 +9,15 @@ from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_options
 from gnnplace.cli.options import add_json, add_output, model_help
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.report.sharding import run_data, run_lines
-from gnnplace.sharding.answers import EXECUTED_DEVICES
+from gnnplace.report.plans import run_lines
+from gnnplace.report.sharding import planned_lines
+from gnnplace.sharding.answers import EXECUTED_DEVICES, SplitOptions
 
-if TYPE_CHECKING:
-    from gnnplace.zoo import Workload
-
-SUMMARY = "Runs a split model on processes here, checks it against one device, times it."
+SUMMARY = "Splits a model by figures measured here, runs it, and times it beside DDP."
+OLD_WORD = (
+    "shard-run: an old word; `gnnplace shard {model} --executable -o plan.json` makes a plan, and "
+    "`gnnplace execute {model} plan.json` runs it"
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -30,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--devices", (int, DEVICES), None, "The number of processes: 2 by default."),
         ("--plan", str, None, "The plan to run, instead of the best one found here."),
         ("--steps", (int, STEPS), 10, "The number of steps to time."),
-        ("--timeout", (float, SECONDS), 300.0, "The seconds that the run may take."),
+        ("--timeout", (float, SECONDS), 300.0, "The seconds without progress that end the run."),
         ("--memory-limit", (float, NOT_NEGATIVE), None, "The bytes that a device has."),
     )
     add_json(parser)
@@ -38,43 +36,32 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Runs the best strategy that DTensor can run, or a plan."""
-    from gnnplace.runtime.workers import available_cores
-    from gnnplace.sharding.run.plan import read_shard_plan
-
+    """Runs the best strategy by figures measured here, or a plan."""
     check_output(args.output)
-    plan = None if args.plan is None else read_shard_plan(args.plan)
+    say(OLD_WORD.format(model=args.what))
     devices = EXECUTED_DEVICES if args.devices is None else args.devices
-    if plan is not None:
-        devices = math.prod(plan.mesh)
-        if args.devices not in (None, devices):
-            raise InputError(f"--devices: the plan {args.plan!r} is for {devices} devices")
-    say(f"running on {devices} process{'es' if devices != 1 else ''}")
-    done = gnnplace.run_shard(
-        maker(args.what),
-        devices,
-        plan=plan,
-        steps=args.steps,
-        timeout=args.timeout,
-        memory_limit=args.memory_limit,
-    )
-    if args.output is not None:
-        done.plan.save(args.output)
-    if args.json:
-        print_json(run_data(done))
+    if args.plan is not None:
+        plan = gnnplace.read_shard_plan(args.plan)
+        there = len(plan.file.stages[0].device_names)
+        if args.devices not in (None, there):
+            raise InputError(f"--devices: the plan {args.plan!r} is for {there} devices")
     else:
-        print_lines(*run_lines(done, devices, len(available_cores())))
-    if not done.verification.passed:
+        from gnnplace.plans.sharded import measured_machine
+
+        machine = measured_machine(devices, args.timeout)
+        plan = gnnplace.plan_shard(
+            args.what, SplitOptions(devices), memory_limit=args.memory_limit, machine=machine
+        )
+    done = gnnplace.run_plan(
+        plan, args.what, train=0, steps=args.steps, timeout=args.timeout, beside=True
+    )
+    assert done is not None  # these are workers of its own
+    if args.output is not None:
+        plan.save(args.output)
+    if args.json:
+        print_json(done.answer())
+    else:
+        print_lines(*(planned_lines(plan.split) if plan.split else ()), *run_lines(done))
+    if not done.passed:
         raise ExecutionError(f"{args.what}: {done.verification.summary()}")
     return 0
-
-
-def maker(spec: str) -> Callable[[], Workload]:
-    """What makes the model anew in every process."""
-
-    def make() -> Workload:
-        from gnnplace import tracing
-
-        return tracing.load(spec)
-
-    return make

@@ -355,6 +355,5 @@ def _anew(data: dict[str, Any]) -> str:
     told = model if isinstance(model, str) and model else "MODEL"
     return (
         f"it is a {SHARD_PLAN} file, which has no batch and no devices; make a plan of one stage: "
-        f"gnnplace plan {told} --cluster cpu:{count} --given tp={count},microbatch_size=B "
-        "-o plan.json"
+        f"gnnplace shard {told} --executable --devices {count} -o plan.json"
     )

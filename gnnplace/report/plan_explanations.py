@@ -20,10 +20,10 @@ MOST = 3  # changes that are told
 def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     """What `gnnplace explain PLAN.json` prints."""
     step, (low, high) = found.step_time, found.interval
+    range_told = f"({seconds_text(low)} to {seconds_text(high)} in nine of ten), " if high else ""
     lines = [
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
-        f"predicted ({seconds_text(low)} to {seconds_text(high)} in nine of ten), "
-        f"{found.plan.shape}",
+        f"predicted {range_told}{found.plan.shape}",
         f"  {rates_line(found.plan.file, step)}",
         f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
     ]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,12 +107,18 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
 def difference_lines(before: Plan, after: Plan) -> list[str]:
     """What `gnnplace diff` prints of two plans of one model."""
     lines = [
-        f"{name}: {_time(plan.step_time)} a step, predicted, {plan.shape}"
+        f"{name}: {_priced(plan)}, {plan.shape}"
         for name, plan in (("before", before), ("after", after))
     ]
     moved = moved_between(before, after)
     lines.append(f"{len(moved)} modules moved")
     return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moved.items())]
+
+
+def _priced(plan: Plan) -> str:
+    if plan.file.step_time is None:
+        return "not priced (plan --given prices it)"
+    return f"{_time(plan.step_time)} a step, predicted"
 
 
 def stage_lines(file: PlanFile) -> list[str]:
@@ -244,6 +251,8 @@ def run_lines(run: Run) -> list[str]:
                 f"time is {inside})"
             )
         lines += [told, rates_line(file, run.measured)]
+    for name, times in run.beside.items():
+        lines.append(f"measured beside it, by turns: {name} {_time(median(times))} a step")
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +37,7 @@ from gnnplace.simulation import Simulator
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
-    from gnnplace.sharding.run.plan import Planned, ShardPlan
-    from gnnplace.sharding.run.sharded import ShardRun
+    from gnnplace.sharding.captured.split import LayerSplit
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
 WHOLE = "whole on every device"  # what a layer that is not split is called
@@ -193,84 +191,32 @@ def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: boo
     return frontier_plot(trades, answer.knee, title=title, note=note, axes=axes)
 
 
-def planned_lines(made: Planned) -> list[str]:
-    """A plan for people, and how it was found."""
-    proof = "proven best of all splits of its layers" if made.result.exact else "not proven best"
-    return [*plan_lines(made.plan), f"searched for {made.result.seconds:.3f} s, {proof}"]
-
-
-def plan_lines(plan: ShardPlan) -> list[str]:
-    """Layers in words, predicted cost in parts beside data parallelism."""
-    mesh = " x ".join(str(n) for n in plan.mesh)
-    best, parallel = plan.predicted, plan.data_parallel
-    words = [layer.words for layer in plan.layers]
+def planned_lines(split: LayerSplit) -> list[str]:
+    """Layers in words, predicted cost in parts beside data parallelism, how it was found."""
+    mesh = " x ".join(str(n) for n in split.mesh)
+    best, parallel = split.predicted, split.data_parallel
+    proof = "proven best of all splits of its layers" if split.result.exact else "not proven best"
     return [
-        f"{plan.model} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a step",
-        *(f"  {line}" for line in plan.lines()),
-        *_without_rule((layer.name, layer.reason) for layer in plan.layers),
+        f"{split.problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a "
+        "step",
+        *(f"  {line}" for line in split.lines()),
+        *_without_rule((layer.name, layer.reason) for layer in split.words),
         _heading("predicted"),
         _part_line("this strategy", best),
         _part_line("data parallelism", parallel),
-        f"{versus(best, parallel, words, math.prod(plan.mesh))}, as predicted",
+        f"{versus(best, parallel, [x.words for x in split.words], math.prod(split.mesh))}, as "
+        "predicted",
+        f"searched for {split.result.seconds:.3f} s, {proof}",
     ]
 
 
-def planned_data(made: Planned) -> dict[str, Any]:
-    """A plan as plain data."""
+def planned_data(split: LayerSplit) -> dict[str, Any]:
+    """The same as plain data."""
     return {
-        **split_data(made.problem, made.result),
-        "layers": {layer.name: layer.words for layer in made.plan.layers},
-        "predicted": vars(made.plan.predicted),
-        "data_parallel": vars(made.plan.data_parallel),
-    }
-
-
-def run_lines(done: ShardRun, devices: int, cores: int) -> list[str]:
-    """What was run, checked and measured."""
-    shared = f"; {devices} processes share {cores} cores" if devices > cores else ""
-    return [
-        *plan_lines(done.plan),
-        f"checked against one device in double precision: {done.verification.summary()}; in the "
-        f"model's own precision the worst is {done.single:.2g} relative",
-        f"measured over {len(done.steps['sharded'])} steps, forward and backward{shared}; CPU: of "
-        "the busiest process, without waiting:",
-        f"  {'':24} {'median':>12} {'least':>12} {'CPU':>12}  {'predicted':>12}",
-        *_measured(done, "this strategy", "sharded", done.plan.predicted.total),
-        *_measured(done, "data parallelism (DDP)", "ddp", done.plan.data_parallel.total),
-        *_measured(done, "one device", "one", None),
-        _verdict(done),
-    ]
-
-
-def _verdict(done: ShardRun) -> str:
-    """What to run, by the median of the measured steps."""
-    names = {"sharded": "this strategy", "ddp": "data parallelism (DDP)", "one": "one device"}
-    medians = {names[key]: median(times) for key, times in done.steps.items()}
-    best = min(medians, key=lambda name: medians[name])
-    others = [f"{medians[n] / medians[best]:.2f} x faster than {n}" for n in medians if n != best]
-    return f"fastest here, measured (median): {best}, {', '.join(others)}"
-
-
-def _measured(done: ShardRun, name: str, key: str, predicted: float | None) -> list[str]:
-    if key not in done.steps:
-        return [f"  {name:24} not run: the batch cannot be cut into equal parts"]
-    times = done.steps[key]
-    columns = [median(times), min(times), done.cpu[key], *([predicted] if predicted else [])]
-    return [f"  {name:24}" + " ".join(f"{1e3 * seconds:9.4g} ms" for seconds in columns)]
-
-
-def run_data(done: ShardRun) -> dict[str, Any]:
-    """A run as plain data."""
-    worst = done.verification.different[:1]
-    return {
-        "measured": {"sharded": done.sharded, "ddp": done.ddp, "one_device": done.one},
-        "measured_cpu": done.cpu,
-        "predicted": vars(done.plan.predicted) | {"total": done.plan.predicted.total},
-        "data_parallel": vars(done.plan.data_parallel) | {"total": done.plan.data_parallel.total},
-        "passed": done.verification.passed,
-        "worst": worst[0].relative if worst else 0.0,
-        "worst_single": done.single,
-        "layers": {layer.name: layer.words for layer in done.plan.layers},
+        **split_data(split.problem, split.result),
+        "layers": {layer.name: layer.words for layer in split.words},
+        "predicted": vars(split.predicted),
+        "data_parallel": vars(split.data_parallel),
     }
 
 

@@ -33,15 +33,12 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
-from gnnplace.sharding.captured.costs import MeshMachine
-from gnnplace.sharding.captured.layout import default_mesh
 from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.layers import Network, SplitSpace
 from gnnplace.sharding.networks.registry import NETWORKS, build_network
 
 if TYPE_CHECKING:
-    from gnnplace.sharding.run.plan import Planned
-    from gnnplace.sharding.run.planning import LayerGraph
+    from gnnplace.sharding.captured.split import LayerGraph
     from gnnplace.zoo import Workload
 
 MOST_DEVICES = 1024
@@ -199,30 +196,6 @@ def shard_frontier(
     return pareto_frontier(tables.problem, epsilon, memory_limit)
 
 
-def plan_shard(
-    model: str, options: SplitOptions | None = None, *, memory_limit: float | None = None
-) -> Planned:
-    """The best split of a model's layers that DTensor can run.
-
-    Args:
-        model: a model by its name.
-        options: the number of devices and their speeds.
-        memory_limit: bytes that a device has.
-
-    Raises:
-        InputError, CaptureError: there is no such model, or it cannot be captured.
-        InfeasibleError: nothing fits the memory.
-    """
-    from gnnplace.sharding.run.planning import plan_for
-
-    options = options or SplitOptions()
-    exchange = options.exchange()
-    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
-    machine = MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
-    mesh = default_mesh(options.count(EXECUTED_DEVICES, exchange))
-    return plan_for(load_layers(model), mesh, machine, memory_limit=memory_limit)
-
-
 def load_layers(spec: str) -> LayerGraph:
     """The layers of the model that a spec names; without its tensors where that can be.
 
@@ -238,7 +211,7 @@ def load_layers(spec: str) -> LayerGraph:
 
 
 def _layers(workload: Workload) -> LayerGraph:
-    from gnnplace.sharding.run.planning import layer_graph
+    from gnnplace.sharding.captured.split import layer_graph
     from gnnplace.tracing.step import default_loss
 
     loss = workload.loss or default_loss

@@ -16,6 +16,7 @@ import networkx as nx
 import numpy as np
 import yaml
 
+import gnnplace
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.standings import read_best_known
 from gnnplace.bench.suite import cells, read_suite
@@ -34,8 +35,8 @@ from gnnplace.problem.cluster.presets import read_cluster, write_cluster
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import placement_to_data, read_placement_for
 from gnnplace.sharding import best_strategy, read_sharding
+from gnnplace.sharding.answers import SplitOptions
 from gnnplace.sharding.problem import write_sharding
-from gnnplace.sharding.run.plan import plan_from_data, plan_to_data, read_shard_plan
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured_graph import read_captured
 from gnnplace.train.data.datasets import verify
@@ -183,18 +184,14 @@ _plans: dict[str, bytes] = {}
 
 def shard_plan(folder: Path) -> Path:
     if not _plans:
-        from gnnplace.sharding.answers import SplitOptions, plan_shard
-
-        made = plan_shard("mlp?width=8&depth=1", SplitOptions(2))
-        _plans["plan"] = json.dumps(plan_to_data(made.plan)).encode()
+        made = gnnplace.plan_shard("mlp?width=8&depth=1", SplitOptions(2))
+        _plans["plan"] = json.dumps(made.to_data()).encode()
     (folder / "plan.json").write_bytes(_plans["plan"])
     return folder / "plan.json"
 
 
 def read_plan(path: Path) -> None:
-    plan = read_shard_plan(path)
-    plan_from_data(plan_to_data(plan), "again")
-    plan.lines()
+    gnnplace.read_shard_plan(path).save(path.with_name("again.json"))
 
 
 def calibration(folder: Path) -> Path:

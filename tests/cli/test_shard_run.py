@@ -30,7 +30,7 @@ def test_an_executable_strategy_in_words(capsys, tmp_path):
     assert "over 4" in text
     assert "data parallelism" in text
     assert "proven best" in text
-    assert json.loads(Path(plan).read_text())["format"] == "gnnplace-shard-plan"
+    assert json.loads(Path(plan).read_text())["format"] == "gnnplace-plan"
 
 
 def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
@@ -58,11 +58,12 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     plan = str(tmp_path / "plan.json")
     assert run(["shard", SMALL, "--executable", "--bandwidth", "1e9", "-o", plan]) == 0
     capsys.readouterr()
-    found = answer_of(["shard-run", SMALL, "--plan", plan, "--steps", "1", "--json"], capsys)
-    assert found["passed"] is True
-    assert found["measured"]["sharded"] > 0
+    found = answer_of(["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys)
+    assert found["verified"] is True
+    assert found["step_time"] > 0
     assert run(["shard-run", SMALL, "--steps", "1"]) == 0
-    text = capsys.readouterr().out
+    text, told = capsys.readouterr()
+    assert "an old word" in told
     assert "within tolerance" in text or "bitwise equal" in text
     assert "data parallelism (DDP)" in text
     assert "predicted" in text

@@ -258,7 +258,7 @@ def test_a_shard_plan_is_refused_with_the_command_that_makes_it_anew(tmp_path):
     path = tmp_path / "shard.json"
     path.write_text(json.dumps({"format": "gnnplace-shard-plan", "model": "gpt2", "mesh": [2, 2]}))
     assert is_plan(path)
-    told = "gnnplace plan gpt2 --cluster cpu:4 --given tp=4,microbatch_size=B -o plan.json"
+    told = "gnnplace shard gpt2 --executable --devices 4 -o plan.json"
     with pytest.raises(FormatError, match=re.escape(told)):
         read_plan(path)
 

@@ -45,7 +45,7 @@ from gnnplace.plans.segments.placements import (
 )
 from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.calls import BUFFER
-from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.tracing.fingerprint import Fingerprint, reading

@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gnnplace.costs.collectives import BUCKET
 from gnnplace.plans.run.seats import Seat
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
-from gnnplace.sharding.run.gradients import added_up, buckets
 from gnnplace.sharding.run.move import redistributed
 
 
@@ -129,6 +129,38 @@ def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
     each = -(-flat.numel() // count)
     padded = torch.cat([flat, flat.new_zeros(each * count - flat.numel())])
     return padded.view(count, each)
+
+
+def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Indices of tensors that go into one collective: of one type, together not too large."""
+    room, dtype, found = 0, None, list[int]()
+    for i, tensor in enumerate(tensors):
+        size = tensor.numel() * tensor.element_size()
+        if found and (size > room or tensor.dtype != dtype):
+            yield found
+            found = []
+        if not found:
+            room, dtype = BUCKET, tensor.dtype
+        found.append(i)
+        room -= size
+    if found:
+        yield found
+
+
+def added_up(
+    tensors: Sequence[torch.Tensor], reduce: Callable[[torch.Tensor], object]
+) -> Iterator[torch.Tensor]:
+    """Sums of tensors over processes, in order; many are added up in one collective.
+
+    Args:
+        tensors: Gradients on this process.
+        reduce: Makes a vector the sum of those of all processes, in place.
+    """
+    for some in buckets(tensors):
+        flat = torch.cat([tensors[i].reshape(-1) for i in some])
+        reduce(flat)
+        for i, part in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
+            yield part.view(tensors[i].shape)
 
 
 def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:

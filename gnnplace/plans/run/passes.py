@@ -96,14 +96,17 @@ class StageCode:
         inputs: Sequence[torch.Tensor],
         queue: Queue | None,
         causes: tuple[int, int, int],
+        *,
+        grad: bool = True,
     ) -> tuple[torch.Tensor, ...]:
-        """What leaves the stage; of the last one the loss alone.
+        """What leaves the stage; of the last one what the graph returns.
 
         Args:
             entering: numbers of the values that enter the stage.
             inputs: tensors of the micro-batch.
             queue: gets weight gradients that wait; None: they do not.
             causes: of random numbers: seed, step and number of the micro-batch.
+            grad: whether a backward pass follows.
         """
         run = _Pass(self, inputs, queue, causes)
         run.values = {
@@ -111,7 +114,7 @@ class StageCode:
             for value, x in zip(self.piece.entering, entering, strict=True)
         }
         run.given = frozenset(run.values)
-        with self.autocast(), torch.enable_grad():
+        with self.autocast(), torch.set_grad_enabled(grad):
             position = 0
             for first, last in self.piece.again:
                 run.calls(position, first)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -30,10 +31,10 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.cutting import drawn_alike
 from gnnplace.plans.run.runner import PlanRunner
-from gnnplace.plans.segments.chains import TYPES, as_type, retyped, with_batch
+from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.runtime.comparison import Difference, differences
-from gnnplace.runtime.rig import meet, time_steps
+from gnnplace.runtime.rig import Replica, Seconds, meet, time_steps
 from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.numbering import draws
 from gnnplace.tracing.step import StepModule
@@ -79,6 +80,7 @@ class Trial:
         seconds: wall seconds of each timed step.
         doubled: whether the losses are those of a training in double precision, because roundings
             set those in single precision apart.
+        beside: wall seconds of each timed step of what else ran, by its name.
     """
 
     tensors: int
@@ -88,6 +90,7 @@ class Trial:
     expected: list[float]
     seconds: list[float]
     doubled: bool = False
+    beside: Seconds = field(default_factory=dict)
 
 
 def tried(
@@ -98,6 +101,7 @@ def tried(
     steps: int = 5,
     device: str = "cpu",
     told: Callable[[Action | None], None] | None = None,
+    beside: bool = False,
 ) -> Trial:
     """Compares and times a plan; every process of it calls this.
 
@@ -108,6 +112,7 @@ def tried(
         steps: how many steps are timed.
         device: the device of this process, as torch names it.
         told: is called before every action, and with None while things get ready.
+        beside: whether DistributedDataParallel and one device are timed by turns with it.
     """
     workload = with_batch(workload, plan.file.batch)
     found, alike = _steps(plan, workload, device, told)
@@ -121,7 +126,9 @@ def tried(
     if runner.scale is not None:
         _settled(runner, share)
     losses = _trained(runner, share, train)
-    seconds = time_steps({"plan": lambda: _step_of_all(runner, share)}, steps, warm_up=0)[0]["plan"]
+    runs = {"plan": lambda: _step_of_all(runner, share), **(_rivals(workload) if beside else {})}
+    wall = time_steps(runs, steps, warm_up=int(beside))[0]
+    seconds = wall.pop("plan")
     doubled = _any(apart(losses, expected) > LOSSES) and plan.file.precision == "32-true"
     if doubled:
         exactly = in_double(workload)
@@ -129,7 +136,24 @@ def tried(
         runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
                             told=told, attention=attends(plan))  # fmt: skip
         losses = _trained(runner, runner.share(exactly.inputs), train)
-    return Trial(len(alike), first, exact, losses, expected, seconds, doubled)
+    return Trial(len(alike), first, exact, losses, expected, seconds, doubled, wall)
+
+
+def _rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
+    """A step of DistributedDataParallel, where the batch has equal parts, and one of one device."""
+    count, rank = dist.get_world_size(), dist.get_rank()
+    steps: dict[str, nn.Module | None] = {}
+    if batch_of(workload) % count == 0:
+        steps["data parallelism (DDP)"] = Replica(workload, shares_of(workload, count)[rank])
+    one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
+    steps["one device"] = None if rank else one
+    return {name: None if it is None else partial(_pass, it) for name, it in steps.items()}
+
+
+def _pass(step: nn.Module) -> None:
+    """A forward and a backward pass."""
+    step.zero_grad()
+    (step(*step.inputs()) if isinstance(step, StepModule) else step()).backward()
 
 
 def apart(losses: Sequence[float], expected: Sequence[float]) -> float:

@@ -7,8 +7,8 @@ names it and the action it was at. Nothing is written before all are done.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from statistics import median
@@ -48,6 +48,7 @@ class PlanRun:
         expected: of those on one device.
         seconds: measured wall seconds of every timed step.
         doubled: whether the losses are of double precision.
+        beside: measured wall seconds of every timed step of what ran by turns with it, by name.
     """
 
     plan: Plan
@@ -57,6 +58,7 @@ class PlanRun:
     expected: tuple[float, ...]
     seconds: tuple[float, ...]
     doubled: bool = False
+    beside: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def measured(self) -> float | None:
@@ -100,6 +102,7 @@ class PlanRun:
             "loss": self.losses[0] if self.losses else None,
             "losses": list(self.losses),
             "losses_of_one_device": list(self.expected),
+            "beside": {name: median(times) for name, times in self.beside.items() if times},
             "differences": [asdict(d) for d in self.verification.different[:10]],
         }
 
@@ -111,6 +114,7 @@ def run_plan(
     train: int = 20,
     steps: int = 5,
     timeout: float = 120.0,
+    beside: bool = False,
 ) -> PlanRun | None:
     """Runs a plan, compares it with one device, and times it.
 
@@ -121,6 +125,7 @@ def run_plan(
         train: steps of AdamW whose losses are compared.
         steps: how many steps are timed.
         timeout: seconds without any progress after which the run is given up.
+        beside: whether DistributedDataParallel and one device are timed by turns with it.
 
     Returns:
         What was found; None on processes of torchrun that do not report.
@@ -134,7 +139,7 @@ def run_plan(
     seats = seats_of(plan.file)
     make = (lambda: workload_of(model)) if isinstance(model, str) else model
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
-        return _under_torchrun(plan, make, train, steps, timeout)
+        return _under_torchrun(plan, make, timeout, train=train, steps=steps, beside=beside)
     odd = [name for name in seats.devices if not name.startswith("cpu")]
     if odd:
         raise MismatchError(
@@ -148,7 +153,7 @@ def run_plan(
 
     def work(process: int) -> Trial:
         told = partial(_tell, words, process)
-        return tried(plan, make(), train=train, steps=steps, told=told)
+        return tried(plan, make(), train=train, steps=steps, told=told, beside=beside)
 
     found = run_group(
         work,
@@ -190,11 +195,12 @@ def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
         tuple(first.expected),
         slowest,
         first.doubled,
+        first.beside,
     )
 
 
 def _under_torchrun(
-    plan: Plan, make: Callable[[], Workload], train: int, steps: int, timeout: float
+    plan: Plan, make: Callable[[], Workload], timeout: float, **asked: Any
 ) -> PlanRun | None:
     """This process is one of the plan's; the first reports."""
     gpus = torch.cuda.is_available()
@@ -203,7 +209,7 @@ def _under_torchrun(
         torch.cuda.set_device(device)
     dist.init_process_group(timeout=timedelta(seconds=timeout))
     try:
-        found = tried(plan, make(), train=train, steps=steps, device=device)
+        found = tried(plan, make(), device=device, **asked)
         seconds: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(seconds, found.seconds)
         return _result(plan, found, seconds) if dist.get_rank() == 0 else None

@@ -38,8 +38,8 @@ from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.calls import CallGraph, LayerCall
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
+from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.registry import rules_of
-from gnnplace.sharding.run.planning import LayerGraph
 from gnnplace.tracing.batch_state import UNRULED
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.export import check_cut

@@ -32,7 +32,7 @@ from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef
-from gnnplace.sharding.run.planning import LayerGraph
+from gnnplace.sharding.captured.split import LayerGraph
 
 Cut = tuple[tuple[str, int], ...]
 """Labels that shards divide, and the number of parts of each; sorted."""

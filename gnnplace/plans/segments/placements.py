@@ -31,8 +31,8 @@ from gnnplace.sharding.captured.layout import (
     parts_of,
     read_layout,
 )
+from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.rule import Rule
-from gnnplace.sharding.run.planning import LayerGraph
 
 WHOLE_WORDS = ("R", "R", "R")
 TOKENS = 1
@@ -66,6 +66,14 @@ def word_of(place: Place) -> str:
     if place == PARTIAL:
         return "P"
     return f"S{place.axis}" + (f"/{place.groups}" if place.groups else "")
+
+
+def place_of(word: str) -> Place:
+    """The place that a word of a parameter's tells."""
+    if word in ("R", "P"):
+        return REPLICATED if word == "R" else PARTIAL
+    axis, _, groups = word.removeprefix("S").partition("/")
+    return Place(int(axis), int(groups or 0))
 
 
 def placements_of(
@@ -164,10 +172,11 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
     """
     own = [name for segment in segments for name in segment.members]
     told = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
-    for wanted, (k, name) in zip_longest(own, told, fillvalue=(len(entries) - 1, "nothing")):
+    for wanted, pair in zip_longest(own, told):
+        k, name = pair or (len(entries) - 1, None)
         if wanted != name:
-            raise MismatchError(f"plan: stages[{k}].members: {name!r} where the model has "
-                                f"{wanted!r}; make a plan for this model")  # fmt: skip
+            raise MismatchError(f"plan: stages[{k}].members: {name or 'nothing'!r} where the model "
+                                f"has {wanted or 'nothing'!r}; make a plan for this one")  # fmt: skip
     for k, entry in enumerate(entries):
         members = frozenset(entry.members)
         some = [segment for segment in segments if not members.isdisjoint(segment.members)]

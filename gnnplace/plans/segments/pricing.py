@@ -46,10 +46,10 @@ from gnnplace.sharding.captured.layout import (
     parts_of,
     read_layout,
 )
+from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.experts import EXPERTS, SPREAD
 from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
-from gnnplace.sharding.run.planning import LayerGraph
 
 FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
 Split = tuple[tuple[Configuration, ...], tuple[float, float]]

@@ -1,49 +1,25 @@
-"""What the costs of a split model are on the devices at hand: collectives and layers, measured."""
+"""Speeds of the devices at hand and of collectives between them, measured."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.costs.collectives import ALL_REDUCE, share
-from gnnplace.sharding.captured.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
-from gnnplace.sharding.captured.recording import PREFIX
-from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.run.move import redistributed
-from gnnplace.sharding.run.runner import PlacedCall
-from gnnplace.tracing.step import StepModule
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""
-ROUNDS, TURNS = 15, 4
-"""Runs of a collective and of a step, of which the least counts."""
+ROUNDS = 15
+"""Runs of a collective, of which the least counts."""
 SIDE, LARGE_SIDE = 512, 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Alone:
-    """A share that is the whole: see ``gnnplace.sharding.rules.rule.Share``."""
-
-    def parts(self, label: str) -> int:
-        return 1
-
-    def index(self, label: str) -> int:
-        return 0
-
-    def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
-        return tensor
-
-    def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
-        return tensor
 
 
 def measure_machine(mesh: DeviceMesh) -> MeshMachine:
@@ -55,9 +31,15 @@ def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     kind = mesh.device_type
     figures = [_product_rate(kind), bandwidth, latency, _overhead(kind)]
     shared = torch.tensor(figures, dtype=torch.float64, device=kind)
-    dist.broadcast(shared, 0)
+    first_says(shared, mesh)
     flops, bandwidth, latency, overhead = shared.tolist()
     return MeshMachine(flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead)
+
+
+def first_says(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
+    """Gives a tensor the numbers that the mesh's first device has."""
+    for dim in range(mesh.ndim):
+        dist.broadcast(tensor, group=mesh.get_group(dim), group_src=0)
 
 
 def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
@@ -102,64 +84,3 @@ def _overhead(kind: str) -> float:
     """Seconds of an operation on next to nothing, forward and backward."""
     x = torch.ones(4, requires_grad=True, device=kind)
     return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
-
-
-def layer_seconds(step: StepModule, graph: CallGraph, rules: Sequence[Rule]) -> tuple[float, ...]:
-    """CPU seconds of every call on one device, forward and backward.
-
-    The forward pass is timed call by call, the whole step as it is; what the step takes beyond the
-    calls' forward passes is shared out in proportion among those that a gradient flows through.
-
-    Args:
-        step: Model, loss and inputs; left with gradients.
-        graph: The calls of the model.
-        rules: The rules of the calls.
-    """
-    forward = [float("inf")] * len(graph.calls)
-    whole = float("inf")
-    for _ in range(TURNS):
-        found = _forward_seconds(step, graph, rules)
-        forward = [min(a, b) for a, b in zip(forward, found, strict=True)]
-        start = time.thread_time()
-        loss = step(*step.inputs())
-        if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            loss.sum().backward()
-        whole = min(whole, time.thread_time() - start)
-    flows = [any(graph.values[v].gradient for v in call.results) for call in graph.calls]
-    with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
-    rest = max(0.0, whole - sum(forward))
-    factor = 1.0 + rest / with_gradient if with_gradient else 1.0
-    return tuple(t * factor if flow else t for t, flow in zip(forward, flows, strict=True))
-
-
-def _forward_seconds(step: StepModule, graph: CallGraph, rules: Sequence[Rule]) -> list[float]:
-    values = _given(step, graph)
-    found = []
-    for call, rule in zip(graph.calls, rules, strict=True):
-        stage = PlacedCall(call, rule, _Alone(), (), (), ())  # type: ignore[arg-type]
-        tensors = [values[v] for v in call.reads]
-        start = time.thread_time()
-        made = stage.run(tensors)
-        found.append(time.thread_time() - start)
-        values.update(zip(call.results, made, strict=True))
-    return found
-
-
-def _given(step: StepModule, graph: CallGraph) -> dict[int, torch.Tensor]:
-    state = {**dict(step.named_parameters()), **dict(step.named_buffers())}
-    found: dict[int, torch.Tensor] = {}
-    inputs = step.inputs()
-    for index, value in enumerate(graph.values):
-        if value.source in (PARAMETER, BUFFER):
-            found[index] = state.get(PREFIX + value.name, state.get(value.name))  # type: ignore[assignment]
-        elif value.source == INPUT:
-            found[index] = inputs[int(value.name)]
-        elif value.source == CONSTANT and index in graph.constants:
-            found[index] = graph.constants[index]
-    return found
-
-
-def clear_gradients(model: nn.Module) -> None:
-    """Forgets all gradients."""
-    for parameter in model.parameters():
-        parameter.grad = None

@@ -1,22 +1,17 @@
-"""Runs a split model's calls on one device of the mesh."""
+"""A call of a split model on one device of the mesh: its layouts, and its part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.calls import (
-    BUFFER,
-    CONSTANT,
-    INPUT,
-    PARAMETER,
     CallGraph,
     CallRef,
     LayerCall,
@@ -31,7 +26,6 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.rules.rule import Rule, Share
-from gnnplace.sharding.run.gradients import Gradients
 from gnnplace.sharding.run.move import moved
 
 
@@ -160,102 +154,3 @@ def stages(
             )
         )
     return tuple(made)
-
-
-@dataclass(eq=False)
-class ShardRunner:
-    """A traced model's forward pass on one device.
-
-    Attributes:
-        graph: The calls of the model.
-        stages: The same with layouts.
-        mesh: The mesh of all devices.
-        homes: Layout of every parameter, by name.
-        model: Holds parameters (DTensors) and buffers.
-    """
-
-    graph: CallGraph
-    stages: tuple[PlacedCall, ...]
-    mesh: DeviceMesh
-    homes: dict[str, Layout]
-    model: nn.Module
-    _state: dict[int, Callable[[], Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for index, value in enumerate(self.graph.values):
-            if value.source in (PARAMETER, BUFFER):
-                path, _, name = value.name.rpartition(".")
-                self._state[index] = _getter(self.model, path, name)
-
-    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """What the model returns, whole on every device.
-
-        Args:
-            inputs: The same whole tensors on every device.
-        """
-        state = _ForwardValues(self, Gradients(self.mesh))
-        whole = (REPLICATED,) * self.mesh.ndim
-        for index, info in enumerate(self.graph.values):
-            if info.source == INPUT:
-                state.put(index, inputs[int(info.name)], whole)
-            elif info.source == CONSTANT and index in self.graph.constants:
-                state.put(index, self.graph.constants[index], whole)
-        for stage in self.stages:
-            tensors = [state.get(*read) for read in stage.reads]
-            if stage.call.inplace and state.moved(stage.reads[0][0], tensors[0]):
-                tensors[0] = tensors[0].clone()  # others may read what was moved
-            pairs = zip(stage.run(tensors), stage.results, strict=True)
-            for tensor, (value, layout) in pairs:
-                state.put(value, tensor, layout)
-            state.drop(stage.done)
-
-        def output(leaf: Any) -> Any:
-            return state.get(leaf.value, whole, whole) if isinstance(leaf, CallRef) else leaf
-
-        return pytree.tree_map(output, self.graph.output)
-
-
-def _getter(model: nn.Module, path: str, name: str) -> Callable[[], Any]:
-    owner = model.get_submodule(path)
-    return lambda: getattr(owner, name)
-
-
-@dataclass(eq=False)
-class _ForwardValues:
-    """Values of one forward pass."""
-
-    runner: ShardRunner
-    gradients: Gradients
-    made: dict[int, tuple[torch.Tensor, Layout]] = field(default_factory=dict)
-    read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
-
-    def put(self, value: int, tensor: torch.Tensor, layout: Layout) -> None:
-        self.made[value] = (tensor, layout)
-
-    def get(self, value: int, read: Layout, gradient: Layout) -> torch.Tensor:
-        """A value as a reader wants it; readers that want the same share it."""
-        known = self.read.setdefault(value, {})
-        if (read, gradient) not in known:
-            known[read, gradient] = self._fetch(value, read, gradient)
-        return known[read, gradient]
-
-    def _fetch(self, value: int, read: Layout, gradient: Layout) -> torch.Tensor:
-        runner = self.runner
-        info = runner.graph.values[value]
-        if info.source == PARAMETER:
-            parameter = runner._state[value]()
-            return self.gradients.leaf(parameter, runner.homes[info.name], read, gradient)
-        if info.source == BUFFER:
-            tensor, layout = runner._state[value](), (REPLICATED,) * runner.mesh.ndim
-        else:
-            tensor, layout = self.made[value]
-        return moved(tensor, runner.mesh, layout, read, gradient)
-
-    def moved(self, value: int, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is not the one that was made."""
-        return value not in self.made or self.made[value][0] is not tensor
-
-    def drop(self, values: Sequence[int]) -> None:
-        for value in values:
-            self.made.pop(value, None)
-            self.read.pop(value, None)

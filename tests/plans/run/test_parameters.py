@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from gnnplace.plans.run import parameters
 from gnnplace.plans.run.parameters import Parameters, fill, held_of, in_parts
 from gnnplace.plans.run.seats import Seat, Seats
 from gnnplace.sharding.captured.layout import REPLICATED
@@ -60,3 +61,15 @@ def test_squares_count_what_several_processes_have_once():
         each.leaf.grad = torch.full((4,), 2.0)
         total += float(Parameters(seat(replica, 2), 0, {"w": each}, {}).squares())
     assert total == 16.0
+
+
+def test_many_gradients_go_in_few_collectives(monkeypatch):
+    monkeypatch.setattr(parameters, "BUCKET", 100)
+
+    sizes = [(10, torch.float32), (10, torch.float32), (10, torch.float32), (40, torch.float32),
+             (5, torch.float64), (5, torch.float64)]  # fmt: skip
+    tensors = [torch.zeros(n, dtype=dtype) for n, dtype in sizes]
+    assert list(parameters.buckets(tensors)) == [[0, 1], [2], [3], [4, 5]]
+    assert list(parameters.buckets([])) == []
+    large = [torch.ones(n) for n in (10, 10, 10, 50, 5)]
+    assert list(parameters.buckets(large)) == [[0, 1], [2], [3], [4]]

@@ -23,7 +23,7 @@ from gnnplace.sharding.captured.problem import (
     completed,
     ddp_parts,
 )
-from gnnplace.sharding.run.planning import layer_graph
+from gnnplace.sharding.captured.split import layer_graph
 from tests.sharding.captured_graphs import captured_data_parallel, perceptron, shared
 
 MACHINE = MeshMachine(flops=100.0, bandwidth=1.0, latency=0.5)

@@ -97,7 +97,7 @@ def test_the_batch_goes_on_behind_a_call_without_a_rule():
         def forward(self, x):
             return self.after(torch.fft.fft(self.before(x)).real)
 
-    from gnnplace.sharding.run.planning import layer_graph
+    from gnnplace.sharding.captured.split import layer_graph
     from gnnplace.tracing.step import default_loss
 
     layers = layer_graph(Odd(), (torch.randn(BATCH, 6),), default_loss, "odd")

@@ -1,0 +1,271 @@
+"""`ShardPlan`: a plan of one stage whose layers are split over a mesh, for a model of any loss.
+
+The split is the best of the layers' cost tables (PaSE, arXiv 2407.04001: an exact elimination),
+which price no optimizer and no pipeline: the file says their seconds in parts, and no step time.
+`gnnplace plan MODEL --cluster cpu:N --given plan.json` prices it as every other plan.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from gnnplace.errors import InputError, MismatchError
+from gnnplace.plans.order.orders import one_by_one
+from gnnplace.plans.order.rows import with_messages, words
+from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
+from gnnplace.plans.reading import read_plan as parsed_plan
+from gnnplace.plans.run.forward import mesh_here, split_model
+from gnnplace.plans.segments.chains import (
+    TYPES,
+    batch_of,
+    fingerprint,
+    told_inputs,
+    without_dropped_attention,
+)
+from gnnplace.plans.segments.cuts import cuts_of
+from gnnplace.plans.segments.placements import placements_of
+from gnnplace.runtime.rig import run_group
+from gnnplace.sharding.answers import EXECUTED_DEVICES, SplitOptions, load_layers
+from gnnplace.sharding.captured.costs import MeshMachine
+from gnnplace.sharding.captured.layout import Mesh, default_mesh
+from gnnplace.sharding.captured.split import LayerSplit, layer_graph, split_layers
+from gnnplace.sharding.rules.registry import rules_of
+from gnnplace.sharding.run.measure import measure_machine
+from gnnplace.zoo import Workload
+
+if TYPE_CHECKING:
+    from gnnplace.sharding.captured.split import LayerGraph
+
+Loss = Callable[..., torch.Tensor]
+MOST_AXES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class ShardPlan(Plan):
+    """How every layer of a model is split over a mesh.
+
+    Attributes:
+        split: the strategy with its tables; None where the plan was read from a file.
+        loss: one of the layers, if it was given.
+        device_mesh: the mesh it was made for, if it was one of torch's.
+    """
+
+    split: LayerSplit | None = None
+    loss: Loss | None = None
+    device_mesh: DeviceMesh | None = field(default=None, repr=False)
+
+    @property
+    def mesh(self) -> Mesh:
+        """Sizes of the mesh's dimensions."""
+        return self.file.stages[0].axes
+
+    def apply(
+        self, model: nn.Module, mesh: DeviceMesh | None = None, *, loss: Loss | None = None
+    ) -> nn.Module:
+        """Splits a model over the mesh, in place; every process of the mesh calls this.
+
+        Its parameters become DTensors, and its forward pass takes the same whole inputs on every
+        device and returns whole outputs. Where the plan has a loss, the forward pass takes the
+        loss's targets as well and returns the loss.
+
+        Args:
+            model: the model that the plan was made for.
+            mesh: its devices; by default those of the process group.
+            loss: needed where the plan has one and was read from a file.
+
+        Returns:
+            The model.
+
+        Raises:
+            MismatchError: the plan was made for another model; names the first difference.
+            InputError: there is no process group of the mesh's size.
+        """
+        return split_model(self.file, model, mesh or self.device_mesh, loss or self.loss)
+
+
+def read_shard_plan(path: str | Path) -> ShardPlan:
+    """Reads a plan of one stage and one replica.
+
+    Raises:
+        FormatError: naming the file, the key path and the fault.
+        MismatchError: it has more stages or replicas.
+    """
+    file = parsed_plan(path).file
+    replicas = len(file.stages[0].devices)
+    if len(file.stages) > 1 or replicas > 1:
+        raise MismatchError(
+            f"{path}: stages: {len(file.stages)} of {replicas} replicas; a model's own forward "
+            "pass is one stage of one replica: train with gnnplace.read_plan(path).apply(model)"
+        )
+    return ShardPlan(file)
+
+
+def plan_shard(
+    model: str,
+    options: SplitOptions | None = None,
+    *,
+    memory_limit: float | None = None,
+    machine: MeshMachine | None = None,
+) -> ShardPlan:
+    """The best split of a model's layers that can be run.
+
+    Args:
+        model: a model by its name.
+        options: the number of devices and their speeds.
+        memory_limit: bytes that a device has.
+        machine: measured figures, instead of the options' speeds.
+
+    Raises:
+        InputError, CaptureError: there is no such model, or it cannot be captured.
+        InfeasibleError: nothing fits the memory.
+    """
+    options = options or SplitOptions()
+    exchange = options.exchange()
+    bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
+    machine = machine or MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
+    count = options.count(EXECUTED_DEVICES, exchange)
+    layers, mesh = load_layers(model), default_mesh(count)
+    split = split_layers(layers, mesh, machine, memory_limit=memory_limit)
+    cluster, names = f"cpu:{count}", _numbered("cpu", count)
+    if exchange is not None:
+        cluster = exchange.cluster.name
+        names = [device.name for device in exchange.cluster.devices[:count]]
+    return ShardPlan(_file(split, model, cluster, names), split=split)
+
+
+def measured_machine(devices: int, timeout: float) -> MeshMachine:
+    """Speeds of processes on this machine and of collectives between them, measured on a few.
+
+    Raises:
+        ExecutionError: a process died, hung or failed.
+    """
+
+    def work(rank: int) -> MeshMachine:
+        return measure_machine(mesh_here((devices,), "cpu"))
+
+    return run_group(work, [f"process {rank}" for rank in range(devices)], timeout=timeout)[0]
+
+
+def shard_model(
+    model: nn.Module,
+    inputs: Any,
+    mesh: int | DeviceMesh,
+    *,
+    loss: Loss | None = None,
+    machine: MeshMachine | None = None,
+    memory_limit: float | None = None,
+) -> ShardPlan:
+    """The best split of a model's layers, to be applied to it.
+
+    With a process group of the mesh's size (or under torchrun) every process calls this, and the
+    machine is measured.
+
+    Args:
+        model: the model that is split.
+        inputs: example inputs of the whole batch (with the loss's targets).
+        mesh: the number of devices, or torch's mesh of one or two dimensions.
+        loss: one of the layers, if given: the split model then returns it.
+        machine: figures to plan with; None: measured where the processes are.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module.
+        InfeasibleError: nothing fits the memory.
+    """
+    kind = next((p.device.type for p in model.parameters()), "cpu")
+    given = None
+    if isinstance(mesh, int):
+        axes = default_mesh(mesh)
+        here = mesh_here(axes, kind) if _processes() == mesh else None
+    elif isinstance(mesh, DeviceMesh):
+        axes, here, given = tuple(n for n in mesh.shape if n > 1) or (1,), mesh, mesh
+        if len(axes) > MOST_AXES:
+            raise InputError(f"mesh {tuple(mesh.shape)}: layers are split over two dimensions")
+    else:
+        raise InputError(f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh")
+    layers = layer_graph(model, inputs, loss, type(model).__name__)
+    if machine is None:
+        machine = MeshMachine() if here is None else measure_machine(here)
+    split = split_layers(layers, axes, machine, memory_limit=memory_limit)
+    count = math.prod(axes)
+    file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
+    return ShardPlan(file, split=split, loss=loss, device_mesh=given)
+
+
+def _processes() -> int:
+    """Processes that there are, or that torchrun has started; 0: there is no group."""
+    if dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
+
+
+def _numbered(kind: str, count: int) -> list[str]:
+    return [f"{kind}:{k}" for k in range(count)]
+
+
+def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> PlanFile:
+    """The split as a plan of one stage and one micro-batch, with what its tables say."""
+    layers, calls = split.layers, without_dropped_attention(split.layers.calls)
+    cuts = cuts_of(calls, rules_of(calls))
+    members = [name for segment in cuts.segments for name in segment.members]
+    inner, inside = split.mesh[-1], frozenset(members)
+    chosen = {
+        i: split.configurations[i] for i, call in enumerate(calls.calls) if call.name in inside
+    }
+    batch, inputs, precision = _setting(layers)
+    seconds, kept = split.predicted, split.activations
+    memory = MemoryEntry(
+        state=max(seconds.memory - kept, 0.0), activations=kept, working=0.0, slack=0.0
+    )
+    return PlanFile(
+        format="gnnplace-plan",
+        version=2,
+        model=model,
+        fingerprint=fingerprint(calls, cuts),
+        cluster=cluster,
+        batch=batch,
+        microbatch_size=batch,
+        precision=precision,
+        optimizer="adamw",
+        inputs=inputs,
+        stages=[
+            StageEntry(
+                modules=list(dict.fromkeys(path for s in cuts.segments for path in s.modules)),
+                members=members,
+                devices=[[devices[k : k + inner] for k in range(0, len(devices), inner)]],
+                placements=placements_of(calls, layers.rules, chosen),
+            )
+        ],
+        ranks=[0],
+        actions=words(with_messages(one_by_one(1, 1), (0,))),
+        parts={
+            "compute": seconds.compute,
+            "collectives": seconds.reduction + seconds.resharding,
+            "reduction": seconds.gradient,
+        },
+        memory=dict.fromkeys(devices, memory),
+    )
+
+
+def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
+    """Examples, inputs and precision of what was captured."""
+    step = layers.step
+    inputs: Any = step.kwargs if step.kwargs and not step.args else step.args
+    told = [InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)]
+    try:
+        batch = batch_of(Workload("", step.model, inputs, None))
+    except InputError:
+        batch = 1
+    types = {p.dtype for p in step.model.parameters()}
+    half = (name for name, dtype in TYPES.items() if types == {dtype})
+    return batch, told, next(half, "32-true")

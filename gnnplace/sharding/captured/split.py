@@ -1,0 +1,194 @@
+"""The best split of a captured model's layers over a mesh, by its cost tables: to be run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from gnnplace.sharding import (
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    cheapest_within,
+    warm,
+    warm_frontier,
+)
+from gnnplace.sharding.captured.calls import CallGraph
+from gnnplace.sharding.captured.costs import MeshMachine, made_bytes
+from gnnplace.sharding.captured.graph import split_graph
+from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph, SplitOp
+from gnnplace.sharding.captured.problem import (
+    CapturedProblem,
+    captured_parts,
+    captured_tables,
+    ddp_parts,
+)
+from gnnplace.sharding.captured.recording import OutputModule, record_calls
+from gnnplace.sharding.costs import CostParts
+from gnnplace.sharding.rules.registry import rules_of
+from gnnplace.sharding.rules.rule import Rule
+from gnnplace.tracing.step import StepModule
+
+
+@dataclass(frozen=True, eq=False)
+class LayerGraph:
+    """A model's layers.
+
+    Attributes:
+        step: model, loss and inputs.
+        calls: the calls of the model and of its loss.
+        rules: how each call can be split.
+        operations: the same for the search.
+    """
+
+    step: StepModule
+    calls: CallGraph
+    rules: tuple[Rule, ...]
+    operations: SplitGraph
+
+
+def layer_graph(
+    model: nn.Module,
+    inputs: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    name: str,
+    *,
+    zeros: bool = False,
+) -> LayerGraph:
+    """Captures a model's layers.
+
+    Args:
+        model: the model that is split.
+        inputs: example inputs (with the loss's targets): positional, or a mapping.
+        loss: one of the layers; None: the model's output is what it returns.
+        name: the name of the model.
+        zeros: where the model must run on real tensors, stand zeros in for its parameters.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module.
+    """
+    step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    calls = record_calls(step, name, zeros=zeros)
+    rules = rules_of(calls)
+    return LayerGraph(step, calls, rules, split_graph(calls, rules))
+
+
+class LayerWords(NamedTuple):
+    """A layer's split for people.
+
+    Attributes:
+        name: its module and, where that is not enough, its function.
+        kind: "linear", "attention", …
+        words: such as "heads over 4, batch over 2".
+        reason: why it cannot be split, if so.
+    """
+
+    name: str
+    kind: str
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSplit:
+    """A strategy, and the tables that it is the best of.
+
+    Attributes:
+        layers: the model's calls and their rules.
+        captured: what every configuration of a call costs.
+        problem: the same as tables.
+        result: what the search found.
+    """
+
+    layers: LayerGraph
+    captured: CapturedProblem
+    problem: ShardingProblem
+    result: ShardingResult
+
+    @property
+    def mesh(self) -> Mesh:
+        """Sizes of the mesh's dimensions."""
+        return self.captured.mesh
+
+    @cached_property
+    def configurations(self) -> tuple[Configuration, ...]:
+        """The label that each dimension of the mesh splits, of every call."""
+        options = self.captured.options
+        return tuple(own[k] for own, k in zip(options, self.result.configuration, strict=False))
+
+    @cached_property
+    def predicted(self) -> CostParts:
+        """Predicted seconds and bytes of a training step."""
+        return captured_parts(self.captured, self.result.configuration)
+
+    @cached_property
+    def data_parallel(self) -> CostParts:
+        """What data parallelism is predicted to cost."""
+        return ddp_parts(self.captured)
+
+    @property
+    def activations(self) -> float:
+        """Bytes of all results on a device."""
+        graph = self.captured.graph
+        pairs = zip(graph.ops, self.configurations, strict=True)
+        return sum(made_bytes(graph, op, chosen, self.mesh) for op, chosen in pairs)
+
+    @cached_property
+    def words(self) -> tuple[LayerWords, ...]:
+        """Every call's split for people, in the order in which they run."""
+        ops = zip(self.layers.operations.ops, self.configurations, strict=True)
+        found = []
+        for op, chosen in ops:
+            reason = op.reason or _odd_batch(op, self.mesh)
+            found.append(LayerWords(op.name, op.kind, op.words(chosen, self.mesh), reason))
+        return tuple(found)
+
+    def lines(self) -> list[str]:
+        """The same in lines; calls that move axes or have no gradient are left out."""
+        shown = [x for x in self.words if x.kind not in ("shape", "data")]
+        width = max((len(layer.name) for layer in shown), default=0)
+        return [
+            f"{x.name:{width}}  {x.words}" + (f" ({x.reason})" if x.reason else "") for x in shown
+        ]
+
+
+def split_layers(
+    layers: LayerGraph,
+    mesh: Mesh,
+    machine: MeshMachine,
+    *,
+    memory_limit: float | None = None,
+) -> LayerSplit:
+    """The best split of a captured model's layers.
+
+    Args:
+        layers: the model's calls and their rules.
+        mesh: sizes of the mesh's dimensions.
+        machine: speeds of a device and of its link.
+        memory_limit: bytes that a device has.
+
+    Raises:
+        InfeasibleError: nothing fits the memory.
+    """
+    captured = CapturedProblem(layers.operations, mesh, machine)
+    problem = captured_tables(captured)
+    warm() if memory_limit is None else warm_frontier()
+    found = (
+        best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
+    )
+    return LayerSplit(layers, captured, problem, found)
+
+
+def _odd_batch(op: SplitOp, mesh: Mesh) -> str:
+    """Why data parallelism is out of the question for an operation, if it is."""
+    examples = dict(op.shape.extents).get(op.batch or "", 0)
+    devices = math.prod(mesh)
+    if op.batch is None or examples % devices == 0:
+        return ""
+    return f"a batch of {examples} has no {devices} equal parts"
