@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json, say
-from gnnplace.cli.numbers import COUNT, DEVICES, NOT_NEGATIVE, POSITIVE, add_options
+from gnnplace.cli.console import check_output, console, print_json, print_lines, say
+from gnnplace.cli.numbers import (
+    COUNT,
+    DEVICES,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SECONDS,
+    STEPS,
+    add_options,
+)
 from gnnplace.cli.options import (
     add_capture_options,
     add_fresh,
@@ -16,7 +24,6 @@ from gnnplace.cli.options import (
     add_json,
     add_links,
     add_output,
-    add_run_options,
     add_search_options,
     capture_options,
     cluster_help,
@@ -55,6 +62,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--execute", bool, False, "Run one hybrid step of MODEL for real."),
         ("--replicas", (int, DEVICES), 2, "With --execute: the data-parallel groups."),
         ("--group-devices", (int, DEVICES), 1, "With --execute: the devices of a group."),
+        ("--steps", (int, STEPS), 10, "With --execute: the number of steps to time."),
+        ("--timeout", (float, SECONDS), 120.0, "With --execute: seconds without progress."),
     )
     add_json(parser)
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
@@ -62,7 +71,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_search_options(parser)
     add_capture_options(parser, many=True)
     add_fresh(parser)
-    add_run_options(parser, store=False)
 
 
 def _training_arguments(parser: ArgumentParser) -> None:
@@ -150,9 +158,9 @@ def _study(args: Namespace) -> int:
 
 
 def _execute(args: Namespace) -> int:
-    """Runs groups x devices and DDP on as many shares; 1 if numbers are wrong."""
+    """Runs groups x devices as a plan, and DDP beside it; 1 if numbers are wrong."""
     from gnnplace.plans.hybrid.run import Running
-    from gnnplace.report.hybrid import run_data, run_lines, run_table
+    from gnnplace.report.plans import run_lines
 
     if args.cluster is None:
         raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
@@ -164,20 +172,19 @@ def _execute(args: Namespace) -> int:
         devices=args.group_devices,
         microbatches=counts[0],
         steps=args.steps,
-        mode=args.mode,
-        transport=args.transport,
         timeout=args.timeout,
     )
     done = gnnplace.execute_hybrid(
-        args.what, args.cluster, running=running, search=_search(args), progress=say
+        args.what,
+        args.cluster,
+        running=running,
+        accept_other_loss=capture_options(args, microbatches=1).accept_other_loss,
+        progress=say,
     )
     if args.json:
-        print_json(run_data(done))
+        print_json(done.answer())
     else:
-        out = console()
-        out.print(run_table(done, args.what))
-        for line in run_lines(done):
-            out.print(line)
+        print_lines(done.plan.shape, *run_lines(done))
     return 0 if done.passed else 1
 
 

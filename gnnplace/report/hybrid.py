@@ -1,4 +1,4 @@
-"""A hybrid study, and a hybrid step that was run, as tables, lines and plain data.
+"""A hybrid study as a table, lines and plain data.
 
 A hybrid study as one page: the recommendation, every split, time to converge against devices.
 
@@ -21,7 +21,6 @@ from gnnplace.plans.hybrid.advice import (
     sentence,
 )
 from gnnplace.plans.hybrid.convergence import SOURCE, published_gain
-from gnnplace.plans.hybrid.run import HybridRun
 from gnnplace.plans.hybrid.splits import SplitRow
 from gnnplace.plans.hybrid.study import HybridStudy
 from gnnplace.report import html
@@ -134,59 +133,6 @@ def hybrid_table(rows: Sequence[SplitRow], title: str, advice: ReplicaAdvice) ->
     for row in rows:
         table.add_row(*split_cells(row, seconds_text, "best" if row is advice.best else row.note))
     return table
-
-
-def run_data(run: HybridRun) -> dict[str, Any]:
-    """A run as plain data; seconds."""
-    execution, ddp = run.execution, run.ddp
-    return {
-        "groups": run.groups,
-        "group_devices": run.devices,
-        "mode": execution.mode,
-        "step_time": execution.step_time,
-        "virtual_step_time": execution.virtual_step_time,
-        "predicted": run.predicted,
-        "predicted_group_alone": run.alone,
-        "verified": run.verification.summary(),
-        "bitwise": run.verification.bitwise,
-        "whole_batch": run.whole.summary(),
-        "ddp": {
-            "workers": ddp.workers,
-            "cores": ddp.cores,
-            "step_time": ddp.step_time,
-            "cpu_time": ddp.cpu_time,
-            "gradient_error": ddp.error,
-        },
-        "eager_one_core": run.eager[1],
-    }
-
-
-def run_table(run: HybridRun, title: str) -> Table:
-    """What one step took, whole batch, beside DDP and one device."""
-    execution, ddp = run.execution, run.ddp
-    table = Table("one step of the whole batch", "seconds", "what it is", title=title)
-    table.add_row("one device, eager", seconds_text(run.eager[1]), "measured, wall clock")
-    what = f"measured, wall clock, {ddp.workers} workers on {ddp.cores} cores"
-    table.add_row(f"DistributedDataParallel {ddp.workers} x 1", seconds_text(ddp.step_time), what)
-    what = "measured, CPU time of the busiest worker, without waiting"
-    table.add_row("", seconds_text(ddp.cpu_time), what)
-    clock = "measured, wall clock" if execution.mode == "measured" else "emulated, virtual clock"
-    name = f"hybrid {run.groups} x {run.devices}"
-    table.add_row(name, seconds_text(execution.step_time), clock)
-    table.add_row("", seconds_text(run.predicted), "predicted, with the exchange of gradients")
-    table.add_row("", seconds_text(run.alone), "predicted, one group alone")
-    return table
-
-
-def run_lines(run: HybridRun) -> list[str]:
-    """What is below the table: what was computed."""
-    return [
-        f"hybrid {run.groups} x {run.devices}: {run.verification.summary()}, which accumulates "
-        "over the same shares",
-        f"hybrid {run.groups} x {run.devices}: {run.whole.summary()}",
-        f"DDP: gradients within {run.ddp.error:.2g} of accumulating over the same shares",
-        *([f"not to be compared: {caveat}"] if (caveat := run.execution.caveat) else []),
-    ]
 
 
 HEADS = ("devices", "groups x devices", "micro-batches", "step of a group", "all-reduce",

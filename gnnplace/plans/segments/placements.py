@@ -175,8 +175,10 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
     for wanted, pair in zip_longest(own, told):
         k, name = pair or (len(entries) - 1, None)
         if wanted != name:
-            raise MismatchError(f"plan: stages[{k}].members: {name or 'nothing'!r} where the model "
-                                f"has {wanted or 'nothing'!r}; make a plan for this one")  # fmt: skip
+            raise MismatchError(
+                f"plan: stages[{k}].members: {name or 'nothing'!r} where the model has "
+                f"{wanted or 'nothing'!r}; make a plan for this one"
+            )
     for k, entry in enumerate(entries):
         members = frozenset(entry.members)
         some = [segment for segment in segments if not members.isdisjoint(segment.members)]
