@@ -10,7 +10,7 @@ import gnnplace
 from gnnplace.cli.console import check_output, console, print_lines, say
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import add_output
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans.launch.launch_plan import NAMES
 from gnnplace.problem import write_problem
@@ -52,6 +52,10 @@ def run(args: Namespace) -> int:
         return _export(args)
     if args.format in NAMES:
         return _import(args)
+    if args.format not in READERS:
+        near = suggestion(args.format, [*READERS, *NAMES])
+        raise InputError(f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
+                         f"launchers: {', '.join(NAMES)}{near}")  # fmt: skip
     cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
     problem = gnnplace.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)

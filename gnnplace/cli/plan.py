@@ -221,11 +221,15 @@ def _price(args: Namespace, headroom: str | float) -> int:
 
 
 def _is_launched(args: Namespace) -> bool:
-    """Whether a launcher's plan is asked for, and no plan's file is to be written of it."""
+    """Whether a launcher's plan is asked for that is priced from sizes, and no plan written."""
     if args.given is None:
         return args.launcher is not None
-    words = "=" in args.given or args.given.endswith((".csv", ".json"))
-    return args.output is None and not words and gnnplace.is_launch_file(args.given)
+    words = "=" in args.given or args.given.endswith(".csv")
+    if args.output is not None or words or not gnnplace.is_launch_file(args.given):
+        return False
+    from gnnplace.plans.decoders.decoder import decoder_of
+
+    return args.what is None or decoder_of(args.what) is not None  # others are captured
 
 
 def _launched(args: Namespace, rate: float | None) -> int:

@@ -53,6 +53,7 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     [
         (["convert", "FILE", "-o", "OUT"], "give --from FORMAT, or --to LAUNCHER"),
         (["convert", "FILE", "--to", "slurm", "-o", "OUT"], "cannot be read"),
+        (["convert", "FILE", "--from", "megatron", "-o", "OUT"], "did you mean 'megatron-lm'"),
         (["convert", "FILE", "--from", "accelerate", "-o", "OUT"], "--cluster: is needed"),
         (["convert", "FILE", "--from", "accelerate", *ON, "-o", "OUT"], "cannot be read"),
         (["plan", *ON, "--given", "dp=2"], "MODEL: is missing"),
@@ -67,3 +68,13 @@ def test_what_is_missing_is_one_line(words, told, tmp_path, capsys):
     assert told in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_json_is_priced_as_the_launchers_others_are(tmp_path, capsys):
+    """DeepSpeed's file has no sizes; a model that is no decoder is captured instead, in 2 s."""
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": 16, "zero_optimization": {"stage": 1}}')
+    assert run(["plan", MODEL, *ON, "--given", str(path)]) == 0
+    assert "as megatron-deepspeed trains" in capsys.readouterr().out
+    assert run(["plan", "mlp", *ON, "--given", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["batch"] == 16

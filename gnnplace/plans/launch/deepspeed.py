@@ -39,6 +39,23 @@ TOP = (
     "seed", "hybrid_engine", HELD,
 )  # fmt: skip
 
+BATCHES = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+)  # fmt: skip
+AUTO = "auto"
+ZERO = (
+    "stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size",
+    "use_multi_rank_bucket_allreduce", "allgather_partitions", "allgather_bucket_size",
+    "overlap_comm", "load_from_fp32_weights", "elastic_checkpoint", "offload_param",
+    "offload_optimizer", "zenflow", "sub_group_size", "cpu_offload", "cpu_offload_param",
+    "cpu_offload_use_pin_memory", "ignore_unused_parameters", "legacy_stage1",
+    "round_robin_gradients", "zero_hpz_partition_size", "zero_quantized_weights",
+    "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "zeropp_loco_param",
+    "mics_shard_size", "mics_hierarchical_params_gather", "memory_efficient_linear",
+    "pipeline_loading_checkpoint", "override_module_apply", "log_trace_cache_warnings",
+    "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "leaf_module",
+)  # fmt: skip
+
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
@@ -132,25 +149,8 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
         if isinstance(error, InputError):
             raise
         raise FormatError(f"{source}: not JSON: {str(error)[:80]}") from None
-    notes, auto = [], []
-    odd = [key for key in keys.unknown("", TOP) if not key.startswith("x-")]
-    if odd:
-        notes.append(f"keys that are not known, and not priced: {', '.join(odd[:8])}")
-    sizes: dict[str, int | None] = {}
-    for name in (
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-    ):
-        if keys.get(name) == "auto":
-            auto.append(name)
-        sizes[name] = None if keys.get(name) == "auto" else keys.count(name)
-    if auto:
-        notes.append(f"auto, which the Trainer fills in: {', '.join(auto)}")
-    batch, size, steps = sizes.values()
+    batch, size, steps = (None if keys.get(name) == AUTO else keys.count(name) for name in BATCHES)
     dp = _replicas(batch, size, steps, source)
-    if batch is not None and size is None and steps is not None and dp is None:
-        notes.append("train_micro_batch_size_per_gpu: is batch / accumulation / replicas")
     half = "bf16" if keys.switch("bf16.enabled") else "16" if keys.get("fp16.enabled") else "32"
     fp32 = keys.word("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"), "same") == "fp32"
     tp = keys.count("tensor_parallel.autotp_size", 1, least=0) or 1
@@ -162,17 +162,19 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     zero = keys.count("zero_optimization.stage", 0, least=0) or 0
     if zero > 3:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")
+    group = keys.count("zero_optimization.mics_shard_size", -1, least=-1) or 0
     overlap = keys.switch("zero_optimization.overlap_comm", zero == 3)
     plan = LaunchPlan(
         dp=dp, tp=tp, ep=ep or 1, etp=None if etp == tp else etp, sp=tp == 1,
         cp=keys.count("sequence_parallel_size", 1) or 1,
         microbatch_size=size, batch=batch, zero=zero,
+        group=group if zero == 3 and group > 1 else None,
         accumulation=steps or 1 if batch is None or size is None else None,
         precision="32-true" if half == "32" else f"{half}-master",
         gradients="fp32" if half != "32" and fp32 else "same",
         optimizer={"sgd": "sgd", "adam": "adam", "adamw": "adamw"}.get(optimizer),
         overlap=("gradients",) if overlap and zero not in (0, 3) else (),
-        notes=tuple(notes),
+        notes=tuple(_notes(keys)),
     )  # fmt: skip
     held = keys.get(HELD)
     if isinstance(held, dict):
@@ -180,6 +182,22 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     if plan.batch is None and plan.dp and size and steps:
         plan = replace(plan, batch=plan.dp * size * steps, accumulation=None)
     return check_plan_words(plan, source)
+
+
+def _notes(keys: Keys) -> Iterator[str]:
+    """What a file says that is not known, or that something else fills in."""
+    odd = [key for key in keys.unknown("", TOP) if not key.startswith("x-")]
+    if odd:
+        yield f"keys that are not known, and not priced: {', '.join(odd[:8])}"
+    wrong = [k for k in keys.unknown("zero_optimization", ZERO) if not k.startswith("stage3_")]
+    if wrong:
+        yield f"keys of zero_optimization that DeepSpeed refuses: {', '.join(wrong[:8])}"
+    auto = [name for name in BATCHES if keys.get(name) == AUTO]
+    if auto:
+        yield f"auto, which the Trainer fills in: {', '.join(auto)}"
+    batch, size, steps = (keys.get(name) for name in BATCHES)
+    if batch is not None and size is None and steps is not None:
+        yield "train_micro_batch_size_per_gpu: is batch / accumulation / replicas"
 
 
 def _replicas(batch: int | None, size: int | None, steps: int | None, source: str) -> int | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from gnnplace.errors import FormatError
-from gnnplace.plans.launch.deepspeed import read_deepspeed, write_deepspeed
+from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.launch.deepspeed import nearest_deepspeed, read_deepspeed, write_deepspeed
+from gnnplace.plans.launch.importing import completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 
 # `tests/model/Megatron_GPT2/ds_config_func_bs8_zero1.json`, `tests/torch_compile/ds_config_z3.json`
@@ -80,3 +83,35 @@ def test_batches_are_what_deepspeed_holds_them_to_with_splits_and_without():
     text = write_deepspeed(split, [])
     assert "train_batch_size" not in json.loads(text)  # which would be held against 8 processes
     assert (read_deepspeed(text, "file").batch, read_deepspeed(text, "file").dp) == (32, 2)
+
+
+def test_keys_of_zero_that_it_refuses_are_named():
+    """`DeepSpeedZeroConfig` forbids fields that it does not have; at the top they pass unread."""
+    text = json.dumps({"zero_optimization": {"stage": 3, "tsage": 1, "stage3_max_reuse": 1,
+                                             "mics_shard_size": 4}, "train_batch_size": 8,
+                       "trian": 1})  # fmt: skip
+    plan = read_deepspeed(text, "file")
+    assert plan.notes == ("keys that are not known, and not priced: trian",
+                          "keys of zero_optimization that DeepSpeed refuses: tsage")  # fmt: skip
+    assert plan.group == 4
+
+
+def test_a_micro_batch_that_is_left_out_is_what_replicas_leave():
+    plan = read_deepspeed('{"train_batch_size": 32, "gradient_accumulation_steps": 2}', "file")
+    found = completed(plan, 8)
+    assert (found.dp, found.microbatch_size, found.microbatches) == (8, 2, 2)
+
+
+def test_experts_lie_whole_on_autoep():
+    """`module_inject/auto_ep_folding.py` refuses experts that are cut."""
+    sizes = DecoderSizes(4, 256, 8, 8, 512, 64, 512, experts=ExpertLayers(8, 2, 512))
+    plan = LaunchPlan(dp=4, tp=2, ep=2, sp=False, microbatch_size=1, batch=8, zero=1, sizes=sizes,
+                      precision="bf16-master", gradients="same", optimizer="adamw")  # fmt: skip
+    ((told, whole),) = nearest_deepspeed(plan)
+    assert (told.split()[0], whole.ep, whole.etp) == ("ep=2", 4, 1)
+    data = json.loads(write_deepspeed(whole, []))
+    assert data["expert_parallel"] == {"enabled": True, "autoep_size": 4}
+    back = read_deepspeed(json.dumps(data), "file")
+    assert (back.ep, back.etp, back.tp) == (4, 1, 2)
+    with pytest.raises(InfeasibleError, match="in one stage"):
+        write_deepspeed(replace(whole, pp=2), [])
