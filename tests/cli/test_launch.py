@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from gnnplace.cli.main import run
+from gnnplace.plans.launch.launch_plan import NAMES
+from gnnplace.plans.launch.registry import read_launch_file
+from gnnplace.plans.launch.torchtitan import MODELS
+from tests.cli.pages import DOCS
 
 MODEL = "hf:gpt2?n_layer=2&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"
 ON = ["--cluster", "nvlink-a100-8"]
@@ -78,3 +84,31 @@ def test_a_file_of_json_is_priced_as_the_launchers_others_are(tmp_path, capsys):
     assert "as megatron-deepspeed trains" in capsys.readouterr().out
     assert run(["plan", "mlp", *ON, "--given", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["batch"] == 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, monkeypatch, capsys):
+    """Up to 6 s: plans of 64 GPUs are enumerated. Accelerate's own parser reads its file."""
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "launchers" / f"{name}.md").read_text()
+    command = next(x for x in re.findall("`(gnnplace plan MODEL [^`]*)`", page) if name in x)
+    words = shlex.split(command.replace("MODEL", f"'{MODELS['llama3_8b'][1].model}'"))[1:]
+    assert run(words) == 0
+    file = Path(words[-1])
+    last = re.search(r"(?m)^5\. .*", page)
+    assert last is not None
+    assert file.stem in last[0]  # what starts the run names it
+    plan = read_launch_file(file, name)
+    assert plan.dp is None or plan.world == 64
+    if name == "accelerate":
+        from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+        args = launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+        assert _validate_launch_command(args)[0].num_processes == 64
+    else:
+        assert plan.batch == 512
+    if plan.sizes is not None:
+        said = capsys.readouterr().out.splitlines()
+        assert run(["plan", "--given", str(file), "--cluster", "dgx-h100-8x8"]) == 0
+        again = capsys.readouterr().out.splitlines()
+        assert said[2] == again[2]  # tokens a second, and bytes
