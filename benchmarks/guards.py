@@ -1,10 +1,11 @@
 """What guards take: the proof beside recording and planning, a check beside a step.
 
-Ratios of processor seconds of one run, each the least of a few rounds, side by side: planning with
-the proof and without; recording likewise; and the microseconds that a check of the fingerprint
-takes before each step. What another run took on another day says nothing.
+Processor seconds of one run, each the least of a few rounds, side by side: recording without the
+proof, and what it adds, by two layers of each kind and with every layer numbered; planning
+likewise; and the microseconds that a check of the fingerprint takes before each step. What another
+run took on another day says nothing.
 
-    python benchmarks/guards.py [MODEL ...] [--rounds 3] [--cluster nvlink-a100-4] [--batch 256]
+    python benchmarks/guards.py [MODEL ...] [--rounds 3] [--cluster C] [--batch B] [--unchecked]
 
 A check is left out of models that no host holds (`--unchecked`).
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -39,14 +42,16 @@ def main() -> None:
     parser.add_argument("--unchecked", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| model | recording | its proof | planning | its proof | check |")
-    print("|---|---|---|---|---|---|")
+    print("| model | recording | its proof | of every layer | planning | its proof "
+          "| of every layer | check |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
     for model in arguments.models:
-        record = both(partial(recorded, model), arguments.rounds)
-        plan = both(partial(planned, model, arguments), arguments.rounds)
-        told = [f"{bare:.2f} s | {proven / bare - 1:.0%}" for bare, proven in (record, plan)]
+        record = by_turns(partial(recorded, model), arguments.rounds)
+        plan = by_turns(partial(planned, model, arguments), arguments.rounds)
+        told = [f"{bare:.2f} s | {x / bare - 1:+.0%} | {every / bare - 1:+.0%}"
+                for bare, x, every in (record, plan)]  # fmt: skip
         check = "" if arguments.unchecked else f"{check_seconds(model) * 1e6:.0f} us"
-        print(f"| {model} | {' | '.join(told)} | {check} |", flush=True)
+        print(f"| {model.partition('?')[0]} | {' | '.join(told)} | {check} |", flush=True)
 
 
 def planned(model: str, arguments: argparse.Namespace) -> object:
@@ -54,15 +59,20 @@ def planned(model: str, arguments: argparse.Namespace) -> object:
     return gnnplace.plan(model, arguments.cluster, batch=arguments.batch, budget=1)
 
 
-def both(work: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Processor seconds without the proof and with it; by turns."""
+def by_turns(work: Callable[[], object], rounds: int) -> tuple[float, ...]:
+    """Processor seconds without the proof, with it, and where it numbers every layer."""
+    ways: tuple[AbstractContextManager[Any], ...] = (
+        patch.object(recording, "_proved", lambda *_: Proof()),
+        nullcontext(),
+        patch.object(recording, "layers_apart", lambda *_: {}),
+    )
     work()  # what is compiled and imported once
-    pairs = []
+    found = []
     for _ in range(rounds):
-        with patch.object(recording, "_proved", lambda *_: Proof()):
-            bare = processor_seconds(work)
-        pairs.append((bare, processor_seconds(work)))
-    return min(bare for bare, _ in pairs), min(proven for _, proven in pairs)
+        for way in ways:
+            with way:
+                found.append(processor_seconds(work))
+    return tuple(min(found[i :: len(ways)]) for i in range(len(ways)))
 
 
 def processor_seconds(work: Callable[[], object]) -> float:

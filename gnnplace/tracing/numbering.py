@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.tracing.blame import user_place
+from gnnplace.tracing.quick import BareMode
 
 COPIES = ("clone", "lift_fresh", "detach", "alias")
 FILLS = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "exponential_", "random_")
@@ -95,7 +95,7 @@ def _signature(func: Any) -> _Signature:
     return _Signature(func)
 
 
-class Numbering(TorchDispatchMode):
+class Numbering(BareMode):
     """Within it every value gets a number.
 
     Args:
@@ -116,11 +116,6 @@ class Numbering(TorchDispatchMode):
         faults: what no recording can repeat, in words.
         asked: place and op of what asked first for numbers that are others in every step.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """That torch wraps no dispatch for its compiler (2.13), which takes 10 us a call."""
-        return False
 
     def __init__(
         self,

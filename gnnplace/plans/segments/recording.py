@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
@@ -35,7 +34,7 @@ from gnnplace.tracing.program import (
     ValueInfo,
     value_info,
 )
-from gnnplace.tracing.quick import without_numbers
+from gnnplace.tracing.quick import BareMode, without_numbers
 from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
@@ -109,7 +108,7 @@ class Recorded:
         return float(self.sizes.max(initial=0.0))
 
 
-class _Ops(TorchDispatchMode):
+class _Ops(BareMode):
     """Notes ATen's calls as ops of a program."""
 
     def __init__(self, free: Sequence[str]) -> None:
