@@ -122,15 +122,28 @@ def _priced(plan: Plan) -> str:
 
 
 def stage_lines(file: PlanFile) -> list[str]:
-    """A line a stage; more than `FOLDED` that are alike and follow each other are one."""
+    """A line a stage; more than `FOLDED` that are alike and follow each other are one.
+
+    Where that leaves more than `STAGE_LINES`, those of like meshes and splits are one.
+    """
+    lines = _folded(file, [_alike(stage) for stage in file.stages])
+    if len(lines) > STAGE_LINES:
+        lines = _folded(file, [_meshed(stage) for stage in file.stages])
+    return lines
+
+
+def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
+    """Lines of stages of which those of equal keys that follow each other are one."""
     lines, begin = [], 0
-    alike = [_alike(stage) for stage in file.stages]
     for k in range(1, len(alike) + 1):
         if k < len(alike) and alike[k] == alike[begin]:
             continue
         if k - begin > FOLDED:
-            layers = len({layer for m in file.stages[begin].modules if (layer := layer_of(m))})
-            each = f"{layers} layers each" if layers else "alike"
+            counts = [len({layer for m in stage.modules if (layer := layer_of(m))})
+                      for stage in file.stages[begin:k]]  # fmt: skip
+            few, many = min(counts), max(counts)
+            each = "alike" if not many else f"{many if few == many else f'{few} to {many}'}"
+            each += " layers each" if many else ""
             first, last = file.stages[begin], file.stages[k - 1]
             until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
             lines.append(f"  stages {begin} to {k - 1}: {each}, {_mesh(first, until)}")
@@ -143,8 +156,14 @@ def stage_lines(file: PlanFile) -> list[str]:
 def _alike(stage: StageEntry) -> object:
     """Equal for stages that differ by the numbers of their layers and devices alone."""
     members = tuple(re.sub(r"[0-9]+", "", name) for name in stage.members)
-    shape = len(stage.rows), len(stage.rows[0]), stage.zero, stage.border
-    return members, shape, len(stage.recompute.modules)
+    return members, _meshed(stage)
+
+
+def _meshed(stage: StageEntry) -> object:
+    """Equal for stages of like meshes and splits, as much of each recomputed."""
+    ends = [bool(layer_of(module)) for module in stage.modules]
+    return (len(stage.rows), len(stage.rows[0]), stage.zero, stage.border, split_words(stage),
+            len(stage.recompute.modules), all(ends))  # fmt: skip
 
 
 def _stage(number: int, stage: StageEntry) -> str:
@@ -260,6 +279,7 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms" if seconds < 1.0 else f"{seconds:.3f} s"
 
 
+STAGE_LINES = 8  # of stages at most, where coarser ones serve
 FOLDED = 2  # stages that are alike and told one by one
 PASSES = "FIWB"
 NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",

@@ -96,3 +96,15 @@ def test_stages_that_are_alike_are_one_line():
     assert len(plan.file.stages) == 8
     assert [line.split(":")[0] for line in lines] == ["  stage 0", "  stages 1 to 6", "  stage 7"]
     assert lines[1] == "  stages 1 to 6: 1 layers each, 1 x 1 devices from gpu:1 to gpu:6"
+
+
+def test_many_stages_that_begin_in_the_middle_of_layers_are_few_lines():
+    """The model of 26 layers is captured in 3 s: sixteen stages, cut inside of layers."""
+    from gnnplace.report.plans import STAGE_LINES, stage_lines
+
+    model = "hf:gpt2?n_layer=26&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"
+    words = "pp=16,microbatch_size=1"
+    (plan,) = gnnplace.plan(model, "dgx-h100-2x8", batch=16, given=words)
+    lines = stage_lines(plan.file)
+    assert len(lines) <= STAGE_LINES < len(plan.file.stages) == 16
+    assert any("layers each" in line for line in lines)
