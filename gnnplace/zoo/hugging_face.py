@@ -15,6 +15,8 @@ from gnnplace.files import read_json
 from gnnplace.zoo.workload import Workload, generator
 
 # Model type and what differs from the type's default configuration, as on each model's card.
+READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
+"""Fields that a model reads and its configuration does not declare."""
 KNOWN: Mapping[str, tuple[str, dict[str, Any]]] = {
     "gpt2-medium": ("gpt2", {"n_layer": 24, "n_embd": 1024, "n_head": 16}),
     "gpt2-large": ("gpt2", {"n_layer": 36, "n_embd": 1280, "n_head": 20}),
@@ -80,7 +82,7 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         config = AutoConfig.for_model(kind)
     except (ValueError, KeyError):
         raise InputError(_unknown(name, kind)) from None
-    unknown = [key for key in options if not hasattr(config, key)]
+    unknown = [k for k in options if not hasattr(config, k) and k not in READ.get(kind, ())]
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gnnplace.plans.decoders.decoder import decoder_of, from_config
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import (
+    DecoderSizes,
+    ExpertLayers,
+    LatentAttention,
+    decoder_of,
+    from_config,
+)
+from gnnplace.plans.launch.torchtitan import MODELS
 
 SIZES = {
     "llama": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -46,3 +56,43 @@ def test_a_name_gives_sizes_length_and_batch_and_other_models_none():
     assert (decoder.hidden, decoder.length, decoder.batch) == (64, 32, 6)
     assert decoder_of("hf:bert") is None
     assert decoder_of("mlp") is None
+
+
+MIXTRAL = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336))
+NAMED = {
+    "llama": DecoderSizes(4, 64, 4, 2, 96, 32, 128, own_head_size=32),
+    "qwen3": DecoderSizes(4, 64, 4, 2, 96, 32, 128, own_head_size=32, head_norms=True),
+    "gpt2": DecoderSizes(4, 64, 4, 4, 256, 32, 512, gated=False, tied=True, positions=32),
+    "mixtral": MIXTRAL, "qwen3_moe": MODELS["qwen3_30b_a3b"][1],
+    "deepseek_v2": MODELS["deepseek_v3_16b"][1], "deepseek_v3": MODELS["deepseek_v3_671b"][1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_sizes_name_the_model_of_transformers_that_has_them(kind):
+    """Its configuration says the same sizes; no weight is made."""
+    sizes = NAMED[kind]
+    assert sizes.model.startswith(f"hf:{kind}?")
+    found = decoder_of(sizes.model)
+    assert found is not None
+    assert replace(found, batch=1) == sizes
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        replace(MIXTRAL, experts=ExpertLayers(8, 2, 128, shared=128)),
+        replace(MIXTRAL, experts=ExpertLayers(8, 2, 128, dense=1)),
+    ],
+)
+def test_layers_that_no_known_model_has_are_one_line(sizes):
+    with pytest.raises(InputError, match="with latent attention alone"):
+        _ = sizes.model
+
+
+def test_latent_attention_without_experts_is_deepseeks_before_its_first():
+    own = LatentAttention(16, 8, 8, 16)
+    sizes = DecoderSizes(4, 64, 4, 4, 96, 32, 128, own_head_size=24, latent=own)
+    found = decoder_of(sizes.model)
+    assert found is not None
+    assert found.parameters == sizes.parameters
