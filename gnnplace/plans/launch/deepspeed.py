@@ -60,12 +60,8 @@ ZERO = (
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
     if plan.schedule != "1f1b" or plan.chunks > 1:
-        layers = plan.layers
-        if layers is not None:
-            each = plan.chunks
-            layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(plan.pp))
         told = f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is written"
-        plan = replace(plan, schedule="1f1b", chunks=1, layers=layers)
+        plan = plan.with_one_stage_a_rank()
         yield told, plan
     if plan.pp > 1 and plan.zero > 1:
         plan = replace(plan, zero=1)

@@ -120,6 +120,13 @@ class LaunchPlan:
         found += [f"schedule={self.full_schedule}"] if self.schedule != "1f1b" else []
         return ",".join(found)
 
+    def with_one_stage_a_rank(self) -> LaunchPlan:
+        """Under 1f1b, with the layers of neighbouring stages on a rank."""
+        layers, each = self.layers, self.chunks
+        if layers is not None:
+            layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(self.pp))
+        return replace(self, schedule="1f1b", chunks=1, layers=layers)
+
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
         """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""
         sizes = self.sizes

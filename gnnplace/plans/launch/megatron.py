@@ -135,16 +135,10 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
 def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What Megatron-LM cannot say, one thing at a time, with the nearest plan that it can."""
     if plan.schedule not in ("1f1b", "interleaved"):
-        chunks, name = plan.chunks, "1f1b"
-        if chunks > 1 and plan.microbatches % plan.pp == 0:
-            name = "interleaved"
-        elif chunks > 1:
-            layers = plan.layers
-            if layers is not None:  # a rank of one stage has the layers between its neighbours
-                layers = tuple(sum(layers[k * chunks : (k + 1) * chunks]) for k in range(plan.pp))
-            plan, chunks = replace(plan, layers=layers), 1
+        name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
-        plan = replace(plan, schedule=name, chunks=chunks)
+        looped = replace(plan, schedule=name)
+        plan = looped if name == "interleaved" else plan.with_one_stage_a_rank()
         yield told, plan
     if plan.precision in ("bf16-mixed", "16-mixed", "bf16-true", "16-true"):
         half = f"{plan.precision.partition('-')[0]}-master"

@@ -46,11 +46,7 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What nanotron cannot say, one thing at a time, with the nearest plan that it can."""
     if plan.schedule not in ("1f1b", "gpipe") or plan.chunks > 1:
         told = f"schedule {plan.full_schedule}: nanotron has 1f1b and afab; 1f1b is written"
-        layers = plan.layers
-        if layers is not None:
-            each = plan.chunks
-            layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(plan.pp))
-        plan = replace(plan, schedule="1f1b", chunks=1, layers=layers)
+        plan = plan.with_one_stage_a_rank()
         yield told, plan
     if plan.sizes is not None and plan.pp > 1:
         own = cut_by_cost(plan.sizes, plan.pp)

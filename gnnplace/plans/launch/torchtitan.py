@@ -42,78 +42,28 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "llama3_8b": ("8B", DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
     "llama3_70b": ("70B", DecoderSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
     "llama3_405b": ("405B", DecoderSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
-    "deepseek_v3_16b": (
-        "16B",
-        DecoderSizes(
-            27,
-            2048,
-            16,
-            16,
-            10944,
-            4096,
-            102400,
-            own_head_size=192,
-            experts=ExpertLayers(64, 6, 1408, 2816, 1),
-            latent=LatentAttention(0, 512, 64, 128),
-        ),
-    ),
-    "deepseek_v3_671b": (
-        "671B",
-        DecoderSizes(
-            61,
-            7168,
-            128,
-            128,
-            18432,
-            4096,
-            129280,
-            own_head_size=192,
-            experts=ExpertLayers(256, 8, 2048, 2048, 3),
-            latent=LatentAttention(1536, 512, 64, 128),
-        ),
-    ),
-    "qwen3_30b_a3b": (
-        "30B-A3B",
-        DecoderSizes(
-            48,
-            2048,
-            32,
-            4,
-            6144,
-            4096,
-            151936,
-            own_head_size=128,
-            head_norms=True,
-            experts=ExpertLayers(128, 8, 768),
-        ),
-    ),
-}
+    "deepseek_v3_16b": ("16B", DecoderSizes(
+        27, 2048, 16, 16, 10944, 4096, 102400, own_head_size=192,
+        experts=ExpertLayers(64, 6, 1408, 2816, 1), latent=LatentAttention(0, 512, 64, 128))),
+    "deepseek_v3_671b": ("671B", DecoderSizes(
+        61, 7168, 128, 128, 18432, 4096, 129280, own_head_size=192,
+        experts=ExpertLayers(256, 8, 2048, 2048, 3), latent=LatentAttention(1536, 512, 64, 128))),
+    "qwen3_30b_a3b": ("30B-A3B", DecoderSizes(
+        48, 2048, 32, 4, 6144, 4096, 151936, own_head_size=128, head_norms=True,
+        experts=ExpertLayers(128, 8, 768))),
+}  # fmt: skip
+LOOPED = {"pipeline_parallel_schedule": "Interleaved1F1B"}
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
-    "llama3_debugmodel": (
-        8 * 2048,
-        2048,
-        {"pipeline_parallel_schedule": "Interleaved1F1B"},
-        SELECTIVE,
-    ),
+    "llama3_debugmodel": (8 * 2048, 2048, LOOPED, SELECTIVE),
     "llama3_8b": (8192, 8192, {}, SELECTIVE),
     "llama3_70b": (8 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
     "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
-    "deepseek_v3_16b": (
-        4 * 4096,
-        4096,
-        {"pipeline_parallel_schedule": "Interleaved1F1B", "expert_parallel_degree": 8},
-        SELECTIVE,
-    ),
-    "deepseek_v3_671b": (
-        4 * 4096,
-        4096,
-        {"pipeline_parallel_schedule": "Interleaved1F1B", "expert_parallel_degree": 2},
-        SELECTIVE,
-    ),
+    "deepseek_v3_16b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 8}, SELECTIVE),
+    "deepseek_v3_671b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 2}, SELECTIVE),
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
 }
-FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
+FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
 SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
 LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
