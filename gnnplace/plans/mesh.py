@@ -120,6 +120,8 @@ class MeshFabric:
 
     def kinds(self, mesh: Mesh) -> tuple[str, ...]:
         """Kinds of a mesh's devices, each once."""
+        if len(self.cluster.kinds) == 1:
+            return self.cluster.kinds
         return tuple(dict.fromkeys(self.cluster.devices[d].kind for d in mesh.devices))
 
     def memory(self, mesh: Mesh) -> float:

@@ -115,8 +115,6 @@ class Space:
         whole = shape.replicas > 1 and self.pricer.chain.mixes  # no replica may have a share
         if whole or mesh.devices.stop > fabric.cluster.num_devices:
             return None
-        if shape.replicas > 1 and self.pricer.chain.mixes:
-            return None
         key = (shape, fabric.kinds(mesh))
         if key not in self.tables:
             made = _table(self.pricer, mesh, shape)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gnnplace.costs.collectives import ALL_REDUCE
@@ -76,7 +76,7 @@ class SplitValue:
     source: str
     name: str = ""
 
-    @property
+    @cached_property
     def bytes(self) -> float:
         """Of the whole tensor."""
         return float(math.prod(self.shape) * self.element)
@@ -215,11 +215,13 @@ def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
     return dict(parts)
 
 
+@lru_cache(maxsize=1 << 16)
 def made_layout(axes: Axes, configuration: Configuration) -> Layout:
     """Layout of a result: a sum over the devices that split a label it lacks."""
     return tuple(_axis(axes, label, PARTIAL) for label in configuration)
 
 
+@lru_cache(maxsize=1 << 16)
 def read_layout(axes: Axes, configuration: Configuration) -> Layout:
     """Layout in which a tensor is read."""
     return tuple(_axis(axes, label, REPLICATED) for label in configuration)
