@@ -112,7 +112,7 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["place", "nosuchmodel", "-o", "OUT", "--cluster", "nvlink-a100-4"], "nosuchmodel"),
         (["place", "PROBLEM"], "output"),
         (["convert", "PROBLEM", "--from", "pipedream", "-o", "OUT"], "line 1"),
-        (["convert", "PROBLEM", "--from", "excel", "-o", "OUT"], "'excel': unknown"),
+        (["convert", "PROBLEM", "--from", "excel", "-o", "OUT"], "--from excel: unknown"),
         (["bench", "PROBLEM", "-o", "OUT"], "problem.json"),
         (["train", "fly"], "train fly: unknown"),
         (["train", "fit", "--config", "nowhere.yaml"], "nowhere.yaml"),
