@@ -46,11 +46,15 @@ def run(args: Namespace) -> int:
         if args.devices not in (None, there):
             raise InputError(f"--devices: the plan {args.plan!r} is for {there} devices")
     else:
-        from gnnplace.plans.sharded import measured_machine
+        from gnnplace.plans.sharded import measured_here
 
-        machine = measured_machine(devices, args.timeout)
+        machine, seconds = measured_here(args.what, devices, args.timeout)
         plan = gnnplace.plan_shard(
-            args.what, SplitOptions(devices), memory_limit=args.memory_limit, machine=machine
+            args.what,
+            SplitOptions(devices),
+            memory_limit=args.memory_limit,
+            machine=machine,
+            seconds=seconds,
         )
     done = gnnplace.run_plan(
         plan, args.what, train=0, steps=args.steps, timeout=args.timeout, beside=True

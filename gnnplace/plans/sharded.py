@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,9 @@ from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import Mesh, default_mesh
 from gnnplace.sharding.captured.split import LayerSplit, layer_graph, split_layers
 from gnnplace.sharding.rules.registry import rules_of
-from gnnplace.sharding.run.measure import measure_machine
+from gnnplace.sharding.run.measure import measured_figures
+from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.step import default_loss
 from gnnplace.zoo import Workload
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ def plan_shard(
     *,
     memory_limit: float | None = None,
     machine: MeshMachine | None = None,
+    seconds: Sequence[float] = (),
 ) -> ShardPlan:
     """The best split of a model's layers that can be run.
 
@@ -124,6 +127,7 @@ def plan_shard(
         options: the number of devices and their speeds.
         memory_limit: bytes that a device has.
         machine: measured figures, instead of the options' speeds.
+        seconds: measured seconds of each whole call, forward and backward.
 
     Raises:
         InputError, CaptureError: there is no such model, or it cannot be captured.
@@ -135,7 +139,7 @@ def plan_shard(
     machine = machine or MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
     count = options.count(EXECUTED_DEVICES, exchange)
     layers, mesh = load_layers(model), default_mesh(count)
-    split = split_layers(layers, mesh, machine, memory_limit=memory_limit)
+    split = split_layers(layers, mesh, machine, memory_limit=memory_limit, seconds=seconds)
     cluster, names = f"cpu:{count}", _numbered("cpu", count)
     if exchange is not None:
         cluster = exchange.cluster.name
@@ -143,15 +147,19 @@ def plan_shard(
     return ShardPlan(_file(split, model, cluster, names), split=split)
 
 
-def measured_machine(devices: int, timeout: float) -> MeshMachine:
-    """Speeds of processes on this machine and of collectives between them, measured on a few.
+def measured_here(
+    model: str, devices: int, timeout: float
+) -> tuple[MeshMachine, tuple[float, ...]]:
+    """`measured_figures` of processes on this machine.
 
     Raises:
         ExecutionError: a process died, hung or failed.
     """
 
-    def work(rank: int) -> MeshMachine:
-        return measure_machine(mesh_here((devices,), "cpu"))
+    def work(rank: int) -> tuple[MeshMachine, tuple[float, ...]]:
+        own = workload_of(model)
+        layers = layer_graph(own.model, own.inputs, own.loss or default_loss, own.name)
+        return measured_figures(layers, mesh_here((devices,), "cpu"))
 
     return run_group(work, [f"process {rank}" for rank in range(devices)], timeout=timeout)[0]
 
@@ -194,9 +202,10 @@ def shard_model(
     else:
         raise InputError(f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh")
     layers = layer_graph(model, inputs, loss, type(model).__name__)
+    seconds: tuple[float, ...] = ()
     if machine is None:
-        machine = MeshMachine() if here is None else measure_machine(here)
-    split = split_layers(layers, axes, machine, memory_limit=memory_limit)
+        machine, seconds = (MeshMachine(), ()) if here is None else measured_figures(layers, here)
+    split = split_layers(layers, axes, machine, memory_limit=memory_limit, seconds=seconds)
     count = math.prod(axes)
     file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
     return ShardPlan(file, split=split, loss=loss, device_mesh=given)

@@ -155,8 +155,9 @@ def passed(
 
 
 def compute(
-    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine
-) -> float:
+    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine,
+    seconds: float | None = None,
+) -> float:  # fmt: skip
     """Seconds of the forward and backward pass of an operation's part.
 
     Args:
@@ -165,8 +166,12 @@ def compute(
         split: the label that each dimension of the mesh splits.
         mesh: sizes of the mesh's dimensions.
         machine: speeds of a device and of its link.
+        seconds: the seconds of the whole operation, where they were measured.
     """
     parts = math.prod(parts_of(split, mesh).values())
+    if seconds is not None:
+        fixed = min(seconds, machine.overhead)
+        return fixed + (seconds - fixed) / parts
     if op.shape.moves:
         return 0.0
     passes = BACKWARD if any(graph.values[v].gradient for v in op.results) else 1.0

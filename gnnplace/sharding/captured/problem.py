@@ -81,6 +81,7 @@ class CapturedProblem:
         graph: the operations and the values between them.
         mesh: sizes of its dimensions.
         machine: speeds of a device and of its link.
+        seconds: measured seconds of each whole operation, forward and backward, if any were.
         options: configurations of each operation.
         shared: states of each node beyond the operations, by value.
     """
@@ -88,6 +89,7 @@ class CapturedProblem:
     graph: SplitGraph
     mesh: Mesh
     machine: MeshMachine
+    seconds: tuple[float, ...] = ()
     options: list[tuple[Configuration, ...]] = field(default_factory=list)
     shared: dict[int, tuple[Port, ...]] = field(default_factory=dict)
     links: list[PortLink] = field(default_factory=list)
@@ -116,7 +118,8 @@ class CapturedProblem:
         it = self.graph.ops[op]
         values = [self.graph.values[v] for v in (*it.reads, *it.results)]
         kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
-        return it.shape, kinds, tuple(v in self.shared for v in it.reads)
+        seconds = self.seconds[op] if self.seconds else None
+        return it.shape, kinds, tuple(v in self.shared for v in it.reads), seconds
 
     def _share(self, value: int) -> None:
         ports = {port for i, slot in self.readers[value] for port in self.ports(i, slot)}
@@ -189,7 +192,10 @@ class CapturedProblem:
     def compute(self, op: int) -> FloatArray:
         """Seconds of an operation's configurations. [K]"""
         graph, mesh, machine = self.graph, self.mesh, self.machine
-        return np.array([compute(graph, graph.ops[op], c, mesh, machine) for c in self.options[op]])
+        known = self.seconds[op] if self.seconds else None
+        return np.array(
+            [compute(graph, graph.ops[op], c, mesh, machine, known) for c in self.options[op]]
+        )
 
     def exchanges(self, op: int) -> FloatArray:
         """Seconds of what an operation's parts exchange while they compute. [K]"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -164,6 +164,7 @@ def split_layers(
     machine: MeshMachine,
     *,
     memory_limit: float | None = None,
+    seconds: Sequence[float] = (),
 ) -> LayerSplit:
     """The best split of a captured model's layers.
 
@@ -172,11 +173,12 @@ def split_layers(
         mesh: sizes of the mesh's dimensions.
         machine: speeds of a device and of its link.
         memory_limit: bytes that a device has.
+        seconds: measured seconds of each whole call, forward and backward.
 
     Raises:
         InfeasibleError: nothing fits the memory.
     """
-    captured = CapturedProblem(layers.operations, mesh, machine)
+    captured = CapturedProblem(layers.operations, mesh, machine, tuple(seconds))
     problem = captured_tables(captured)
     warm() if memory_limit is None else warm_frontier()
     found = (

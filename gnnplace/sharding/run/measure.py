@@ -1,25 +1,46 @@
-"""Speeds of the devices at hand and of collectives between them, measured."""
+"""Speeds of the devices at hand, of collectives between them and of layers, measured."""
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.costs.collectives import ALL_REDUCE, share
+from gnnplace.sharding.captured.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
+from gnnplace.sharding.captured.recording import PREFIX
+from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.move import redistributed
+from gnnplace.sharding.run.runner import DeviceShare, run_part
+from gnnplace.tracing.step import StepModule
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""
-ROUNDS = 15
-"""Runs of a collective, of which the least counts."""
+ROUNDS, TURNS = 15, 4
+"""Runs of a collective and of a step, of which the least counts."""
 SIDE, LARGE_SIDE = 512, 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
+
+
+def measured_figures(layers: LayerGraph, mesh: DeviceMesh) -> tuple[MeshMachine, tuple[float, ...]]:
+    """Measured speeds, and on CPUs measured seconds of every call; all devices call it.
+
+    The numbers are those of the first device, so that all plan alike. The model is left as it was.
+    """
+    machine = measure_machine(mesh)
+    if mesh.device_type != "cpu":
+        return machine, ()
+    own = replace(layers, step=copy.deepcopy(layers.step))
+    seconds = torch.tensor(layer_seconds(own, mesh), dtype=torch.float64)
+    first_says(seconds, mesh)
+    return machine, tuple(seconds.tolist())
 
 
 def measure_machine(mesh: DeviceMesh) -> MeshMachine:
@@ -84,3 +105,57 @@ def _overhead(kind: str) -> float:
     """Seconds of an operation on next to nothing, forward and backward."""
     x = torch.ones(4, requires_grad=True, device=kind)
     return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
+
+
+def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
+    """CPU seconds of every call on one device, forward and backward.
+
+    The forward pass is timed call by call, the whole step as it is; what the step takes beyond the
+    calls' forward passes is shared out in proportion among those that a gradient flows through.
+
+    Args:
+        layers: the model, which is left with gradients and what a forward pass changes.
+        mesh: of this device.
+    """
+    step, graph = layers.step, layers.calls
+    forward = [float("inf")] * len(graph.calls)
+    whole = float("inf")
+    for _ in range(TURNS):
+        found = _forward_seconds(layers, mesh)
+        forward = [min(a, b) for a, b in zip(forward, found, strict=True)]
+        start = time.thread_time()
+        loss = step(*step.inputs())
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            loss.sum().backward()
+        whole = min(whole, time.thread_time() - start)
+    flows = [any(graph.values[v].gradient for v in call.results) for call in graph.calls]
+    with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
+    rest = max(0.0, whole - sum(forward))
+    factor = 1.0 + rest / with_gradient if with_gradient else 1.0
+    return tuple(t * factor if flow else t for t, flow in zip(forward, flows, strict=True))
+
+
+def _forward_seconds(layers: LayerGraph, mesh: DeviceMesh) -> list[float]:
+    values, alone = _given(layers.step, layers.calls), DeviceShare(mesh, ())
+    found = []
+    for call, rule in zip(layers.calls.calls, layers.rules, strict=True):
+        tensors = [values[v] for v in call.reads]
+        start = time.thread_time()
+        made = run_part(call, rule, alone, tensors)
+        found.append(time.thread_time() - start)
+        values.update(zip(call.results, made, strict=True))
+    return found
+
+
+def _given(step: StepModule, graph: CallGraph) -> dict[int, torch.Tensor]:
+    state = {**dict(step.named_parameters()), **dict(step.named_buffers())}
+    found: dict[int, torch.Tensor] = {}
+    inputs = step.inputs()
+    for index, value in enumerate(graph.values):
+        if value.source in (PARAMETER, BUFFER):
+            found[index] = state.get(PREFIX + value.name, state.get(value.name))  # type: ignore[assignment]
+        elif value.source == INPUT:
+            found[index] = inputs[int(value.name)]
+        elif value.source == CONSTANT and index in graph.constants:
+            found[index] = graph.constants[index]
+    return found

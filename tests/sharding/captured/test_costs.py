@@ -69,6 +69,9 @@ def test_compute_is_three_times_the_forward_pass_over_the_parts():
     up = graph.ops[0]
     assert compute(graph, up, (None,), (2,), UNIT) == pytest.approx(3 * 2 * 8 * 4 * 16)
     assert compute(graph, up, ("out",), (2,), UNIT) == pytest.approx(3 * 8 * 4 * 16)
+    assert compute(graph, up, ("out",), (2,), UNIT, seconds=10.0) == pytest.approx(5.0)
+    slow = MeshMachine(flops=1.0, bandwidth=1.0, overhead=2.0)
+    assert compute(graph, up, ("out",), (2,), slow, seconds=10.0) == pytest.approx(6.0)
 
 
 def test_parameters():
