@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,18 +35,19 @@ from gnnplace.plans.segments.chains import (
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import placements_of
 from gnnplace.runtime.rig import run_group
-from gnnplace.sharding.answers import EXECUTED_DEVICES, SplitOptions, load_layers
+from gnnplace.sharding.answers import (
+    EXECUTED_DEVICES,
+    SplitOptions,
+    layers_of_workload,
+    load_layers,
+)
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import Mesh, default_mesh
-from gnnplace.sharding.captured.split import LayerSplit, layer_graph, split_layers
+from gnnplace.sharding.captured.split import LayerGraph, LayerSplit, layer_graph, split_layers
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.sharding.run.measure import measured_figures
 from gnnplace.tracing.models import workload_of
-from gnnplace.tracing.step import default_loss
 from gnnplace.zoo import Workload
-
-if TYPE_CHECKING:
-    from gnnplace.sharding.captured.split import LayerGraph
 
 Loss = Callable[..., torch.Tensor]
 MOST_AXES = 2
@@ -157,8 +158,7 @@ def measured_here(
     """
 
     def work(rank: int) -> tuple[MeshMachine, tuple[float, ...]]:
-        own = workload_of(model)
-        layers = layer_graph(own.model, own.inputs, own.loss or default_loss, own.name)
+        layers = layers_of_workload(workload_of(model))
         return measured_figures(layers, mesh_here((devices,), "cpu"))
 
     return run_group(work, [f"process {rank}" for rank in range(devices)], timeout=timeout)[0]

@@ -205,12 +205,17 @@ def load_layers(spec: str) -> LayerGraph:
     from gnnplace import tracing
 
     try:
-        return _layers(tracing.load(spec, fake=True))
+        return layers_of_workload(tracing.load(spec, fake=True))
     except (CaptureError, InputError):  # what it does may depend on its numbers
-        return _layers(tracing.load(spec))
+        return layers_of_workload(tracing.load(spec))
 
 
-def _layers(workload: Workload) -> LayerGraph:
+def layers_of_workload(workload: Workload) -> LayerGraph:
+    """The layers of a workload, its loss among them.
+
+    Raises:
+        CaptureError: the model cannot be captured; names the module.
+    """
     from gnnplace.sharding.captured.split import layer_graph
     from gnnplace.tracing.step import default_loss
 

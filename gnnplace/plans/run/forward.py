@@ -57,11 +57,10 @@ def split_model(
     if any(isinstance(p.data, DTensor) for p in model.parameters()):
         raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
     kind = next((p.device.type for p in model.parameters()), "cpu")
-    seat = _seat(seats_of(file), mesh, kind)
-    forward = _Forward(file, model, seat, loss)
+    forward = _Forward(file, model, _seat(seats_of(file), mesh, kind), loss)
     if file.inputs:
         try:
-            forward.layers(inputs_of(file))
+            forward.layers(inputs_of(file), proven=False)  # the first pass proves it
         except CaptureError:
             pass  # a model of another type than it was planned in: its first pass is checked
         except InputError as error:
@@ -84,10 +83,9 @@ def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
     elif mesh.ndim > len(axes):
         own = [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1] or [0]
         groups = [mesh.get_group(dim) for dim in own]
-        shape = [mesh.size(dim) for dim in own]
         mesh = DeviceMesh.from_group(
             groups if len(own) > 1 else groups[0], kind,
-            mesh=mesh.mesh.view(shape) if len(own) > 1 else None,
+            mesh=mesh.mesh.squeeze() if len(own) > 1 else None,
         )  # fmt: skip
     if tuple(mesh.shape) != axes:
         raise InputError(f"mesh {tuple(mesh.shape)}: the plan is for one of {axes}")
@@ -144,13 +142,8 @@ class _Traced:
             if leaf.data_ptr() != own.data_ptr():
                 leaf.data = own
         grad = torch.is_grad_enabled()
-        made = dict(
-            zip(
-                output_of(self.graph),
-                self.code.forward((), inputs, None, (0, 0, 0), grad=grad),
-                strict=True,
-            )
-        )
+        values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
+        made = dict(zip(output_of(self.graph), values, strict=True))
 
         def output(leaf: Any) -> Any:
             return made[leaf.value] if isinstance(leaf, CallRef) else leaf
@@ -224,14 +217,16 @@ class _Forward:
         bound.pop(next(iter(forward.parameters)))
         return bound
 
-    def layers(self, inputs: Any) -> LayerGraph:
+    def layers(self, inputs: Any, *, proven: bool = True) -> LayerGraph:
         """The model's calls on some inputs.
 
         Raises:
             MismatchError: they are not the plan's, or cannot be split as it says.
         """
         with self._own_forward():
-            found = layer_graph(self.model, inputs, self.loss, self.file.model, zeros=True)
+            found = layer_graph(
+                self.model, inputs, self.loss, self.file.model, zeros=True, proven=proven
+            )
         check_stages(cuts_of(found.calls, found.rules).segments, self.file.stages)
         check_placements(found.calls, found.rules, self.file.stages)
         return found
@@ -283,9 +278,7 @@ class _Forward:
             leaf = nn.Parameter(_local(parameter), requires_grad=parameter.requires_grad)
             if leaf.requires_grad:
                 leaf.register_post_accumulate_grad_hook(arrived)
-            store.held[name] = Held(
-                name, leaf, leaf, home, summed, (0,), leaf.shape, 1, 0, None
-            )  # fmt: skip
+            store.held[name] = Held(name, leaf, leaf, home, summed, (0,), leaf.shape, 1, 0, None)
         return store
 
     @contextmanager

@@ -60,6 +60,7 @@ def layer_graph(
     name: str,
     *,
     zeros: bool = False,
+    proven: bool = True,
 ) -> LayerGraph:
     """Captures a model's layers.
 
@@ -69,12 +70,13 @@ def layer_graph(
         loss: one of the layers; None: the model's output is what it returns.
         name: the name of the model.
         zeros: where the model must run on real tensors, stand zeros in for its parameters.
+        proven: refuse a step that is more than its calls.
 
     Raises:
         CaptureError: the model cannot be captured; names the module.
     """
     step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
-    calls = record_calls(step, name, zeros=zeros)
+    calls = record_calls(step, name, zeros=zeros, proven=proven)
     rules = rules_of(calls)
     return LayerGraph(step, calls, rules, split_graph(calls, rules))
 
