@@ -45,7 +45,12 @@ def setting(hidden: int, layers: int, heads: int, half: str) -> PricingSetting:
         layers, hidden, heads, heads, 4 * hidden, LENGTH, VOCABULARY, gated=False, tied=True
     )
     return setting_of(
-        decoder, machine(), framework_name="megatron-deepspeed", precision=half, optimizer="adam"
+        decoder,
+        machine(),
+        framework_name="megatron-deepspeed",
+        precision=half,
+        optimizer="adam",
+        environment_name="jean-zay-a100",
     )
 
 

@@ -1,7 +1,8 @@
 """Megatron-LM's weak scaling on 32 to 512 A100 (Narayanan et al., 2021, arXiv 2104.04473, table 1).
 
 What is published are TFLOP/s a GPU (`benchmarks.studies.plans.megatron`). The size of micro-batches
-is not: the one that is predicted to be the fastest is taken. Nothing is fitted to these rows.
+is not: the one that is predicted to be the fastest is taken. Megatron split no tokens then. Nothing
+is fitted to these rows.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     )  # fmt: skip
     dp = gpus // tp // pp
     plans = [
-        GivenWords(dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch, recompute="full")
+        GivenWords(
+            dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch, recompute="full", sp="off"
+        )
         for size in MICRO_BATCHES
         if batch % (dp * size) == 0
     ]

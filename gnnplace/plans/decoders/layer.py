@@ -23,6 +23,7 @@ from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from gnnplace.costs.kernels import Shape
 from gnnplace.plans.decoders.setting import PricingSetting
 
+GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gradient read besides
 LAUNCHES = {True: (30, 45), False: (15, 30)}  # of a gated layer or a plain one, each pass
 
 
@@ -69,7 +70,7 @@ def layer_passes(
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
     attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
-    passed = _bytes(setting, tokens, shards, groups > 0)
+    passed = _bytes(setting, tokens, shards, split, groups > 0)
     launches = [kernels.rates["launch"] * count for count in LAUNCHES[d.gated]]
     front = sum(forward) + attend + kernels.stream(passed[0]) + launches[0]
     back = sum(inner) + sum(weights) + setting.constants["attention_backward"] * attend
@@ -106,13 +107,20 @@ def _products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -
     return wide + more
 
 
-def _bytes(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> tuple[float, float]:
-    """Bytes that pass beside products and attention, forward and backward."""
+def _bytes(
+    setting: PricingSetting, tokens: int, shards: int, split: bool, chosen: bool
+) -> tuple[float, float]:
+    """Bytes that pass beside products and attention, forward and backward.
+
+    Norms, dropout and residuals of tokens that are not split pass on every shard, all of them.
+    """
     d, own = setting.decoder, setting.constants
+    stream = d.hidden / shards if split else float(d.hidden)
     if not d.gated:
-        each = tokens * d.hidden / shards
-        return own["plain_forward"] * each, own["plain_backward"] * each
-    stream, queries, keys = d.hidden / shards, d.queries / shards, d.keys / shards
+        apart = d.feed_forward / shards - 4.0 * stream  # GELU's bytes, where 4 h would have them
+        forward = own["plain_forward"] * stream + GELU[0] * apart
+        return tokens * forward, tokens * (own["plain_backward"] * stream + GELU[1] * apart)
+    queries, keys = d.queries / shards, d.keys / shards
     inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
     shared = 6 * stream + 2 * (queries + 2 * keys) + 8 * keys + 5 * queries
     forward = 4 * stream + shared + 5 * inside

@@ -110,8 +110,10 @@ def setting_of(
         InputError: an unknown word, devices of several kinds, or of a kind without constants.
     """
     name = framework_name or DEFAULT_FRAMEWORK
-    own = framework(name)
-    checks = None if environment_name is None else environment(environment_name)
+    own, around = framework(name), environment(environment_name) if environment_name else None
+    told = around.constants if around else {}
+    changed = {n: constant for n, constant in told.items() if n in own.constants}
+    own = ConstantSet(own.owner, {**own.constants, **changed})
     precision, optimizer = precision or TRAITS[name]["precision"], optimizer or "adamw"
     if precision not in HALVES:
         raise InputError(
@@ -120,20 +122,20 @@ def setting_of(
         )
     if optimizer not in MOMENTS:
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    checks = around if "check" in told else None
     if len(cluster.kinds) > 1:
         raise InputError(
             f"{cluster.name!r} has devices of several kinds, {', '.join(cluster.kinds)}; a plan's "
             "devices are alike"
         )
-    kernel = None if checks is None else next((n for n in KERNELS if n in checks.constants), None)
-    attention = kernel or TRAITS[name]["attention"]
+    attention = next((n for n in KERNELS if n in told), TRAITS[name]["attention"])
     kernels = kernels_of(cluster.kinds[0], attention, own["clock"])
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
         memory = nominal * own["driver_bytes"]
     return PricingSetting(
-        decoder, cluster, name, own, None if kernel else checks, precision, optimizer, kernels,
+        decoder, cluster, name, own, checks, precision, optimizer, kernels,
         network_of(cluster, own), memory,
     )  # fmt: skip
 

@@ -204,7 +204,7 @@ def _pipelined(
         return float(seconds[0]) * count
     own = setting.constants
     size = 2.0 * tokens_of(setting, words) * setting.decoder.hidden
-    split = words.sp == "on" and own["splits_tokens"] > 0
+    split = max(own["splits_tokens"] * (words.sp == "on"), own["splits_messages"]) > 0
     across = words.dp * words.tp * words.cp >= setting.network.each
     wait = own["message_latency"]
     message = setting.network.message(size / (words.tp if split else 1), across) + wait
