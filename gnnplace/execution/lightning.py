@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
@@ -248,8 +250,13 @@ class PlacedStrategy(SingleDeviceStrategy):
             _refuse(self.lightning_module, self.precision_plugin.precision)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Captures and places the step with the first batch."""
+        """Captures and places the step with the first batch.
+
+        Raises:
+            InputError: the loader's last batch will be shorter.
+        """
         if self.step is None:
+            _refuse_shorter(self._trainer)
             self._start(batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -315,6 +322,19 @@ class PlacedStrategy(SingleDeviceStrategy):
         if self.step is not None:
             self.step.close()
         self.step = None
+
+
+def _refuse_shorter(trainer: Trainer) -> None:
+    """Refuses loaders whose last batch is shorter than the others, before anything is trained."""
+    for loader in pytree.tree_leaves(trainer.train_dataloader):
+        if isinstance(loader, DataLoader) and loader.batch_size and not loader.drop_last:
+            count = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
+            if count % loader.batch_size and trainer.num_training_batches >= len(loader):
+                raise InputError(
+                    f"PlacedStrategy: the last batch has {count % loader.batch_size} examples, the "
+                    f"others {loader.batch_size}, and a captured step is of one shape; give "
+                    "DataLoader(..., drop_last=True)"
+                )
 
 
 def _refuse(module: LightningModule, precision: str) -> None:

@@ -214,9 +214,16 @@ def test_what_a_placed_step_cannot_do_is_refused_in_one_line(kind, options, why,
 
 
 def test_a_last_shorter_batch_and_the_placement_of_another_module_are_refused(tmp_path):
-    file = tmp_path / "placement.json"
+    file, shorter = tmp_path / "placement.json", data(12)
+    asked = trainer(tmp_path, placed(output=file))
+    with pytest.raises(InputError, match="the last batch has 4 examples, the others 8"):
+        asked.fit(made(), shorter)
+    assert asked.global_step == 0
+    assert not file.exists()
+    trainer(tmp_path, placed(), max_epochs=1, limit_train_batches=1).fit(made(), shorter)
+    unseen = DataLoader(shorter.dataset, batch_sampler=[[*range(8)], [*range(8, 12)]])
     with pytest.raises(InputError, match="shape"):
-        trainer(tmp_path, placed(output=file)).fit(made(), data(12))
+        trainer(tmp_path, placed(output=file)).fit(made(), unseen)
     other = made()
     other.head = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 3))
     with pytest.raises(MismatchError, match="fingerprint"):

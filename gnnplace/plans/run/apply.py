@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
+from gnnplace.plans.run.batches import BatchForm, whole_arguments
 from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.run.cutting import StageCalls, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
@@ -83,12 +83,13 @@ def apply_plan(
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     checked, ranks = check_plan(file), file.rank_of
+    workload = Workload(file.model, model, whole_arguments(inputs), loss)
+    form = BatchForm.of(workload.inputs, batch_of(workload), file.precision)
     with reading(model) as read:
-        known = _recorded(file, Workload(file.model, model, _positional(inputs), loss), attention)
+        known = _recorded(file, workload, attention)
     fakes = [t for t in known.layers.calls.constants.values() if isinstance(t, FakeTensor)]
     if fakes:
         raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
-    batched = _batched(Workload(file.model, model, _positional(inputs), loss))
     where = _device(device, model)
     known = replace(known, layers=replace(known.layers, calls=moved_to(known.layers.calls, where)))
     beat(None)
@@ -110,8 +111,7 @@ def apply_plan(
         model,
         store,
         Executor(seat, checked.rows[seat.rank], ranks, code, scale, beat),
-        batched,
-        tuple(inputs) if isinstance(inputs, dict) else (),
+        form,
         seed,
         keepers,
         holders,
@@ -120,7 +120,6 @@ def apply_plan(
         scale_for(file.precision),
         Fingerprint(model, None, read),
         counts_of(graph) if file.batch > file.microbatch_size else None,
-        _shapes(known.workload, batched),
     )
 
 
@@ -172,25 +171,8 @@ def border_of(file: PlanFile, stage: int) -> str:
     return pair[0].border if alike else "whole"
 
 
-def _batched(workload: Workload) -> tuple[bool, ...]:
-    """Which of a workload's tensors have the examples as their first dimension."""
-    leaves = pytree.tree_leaves(workload.inputs)
-    size = batch_of(workload)
-    return tuple(x.shape[:1] == (size,) for x in leaves if isinstance(x, torch.Tensor))
-
-
-def _shapes(workload: Workload, batched: Sequence[bool]) -> tuple[torch.Size, ...]:
-    """Shapes of a workload's tensors, but for the examples."""
-    leaves = [x for x in pytree.tree_leaves(workload.inputs) if isinstance(x, torch.Tensor)]
-    return tuple(x.shape[cut:] for x, cut in zip(leaves, batched, strict=True))
-
-
 def _nothing(action: Action | None) -> None:
     """Tells nobody."""
-
-
-def _positional(inputs: Any) -> Any:
-    return inputs if isinstance(inputs, dict | tuple) else (inputs,)
 
 
 def _device(device: torch.device | str | None, model: nn.Module) -> torch.device:

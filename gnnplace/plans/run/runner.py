@@ -15,16 +15,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import ExecutionError, InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.run.batches import BatchForm
 from gnnplace.plans.run.counts import Counts
 from gnnplace.plans.run.executor import Executor
 from gnnplace.plans.run.parameters import Held, Parameters
+from gnnplace.plans.run.seats import Seat
 from gnnplace.plans.run.weights import LossScale
 from gnnplace.plans.run.whole import whole_weights
-from gnnplace.plans.segments.chains import as_type
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
 from gnnplace.tracing.step import StepModule
 
@@ -38,8 +38,7 @@ class PlanRunner:
         model: the user's; it has this process's parameters only, the others are on "meta".
         parameters_here: the parameters that this process holds.
         executor: runs the actions of this process's rank.
-        batched: which tensors of a batch are cut into micro-batches.
-        keys: names of a batch's entries, in order; empty where it is a tuple.
+        form: what a batch is.
         seed: of random numbers, the same in all processes.
         keepers: ranks that keep each buffer of a checkpoint up to date.
         holders: ranks that hold each parameter.
@@ -49,15 +48,13 @@ class PlanRunner:
             leaves none, so that the optimizer does nothing.
         recorded: what the calls take for granted of the model.
         counts: what the loss is a mean over, where that is no number of examples.
-        shapes: of the tensors of a micro-batch, but for the examples; empty: any.
     """
 
     file: PlanFile
     model: nn.Module
     parameters_here: Parameters
     executor: Executor
-    batched: tuple[bool, ...]
-    keys: tuple[str, ...]
+    form: BatchForm
     seed: int
     keepers: Mapping[str, tuple[int, ...]]
     holders: Mapping[str, tuple[int, ...]]
@@ -66,7 +63,6 @@ class PlanRunner:
     scale: LossScale | None = None
     recorded: Fingerprint | None = None
     counts: Counts | None = None
-    shapes: tuple[torch.Size, ...] = ()
     steps: int = 0
 
     @property
@@ -102,17 +98,13 @@ class PlanRunner:
         """This replica's share of a whole batch.
 
         Args:
-            batch: as the example inputs, with the plan's number of examples.
+            batch: as the example inputs, with the plan's number of examples; one with fewer can be
+                evaluated, and is no step.
+
+        Raises:
+            InputError: more examples, or other inputs than the plan was applied to.
         """
-        size = self.file.batch // self.replicas
-
-        def part(leaf: Any, cut: bool) -> Any:
-            return leaf[self.replica * size : (self.replica + 1) * size] if cut else leaf
-
-        leaves, spec = pytree.tree_flatten(self._ordered(batch))
-        flags = iter(self.batched)
-        cut = [next(flags) if isinstance(x, torch.Tensor) else False for x in leaves]
-        return pytree.tree_unflatten([part(x, c) for x, c in zip(leaves, cut, strict=True)], spec)
+        return self.form.share(batch, self.examples, self.replica, self.file.batch)
 
     def step(self, batch: Any) -> torch.Tensor:
         """Loss and gradients of one step; the optimizer's step is the caller's.
@@ -128,7 +120,8 @@ class PlanRunner:
             The loss, the same on every process.
 
         Raises:
-            InputError: another number of examples than the plan has.
+            InputError: another number of examples than the plan has, or other inputs than it was
+                applied to, here or on another process.
             MismatchError: the model changed since the plan was applied; names what.
             ExecutionError: another process has ended.
         """
@@ -161,17 +154,22 @@ class PlanRunner:
         """The loss of a batch by the model in `eval` mode, without gradients.
 
         The model itself is called, micro-batch by micro-batch, within `whole_weights`; it is in the
-        mode afterwards that it was in before.
+        mode afterwards that it was in before. A batch of other lengths, or of fewer examples than
+        the plan's, is called in one piece a replica; what is a mean over examples stays one.
 
         Args:
-            batch: this replica's share of a batch, as `step` takes it.
+            batch: this replica's share of a batch, as `step` takes it; of any number of examples.
 
         Returns:
             The loss, the same on every process.
+
+        Raises:
+            InputError: other inputs than the plan was applied to, no examples, or replicas whose
+                losses are means over counts that were not recorded at these lengths.
         """
-        seat, shares = self.parameters_here.seat, self._cut(batch)
+        seat = self.parameters_here.seat
         autocast = next(iter(self.executor.code.values())).autocast
-        weights = self._weights(shares, None)
+        shares, weights = self._agreed(batch, training=False)
         modes = [(module, module.training) for module in self.model.modules()]
         total = torch.zeros((), dtype=torch.float64, device=seat.device)
         self.model.eval()
@@ -195,98 +193,90 @@ class PlanRunner:
         """
         return whole_weights(self.model, self.parameters_here, self.holders, self.keepers)
 
-    def _agreed(self, batch: Any) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
-        """Tensors of every micro-batch and what each weighs, if no process refuses its batch."""
-        shares: list[tuple[torch.Tensor, ...]] = []
-        refused: Exception | None = None
-        try:
-            self._check_model()
-            shares = self._cut(batch)
-            self._check_shapes(shares[0])
-        except (InputError, MismatchError) as error:
-            refused = error
-        return shares, self._weights(shares, refused)
+    def _agreed(
+        self, batch: Any, *, training: bool = True
+    ) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
+        """Tensors of every micro-batch and what each weighs, if no process refuses its batch.
 
-    def _weights(
-        self, shares: list[tuple[torch.Tensor, ...]], refused: Exception | None
-    ) -> list[float]:
-        """What every micro-batch weighs; all processes call this, those too that refuse.
+        All processes call it together, those too that refuse.
 
         Raises:
             InputError, MismatchError: what is refused here, or that another process refuses.
             ExecutionError: another process has ended.
         """
-        seat, several = self.parameters_here.seat, self.microbatches * self.replicas > 1
-        counts = self.counts if several and self.executor.scale != 1.0 else None
+        seat, odd = self.parameters_here.seat, False
+        shares: list[tuple[torch.Tensor, ...]] = []
+        refused: Exception | None = None
+        try:
+            shares, odd = self._shares(batch, training)
+        except Exception as error:  # whatever it is, the others must not wait for this process
+            refused = error
+        counts = self.counts if self.executor.scale != 1.0 else None
         width = len(counts.counted) if counts else 0
+        examples = torch.zeros(self.replicas, dtype=torch.float64)
         table = torch.zeros(self.replicas, self.microbatches, width, dtype=torch.float64)
-        if counts is not None and refused is None and seat.rank == seat.shard == 0:
-            buffers = dict(self.model.named_buffers())
-            table[self.replica] = torch.stack([counts.of(x, buffers) for x in shares]).cpu()
-        refusals = 0.0
-        if seat.seats.count > 1:
-            word = torch.cat([torch.tensor([float(refused is not None)]).double(), table.flatten()])
-            word = word.to(seat.device)
-            try:
-                dist.all_reduce(word)
-            except RuntimeError as error:
-                raise ExecutionError(
-                    "step: another process has ended or is out of reach; give all replicas equally "
-                    "many batches, and start all processes anew"
-                ) from error
-            refusals, table = float(word[0]), word[1:].cpu().view_as(table)
+        if refused is None and seat.rank == seat.shard == 0:
+            examples[self.replica] = sum(self.form.examples(share) for share in shares)
+            if counts is not None and not odd:
+                buffers = dict(self.model.named_buffers())
+                table[self.replica] = torch.stack([counts.of(x, buffers) for x in shares]).cpu()
+        told = torch.tensor([float(refused is not None), float(not training), float(odd)])
+        word = _summed(torch.cat([told.double(), examples, table.flatten()]), seat)
+        refusals, evaluating, odds = word[:3].tolist()
         if refused is not None:
             raise refused
         if refusals:
             raise InputError("step: another process refuses its batch, and says why")
-        weights = counts.weights(table.flatten(0, 1)) if counts else [1.0] * len(shares)
-        return weights[self.replica * self.microbatches :][: len(shares)] if counts else weights
+        if evaluating not in (0.0, seat.seats.count * (not training)):
+            raise InputError("step: some processes train while others evaluate")
+        if odds:
+            total = float(word[3 : 3 + self.replicas].sum())
+            return shares, self._weights_of_examples(shares, total)
+        if counts is None:
+            return shares, [1.0] * len(shares)
+        table = word[3 + self.replicas :].view_as(table)
+        weights = counts.weights(table.flatten(0, 1))
+        return shares, weights[self.replica * self.microbatches :][: len(shares)]
 
-    def _check_shapes(self, share: tuple[torch.Tensor, ...]) -> None:
-        """Refuses inputs of other lengths than those that the calls were recorded on."""
-        for i, (tensor, cut, shape) in enumerate(
-            zip(share, self.batched, self.shapes, strict=True)
-        ):
-            if tensor.shape[cut:] != shape:
-                raise InputError(
-                    f"step: input {i} has shape {[*tensor.shape]} in a micro-batch, and the plan "
-                    f"was applied to {['examples'] * cut + [*shape]}; apply it with inputs of this "
-                    "shape"
-                )
-
-    def _ordered(self, batch: Any) -> Any:
-        if isinstance(batch, torch.Tensor):
-            return (batch,)
-        if isinstance(batch, Mapping):
-            missing = [key for key in self.keys if key not in batch]
-            if missing:
-                raise InputError(f"step: the batch has no {missing[0]!r}")
-            return {key: batch[key] for key in self.keys}
-        return tuple(batch)
-
-    def _cut(self, batch: Any) -> list[tuple[torch.Tensor, ...]]:
-        """Tensors of every micro-batch."""
-        leaves = pytree.tree_leaves(self._ordered(batch))
-        precision = self.file.precision
-        tensors = [as_type(x, precision) for x in leaves if isinstance(x, torch.Tensor)]
-        if len(tensors) != len(self.batched):
+    def _weights_of_examples(
+        self, shares: list[tuple[torch.Tensor, ...]], total: float
+    ) -> list[float]:
+        """What shares of unequal numbers of examples weigh in a mean over all of them."""
+        if total == 0.0:
+            raise InputError("batch: it has no examples")
+        if self.executor.scale == 1.0:
+            return [1.0] * len(shares)
+        if self.counts is not None and self.replicas > 1:
             raise InputError(
-                f"step: the batch has {len(tensors)} tensors; the plan was applied to "
-                f"{len(self.batched)}"
+                "evaluate: the loss is a mean over counts, which were recorded at the lengths and "
+                "examples that the plan was applied to; give every replica those"
             )
-        count, size = self.microbatches, self.examples
-        device = self.parameters_here.seat.device
-        for tensor, cut in zip(tensors, self.batched, strict=True):
-            if cut and tensor.shape[0] != size:
+        return [self.form.examples(share) / self.executor.scale / total for share in shares]
+
+    def _shares(self, batch: Any, training: bool) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
+        """Tensors of every micro-batch; whether they are other ones than the calls were made for.
+
+        Raises:
+            InputError: it is no batch of the plan's.
+            MismatchError: the model changed since the plan was applied.
+        """
+        device, count = self.parameters_here.seat.device, self.microbatches
+        if training:
+            self._check_model()
+        tensors = [x.to(device) for x in self.form.tensors(batch)]
+        examples = self.form.examples(tensors)
+        try:
+            if examples != self.examples:
                 raise InputError(
-                    f"step: {tensor.shape[0]} examples; a replica's share is {count} micro-batches "
-                    f"of {self.file.microbatch_size}"
+                    f"step: {examples} examples; a replica's share is {count} micro-batches of "
+                    f"{self.file.microbatch_size}"
                 )
-        parts = [
-            tensor.to(device).chunk(count) if cut else (tensor.to(device),) * count
-            for tensor, cut in zip(tensors, self.batched, strict=True)
-        ]
-        return [tuple(part[m] for part in parts) for m in range(count)]
+            self.form.refuse_lengths(tensors)
+        except InputError:
+            if training:
+                raise
+            return [tuple(tensors)] if examples else [], True
+        return self.form.cut(tensors, count), False
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales gradients so that the norm of all of them, over all stages, is at most so much.
@@ -392,6 +382,21 @@ class PlanRunner:
     def here(self) -> list[Held]:
         """Parameters on this process."""
         return list(self.parameters_here.held.values())
+
+
+def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:
+    """The sum of what all processes say. [numbers]"""
+    if seat.seats.count == 1:
+        return word
+    word = word.to(seat.device)
+    try:
+        dist.all_reduce(word)
+    except RuntimeError as error:
+        raise ExecutionError(
+            "step: another process has ended or is out of reach; give all replicas equally "
+            "many batches, and start all processes anew"
+        ) from error
+    return word.cpu()
 
 
 def _entry(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

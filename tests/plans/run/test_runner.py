@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_one_line(plan):
     runner = applied(plan, workload)
     with pytest.raises(InputError, match="8 examples; a replica's share is 4 micro-batches of 4"):
         runner.step(tuple(x[:8] for x in workload.inputs))
-    with pytest.raises(InputError, match="has 1 tensors"):
+    with pytest.raises(InputError, match=r"has no input \[1\]"):
         runner.step(workload.inputs[:1])
     with pytest.raises(MismatchError, match="made for another model"):
         applied(plan, toy(width=16))
