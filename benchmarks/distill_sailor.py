@@ -32,11 +32,13 @@ def read(path: Path) -> Any:
     return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
-def layers_of(folder: Path, name: str) -> dict[str, Any]:
+def layers_of(
+    folder: Path, name: str, kind: str = "GH-96", shards: str = TENSOR_PARALLEL
+) -> dict[str, Any]:
     """Seconds by micro-batch and layer, parameters by layer."""
-    path = folder / "layer_profiles/Varuna" / name / "GH-96" / f"profile_{TENSOR_PARALLEL}.json.gz"
-    profile, info = read(path), read(folder / "llm_info.json.gz")[name][TENSOR_PARALLEL]
-    sizes = [size for size in ("1", "2", "4", "8") if profile["0"].get(size)]
+    path = folder / "layer_profiles/Varuna" / name / kind / f"profile_{shards}.json.gz"
+    profile, info = read(path), read(folder / "llm_info.json.gz")[name][shards]
+    sizes = [size for size in sorted(profile["0"], key=int) if profile["0"][size]]
     return {
         "seconds": {
             size: [[layer[size]["forward"], layer[size]["backward"]] for layer in profile.values()]
@@ -47,9 +49,9 @@ def layers_of(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def optimizer(folder: Path) -> dict[str, float]:
+def optimizer(folder: Path, kind: str = "GH-96") -> dict[str, float]:
     """Seconds a parameter and a layer: OPT-350M's steps at 1, 2 and 4 GPUs."""
-    profile = read(folder / "profiles/OPT-350/GH-96/profile.json.gz")["1"]
+    profile = read(folder / "profiles/OPT-350" / kind / "profile.json.gz")["1"]
     info = read(folder / "llm_info.json.gz")["OPT-350"]
     rows, seconds = [], []
     for degree in ("1", "2", "4"):

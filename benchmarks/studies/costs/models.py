@@ -48,13 +48,17 @@ CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def language_model(name: str, batch: int, length: int) -> tuple[nn.Module, dict[str, Any]]:
+def language_model(
+    name: str, batch: int, length: int, layers: int = 0, training: bool = True
+) -> tuple[nn.Module, dict[str, Any]]:
     """A model that returns its logits, and token ids for it.
 
     Args:
         name: One of `CONFIGURATIONS`.
         batch: Sequences.
         length: Tokens of each.
+        layers: Of them; 0: as many as it has.
+        training: With dropout. BERT is a classifier else, as its published inference was.
     """
     import transformers
 
@@ -67,11 +71,16 @@ def language_model(name: str, batch: int, length: int) -> tuple[nn.Module, dict[
         transformers.AttentionMaskInterface.register(attention, mask)
     if kind == "gpt2":
         fields = {**fields, "n_positions": length}
+    if layers:
+        fields = {**fields, "n_layer" if kind == "gpt2" else "num_hidden_layers": layers}
     config = transformers.AutoConfig.for_model(
         kind, attn_implementation=attention, use_cache=False, **fields
     )
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-    return model.train(), {"input_ids": torch.zeros(batch, length, dtype=torch.long)}
+    how = transformers.AutoModelForCausalLM
+    if kind == "bert" and not training:
+        config.is_decoder, how = False, transformers.AutoModelForSequenceClassification
+    model = how.from_config(config, attn_implementation=attention)
+    return model.train(training), {"input_ids": torch.zeros(batch, length, dtype=torch.long)}
 
 
 def attention_of_2022(
@@ -98,7 +107,13 @@ def attention_of_2022(
 
 
 @cache
-def captured(name: str, batch: int, length: int, forward_only: bool = False) -> Program:
-    """A model's step under fake tensors: forward, and backward of the sum of its logits."""
+def captured(
+    name: str, batch: int, length: int, forward_only: bool = False, layers: int = 0
+) -> Program:
+    """A model's step under fake tensors: forward, and backward of the sum of its logits.
+
+    A forward pass alone is that of a model that is not trained.
+    """
     spec = f"{__name__}:language_model?name={name}&batch={batch}&length={length}"
+    spec += f"&layers={layers}&training={not forward_only}"
     return capture_model(spec, options=CaptureOptions(forward_only=forward_only), fake=True)

@@ -10,6 +10,7 @@ ends, as in the framework that ran them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -89,27 +90,46 @@ def cluster_of(servers: int) -> Cluster:
 
 def given(plan: dict[str, Any]) -> Plan:
     """A published plan as a file has it."""
-    stages, layer, server = [], 0, 0
     batch = max(plan["batch"], plan["microbatch"] * plan["replicas"])
-    for count in plan["layers"]:
-        rows = [
-            [[f"gpu:{SHARDS * (server + r) + k}" for k in range(SHARDS)]]
-            for r in range(plan["replicas"])
-        ]
+    cluster, layers = cluster_of(plan["nodes"]), plan["layers"]
+    shards = [SHARDS] * len(layers)
+    return plan_of(
+        cluster, layers, shards, plan["replicas"], plan["microbatch"], batch, plan["model"]
+    )
+
+
+def plan_of(
+    cluster: Cluster, layers: Sequence[int], shards: Sequence[int], replicas: int, size: int,
+    batch: int, model: str,
+) -> Plan:  # fmt: skip
+    """A plan's file of stages one after the other, on a cluster's devices in their order.
+
+    Args:
+        cluster: the devices.
+        layers: of every stage.
+        shards: of every stage's layers.
+        replicas: of all stages.
+        size: examples of a replica and micro-batch.
+        batch: examples of a step.
+        model: its name.
+    """
+    stages, layer, device = [], 0, 0
+    for count, own in zip(layers, shards, strict=True):
+        rows = [[[f"gpu:{device + own * r + k}" for k in range(own)]] for r in range(replicas)]
         names = [f"layer{k}" for k in range(layer, layer + count)]
         stages.append(StageEntry(modules=names, members=names, devices=rows))
-        layer, server = layer + count, server + plan["replicas"]
+        layer, device = layer + count, device + own * replicas
     ranks = range(len(stages))
-    orders = one_by_one(len(stages), batch // (plan["microbatch"] * plan["replicas"]))
+    orders = one_by_one(len(stages), batch // (size * replicas))
     nothing = MemoryEntry(state=0.0, activations=0.0, working=0.0, slack=0.0)
     file = PlanFile(
         format="gnnplace-plan",
         version=2,
-        model=plan["model"],
+        model=model,
         fingerprint=NAMELESS,
-        cluster=cluster_of(plan["nodes"]).name,
+        cluster=cluster.name,
         batch=batch,
-        microbatch_size=plan["microbatch"],
+        microbatch_size=size,
         precision="32-true",
         optimizer="adam",
         stages=stages,
@@ -120,14 +140,21 @@ def given(plan: dict[str, Any]) -> Plan:
     return Plan(file)
 
 
-def predict(plan: dict[str, Any]) -> float:
-    """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
-    chain, cluster = chain_of(plan), cluster_of(plan["nodes"])
-    draft = draft_of_plan(chain, cluster, given(plan))
+def seconds_of(chain: Chain, cluster: Cluster, plan: Plan) -> float | None:
+    """Seconds of a step whose transfers block both ends; None where a layer has no costs."""
+    draft = draft_of_plan(chain, cluster, plan)
     priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft)
     if priced is None:
-        raise InputError(f"{plan['model']} {plan['name']}: no profile of its micro-batch")
+        return None
     return timed(priced.line, priced.orders, priced.ends, blocking=True).step_time
+
+
+def predict(plan: dict[str, Any]) -> float:
+    """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
+    seconds = seconds_of(chain_of(plan), cluster_of(plan["nodes"]), given(plan))
+    if seconds is None:
+        raise InputError(f"{plan['model']} {plan['name']}: no profile of its micro-batch")
+    return seconds
 
 
 def runs() -> list[Run]:

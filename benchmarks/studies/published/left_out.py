@@ -75,9 +75,9 @@ def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSett
 
 def priced_by(outcomes: Sequence[Outcome], factors: Mapping[str, float]) -> list[Outcome]:
     """Rows priced again with constants multiplied."""
-    known = {id(o.setting): o.setting for o in outcomes}
+    known = {id(o.sizes): o.sizes for o in outcomes}
     own = {key: varied(setting, factors) for key, setting in known.items()}
-    return [replace(o, answer=price(own[id(o.setting)], o.plan)) for o in outcomes]
+    return [replace(o, answer=price(own[id(o.sizes)], o.plan)) for o in outcomes]
 
 
 def fitted(name: str, outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -88,7 +88,7 @@ def fitted(name: str, outcomes: Sequence[Outcome]) -> dict[str, float]:
         outcomes: rows that the fit may see; those with seconds count.
     """
     own = timed(outcomes)
-    kinds = sorted({o.setting.kernels.kind for o in own})
+    kinds = sorted({o.sizes.kernels.kind for o in own})
     names = [
         moved for base in MOVED[name]
         for moved in ([f"{base}.{kind}" for kind in kinds] if base in BY_KIND else [base])
@@ -125,12 +125,12 @@ def interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
 def peaks_left_out(name: str, outcomes: Sequence[Outcome]) -> list[float]:
     """Relative errors of peaks by constants of bytes fitted without each row's model."""
     own = [o for o in outcomes if o.peak and o.answer.peak is not None]
-    cuts = {id(o): cut_of(o.setting, o.plan) for o in own}
+    cuts = {id(o): cut_of(o.sizes, o.plan) for o in own}
 
     def logs(rows: Sequence[Outcome], factors: FloatArray) -> FloatArray:
         moved = dict(zip(BYTES[name], np.exp(factors).tolist(), strict=True))
-        settings = {id(o.setting): varied(o.setting, moved) for o in rows}
-        held = [bytes_of(settings[id(o.setting)], o.plan, cuts[id(o)]).reserved for o in rows]
+        settings = {id(o.sizes): varied(o.sizes, moved) for o in rows}
+        held = [bytes_of(settings[id(o.sizes)], o.plan, cuts[id(o)]).reserved for o in rows]
         return np.log([float(h.max()) / (o.peak or 1.0) for h, o in zip(held, rows, strict=True)])
 
     errors: list[float] = []

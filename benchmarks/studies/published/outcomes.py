@@ -38,7 +38,7 @@ class Outcome:
     Attributes:
         question: what it is an answer to.
         model: whose sizes; left out together.
-        setting: what its plan is priced on.
+        setting: what its plan is priced on; None where it is not priced from a decoder's sizes.
         plan: its words.
         answer: what is predicted.
         seconds: published of a step; None where there are none that can be relied on.
@@ -54,7 +54,7 @@ class Outcome:
 
     question: str
     model: str
-    setting: PricingSetting
+    setting: PricingSetting | None
     plan: GivenWords
     answer: PlanAnswer
     seconds: float | None = None
@@ -65,6 +65,12 @@ class Outcome:
     microbatches: int = 1
     predicted_state: float | None = None
     predicted_peak: float | None = None
+
+    @property
+    def sizes(self) -> PricingSetting:
+        """What its plan is priced on, of a row that is priced from a decoder's sizes."""
+        assert self.setting is not None
+        return self.setting
 
     @property
     def error(self) -> float:

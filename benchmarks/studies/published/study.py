@@ -11,6 +11,8 @@ from benchmarks.studies.published import (
     bigscience,
     foundry,
     golden,
+    neusight,
+    sailor,
     simumax,
     ultrascale,
     vtrain,
@@ -40,6 +42,8 @@ SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
     simumax.FOLDER: ("megatron-lm", simumax.outcomes),
     golden.FOLDER: ("megatron-lm", golden.outcomes),
     weak_scaling.FOLDER: ("megatron-lm", weak_scaling.outcomes),
+    sailor.FOLDER: ("sailor", sailor.outcomes),
+    neusight.FOLDER: ("pytorch", neusight.outcomes),
 }
 HEADS = (
     "set", "framework", "rows", "error", "median", "bias", "near-best", "any cluster", "rank",
