@@ -169,17 +169,21 @@ def _sharded(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     count = words.dp * words.cp
     told = words.gradients or setting.traits["gradients"]
     parameter, gradient, optimizer = state_per_parameter(setting, told)
-    state = cut.parameters * (parameter + gradient + optimizer) / count
-    layer = d.layer_matrices / words.tp + d.layer_vectors
-    root = cut.parameters - cut.layers * layer
-    blocks = np.full_like(state, own["blocks"]) if words.zero == 3 else cut.layers
-    whole = 2.0 * root + 2.0 * layer * blocks
+    parted = (cut.parameters - cut.experts) / count + cut.experts / (count // words.ep)
+    state = (parameter + gradient + optimizer) * parted
+    dense = layer = d.layer_matrices / words.tp + d.layer_vectors
+    if d.experts:
+        layer = (d.beside_experts + d.expert_parameters / words.ep) / words.tp + d.layer_vectors
+    inside = (cut.layers - cut.chosen) * dense + cut.chosen * layer
+    root = cut.parameters - inside
+    largest = np.maximum(dense * (cut.layers > cut.chosen), layer * (cut.chosen > 0))
+    whole = 2.0 * root + 2.0 * (own["blocks"] * largest if words.zero == 3 else inside)
     activations, again = _activations(setting, words, cut)
     tokens = tokens_of(setting, words)
     head = np.zeros_like(state)
     head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4.0 * d.hidden) / words.tp
     wide = 4.0 if gradient == 4.0 else 0.0
-    gradients = 2.0 * root + (4.0 + wide) * layer
+    gradients = 2.0 * root + (4.0 + wide) * largest
     late = activations + again + 16.0 * tokens * d.hidden / words.tp + gradients
     allocated = state + whole + np.maximum(activations + head, late)
     return RankBytes(state, allocated, allocated + own["context"] * GIBIBYTE)

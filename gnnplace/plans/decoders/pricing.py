@@ -127,7 +127,7 @@ def _check_experts(decoder: DecoderSizes, words: GivenWords) -> None:
     """Whether experts can be parted so.
 
     Raises:
-        InputError: what does not divide, or is not priced.
+        InputError: what does not divide.
     """
     own, count = decoder.experts, words.dp * words.cp
     if own is None and words.ep > 1:
@@ -136,5 +136,3 @@ def _check_experts(decoder: DecoderSizes, words: GivenWords) -> None:
         raise InputError(
             f"ep={words.ep}: must divide {own.count} experts and dp x cp, which is {count}"
         )
-    if own is not None and words.zero > 1:
-        raise InputError(f"zero={words.zero}: of layers with experts it is not priced; use 0 or 1")

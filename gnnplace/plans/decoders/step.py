@@ -110,15 +110,17 @@ def _passes(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[Float
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
     layer = layer_passes(setting, tokens, words.tp, words.cp, split)
     head = head_passes(setting, tokens, words.tp, split)
+    d, root = setting.decoder, PassSeconds(0.0, 0.0)
     if words.zero >= 2:
-        layer, root = _sharded(setting, words, layer)
-    else:
-        root = PassSeconds(0.0, 0.0)
+        layer, root = _sharded(setting, words, layer, d.layer_matrices / words.tp)
     dense = cut.layers - cut.chosen
     forward = dense * layer.forward + root.forward
     backward = dense * layer.backward + _again(words, dense, layer) + root.backward
     if cut.chosen.any():
         chosen = layer_passes(setting, tokens, words.tp, words.cp, split, words.ep)
+        if words.zero >= 2:
+            experts = d.expert_parameters / words.ep / words.tp
+            chosen, _ = _sharded(setting, words, chosen, d.beside_experts / words.tp, experts)
         forward += cut.chosen * chosen.forward
         backward += cut.chosen * chosen.backward + _again(words, cut.chosen, chosen)
     forward[-1] += head.forward
@@ -143,19 +145,30 @@ def _again(words: GivenWords, layers: FloatArray, layer: PassSeconds) -> FloatAr
 
 
 def _sharded(
-    setting: PricingSetting, words: GivenWords, layer: PassSeconds
-) -> tuple[PassSeconds, PassSeconds]:
-    """A layer whose parameters are gathered and gradients scattered behind it; and the root's."""
+    setting: PricingSetting, words: GivenWords, layer: PassSeconds, matrices: float,
+    experts: float = 0.0,
+) -> tuple[PassSeconds, PassSeconds]:  # fmt: skip
+    """A layer whose parameters are gathered and gradients scattered behind it; and the root's.
+
+    Args:
+        setting: what is priced on.
+        words: the plan.
+        layer: seconds of the layer without.
+        matrices: parameters of a device's shard of it, but norms, biases and experts.
+        experts: those of the device's experts, which have fewer replicas.
+    """
     d, network = setting.decoder, setting.network
     count = words.dp * words.cp
     members = replicas_in_server(setting, words)
     wide = _gradient_bytes(setting, words)
 
-    def both(parameters: float) -> tuple[float, float]:
-        gather = network.exchange(ALL_GATHER, count, 2.0 * parameters, members)
-        return gather, network.exchange(REDUCE_SCATTER, count, wide * parameters, members)
+    def both(parameters: float, over: int = count) -> tuple[float, float]:
+        gather = network.exchange(ALL_GATHER, over, 2.0 * parameters, members)
+        return gather, network.exchange(REDUCE_SCATTER, over, wide * parameters, members)
 
-    gather, scatter = both(d.layer_matrices / words.tp + d.layer_vectors)
+    gather, scatter = both(matrices + d.layer_vectors)
+    if experts:
+        gather, scatter = np.add((gather, scatter), both(experts, count // words.ep)).tolist()
     first, last = both(d.embedding / words.tp + d.learned * d.hidden)
     late = scatter + (gather if words.zero == 3 else 0.0)
 

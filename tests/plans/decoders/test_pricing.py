@@ -148,6 +148,27 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     assert "must divide 256 experts and dp x cp" in price(setting, words_in("dp=8,ep=3")).reason
 
 
+def test_fsdp_parts_experts_over_fewer_replicas():
+    """Mixtral 8x7B on 16 H100, float32 and Adam, 16 bytes a parameter: experts on 4 of 16 devices
+    each are parted over the 4 that have the same. Whole (2 bytes) are the embedding, the head and
+    three of the four layers. Without `ep` a micro-batch waits for all experts twice and for their
+    gradients (2 + 2 + 4 bytes, 15/16 of them moved) at what both servers' cards attain."""
+    model = DecoderSizes(
+        4, 4096, 32, 8, 14336, 4096, 32000, batch=16, experts=ExpertLayers(8, 2, 14336)
+    )
+    setting = setting_of(model, preset("dgx-h100-2x8"), precision="bf16-mixed")
+    alone, apart = (price(setting, words_in(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4))
+    experts = 4 * model.expert_parameters
+    rest = model.parameters - experts
+    assert alone.state == pytest.approx(16 * model.parameters / 16)
+    assert apart.state == pytest.approx(16 * rest / 16 + 16 * experts / 4 / 4)
+    rate = min(setting.network.rates["server_links"], 0.9 * 50e9 * 8)
+    assert alone.step_time > 0.77 * 8 * experts * 15 / 16 / rate
+    assert apart.step_time < alone.step_time
+    moved = 3 * 3 / 4 * 2 * model.expert_parameters  # three layers whose experts are a quarter
+    assert alone.allocated - apart.allocated > moved
+
+
 def test_recomputation_trades_bytes_for_seconds():
     kinds = ("none", "block:16", "full")
     found = [price(nanotron(), GivenWords(tp=8, microbatch_size=4, recompute=k)) for k in kinds]
