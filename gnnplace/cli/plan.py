@@ -98,13 +98,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             str,
             None,
             "Whose constants price plans of your own: pytorch (the default), nanotron, "
-            "megatron-lm, megatron-deepspeed or torchtitan.",
+            "megatron-lm, megatron-deepspeed, internevo or torchtitan.",
         ),
         (
             "--environment",
             str,
             None,
-            "What the machine adds to them: checked-collectives; none by default.",
+            "What the machine adds to them, such as checked-collectives; none by default.",
         ),
         (
             "--tokens",

@@ -148,6 +148,19 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     assert "must divide 256 experts and dp x cp" in price(setting, words_in("dp=8,ep=3")).reason
 
 
+def test_internevo_parts_the_optimizer_and_hides_its_exchanges():
+    """`hybrid_zero_optim.py` of InternLM/InternEvo: half gradients, float32 copies and moments
+    parted, reductions and gathers behind the passes: 2 + 2 + 12/16 bytes, and a step that bare
+    exchanges over two servers make longer."""
+    llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
+    setting = setting_of(llama, preset("dgx-a100-2x8"), framework_name="internevo")
+    words = "dp=16,zero=1,microbatch_size=2"
+    told, bare = (price(setting, words_in(words + more)) for more in ("", ",overlap=none"))
+    assert told.state == pytest.approx(llama.parameters * (4 + 12 / 16))
+    assert told.step_time < bare.step_time
+    assert "zero=3: internevo has 0, 1" in price(setting, words_in("dp=16,zero=3")).reason
+
+
 def test_fsdp_parts_experts_over_fewer_replicas():
     """Mixtral 8x7B on 16 H100, float32 and Adam, 16 bytes a parameter: experts on 4 of 16 devices
     each are parted over the 4 that have the same. Whole (2 bytes) are the embedding, the head and
