@@ -92,6 +92,9 @@ def read_rate(given: Any) -> Any:
     return float(found[1]) * UNITS[(found[2] or "").lower()] / bits
 
 
+YamlLoader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
+YAML, NESTED = 1_000_000, 200
+"""Characters of YAML, of which a second reads some 300,000, and how deep its parts may be."""
 MOST = 1e30  # of bytes, seconds and bytes per second in files: sums and quotients stay finite
 Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0, le=MOST)]
 """Bytes in files: a number, or a text such as "16GB"."""
@@ -136,8 +139,29 @@ def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults = [fault_line(fault) for fault in error.errors(include_url=False)]
-        raise of_faults(FormatError, list(dict.fromkeys(faults)), source) from None
+        told: dict[tuple[int | str, ...], dict[str, None]] = {}
+        branches = set()
+        for fault in error.errors(include_url=False):
+            path = _path_in(data, fault)
+            told.setdefault(path, {})[_said(fault)] = None
+            branches |= {path} if path != fault["loc"] else set()
+        for path in branches:  # of a union, the branch that was read furthest says most
+            if any(path == other[: len(path)] != other for other in told):
+                del told[path]
+        deepest = [f"{key_path(path)}: {', or '.join(said)}" for path, said in told.items()]
+        raise of_faults(FormatError, deepest, source) from None
+
+
+def _path_in(data: Any, fault: Any) -> tuple[int | str, ...]:
+    """Where a fault is in a file: its location without pydantic's names of a union's branches."""
+    path: list[int | str] = []
+    for part in fault["loc"]:
+        inside = part in data if isinstance(data, dict) else isinstance(data, list)
+        if inside and (isinstance(data, dict) or isinstance(part, int)):
+            data = data[part]
+            path.append(part)
+    missing = fault["type"] == "missing"
+    return (*path, fault["loc"][-1]) if missing else tuple(path)
 
 
 def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
@@ -153,9 +177,13 @@ def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
 
 def fault_line(fault: Any) -> str:
     """A fault as pydantic tells it, as its key path and what is wrong there."""
+    return f"{key_path(fault['loc'])}: {_said(fault)}"
+
+
+def _said(fault: Any) -> str:
     plain = PLAIN_MESSAGES.get(fault["type"])
-    told = plain.format(**fault.get("ctx", {})) if plain else fault["msg"]
-    return f"{key_path(fault['loc'])}: {told.removeprefix('Value error, ')}"
+    told: str = plain.format(**fault.get("ctx", {})) if plain else fault["msg"]
+    return told.removeprefix("Value error, ")
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -184,7 +212,15 @@ def read_json(path: str | Path) -> Any:
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not JSON.
     """
-    text = read_text(path)
+    return json_of(read_text(path), path)
+
+
+def json_of(text: str, path: str | Path) -> Any:
+    """Plain data of a JSON text; repeated keys in one object are errors.
+
+    Raises:
+        FormatError: it is not JSON; names `path`.
+    """
     try:
         return json.loads(text, object_pairs_hook=_reject_repeats)
     except json.JSONDecodeError as error:
@@ -197,7 +233,7 @@ def read_json(path: str | Path) -> Any:
         raise FormatError(f"{path}: {error}") from None
 
 
-def read_yaml(path: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
     """Reads a UTF-8 YAML file of plain data.
 
     Raises:
@@ -206,13 +242,24 @@ def read_yaml(path: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     return yaml_of(read_text(path), path, loader)
 
 
-def yaml_of(text: str, source: str | Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
-    """Plain data of a YAML text.
+def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
+    """Plain data of a YAML text; one that is longer than `YAML` characters is read as JSON.
 
     Raises:
         FormatError: it is not YAML, or has a tag that makes more than plain data; names `source`.
     """
+    if len(text) > YAML:
+        if text.lstrip()[:1] in ("{", "["):
+            return json_of(text, source)
+        raise FormatError(f"{source}: has {len(text) / 1e6:.0f} MB; YAML is read up to "
+                          f"{YAML / 1e6:.0f} MB: write it as JSON, which is YAML too")  # fmt: skip
     try:
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):  # what makes data of it would end the process
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > NESTED:
+                raise RecursionError
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -23,6 +23,7 @@ from gnnplace.files import (
     write_arrays,
     write_json,
     write_text,
+    yaml_of,
 )
 
 
@@ -146,3 +147,38 @@ def test_faults_that_differ_by_their_place_alone_are_one_line():
         "p.json: ops[1].name: no text",
     )
     assert str(of_faults(FormatError, faults[:3])) == "ops[0].time: too large (so have 2 more)"
+
+
+class Either(Schema):
+    """A key that may be written in several ways, in a list."""
+
+    parts: list[str | list[str] | int]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            {"parts": [1.5]},
+            "parts[0]: must be a text, or must be a list, or must be a whole number",
+        ),
+        ({"parts": [["a", 2]]}, "parts[0][1]: must be a text"),
+        ({"parts": [], "str": 1}, "str: unknown key (keys of your own must begin with 'x-')"),
+        ({}, "parts: required key is missing"),
+    ],
+)
+def test_key_paths_are_those_of_the_file_where_a_value_may_be_of_several_kinds(data, said):
+    with pytest.raises(FormatError) as told:
+        parse(Either, data, "file")
+    assert str(told.value) == f"file: {said}"
+
+
+def test_long_yaml_is_read_as_json_and_deep_yaml_is_one_line():
+    """The loader of libyaml ends the process where parts are a hundred thousand deep."""
+    wide = {"names": ["a" * 99] * 20_000}
+    assert yaml_of(json.dumps(wide), "file") == wide
+    with pytest.raises(FormatError, match="has 2 MB; YAML is read up to 1 MB: write it as JSON"):
+        yaml_of("a: 1\n" * 400_000, "file")
+    for deep in ("[" * 100_000, "a: {" * 100_000, "- " * 100_000):
+        with pytest.raises(FormatError, match="nested too deeply"):
+            yaml_of(deep, "file")

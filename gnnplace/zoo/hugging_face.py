@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.errors import InputError, suggestion
+from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
 from gnnplace.zoo.workload import Workload, generator
 
@@ -66,8 +66,14 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
         InputError: an unknown name or field.
     """
     config = configuration(name, options)
-    model = _model(config)
-    inputs = _inputs(model, config, batch, length)
+    try:
+        model = _model(config)
+        inputs = _inputs(model, config, batch, length)
+    except (GnnplaceError, MemoryError):
+        raise
+    except Exception as error:  # of transformers' models, which check few of their fields
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise InputError(f"hf:{name}: transformers makes no model of it: {told}") from None
     called = name if _file(name) is None else type(model).__name__
     return Workload(called, model.train(), inputs)
 

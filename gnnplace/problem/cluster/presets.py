@@ -385,7 +385,7 @@ def _connections(file: ClusterFile) -> list[Link]:
     ]
 
 
-class _FloatLoader(yaml.SafeLoader):
+class _FloatLoader(yaml.CSafeLoader):
     """YAML 1.1 reads ``1e9`` as text; people mean a number."""
 
 

@@ -109,15 +109,15 @@ def _of_lines(data: bytes) -> Iterator[Node]:
 
 
 def _of_messages(data: bytes) -> Iterator[Node]:
-    at, first = 0, True
-    while at < len(data):
+    at, parts = 0, []
+    while at < len(data):  # all lengths first: a file that is cut off is refused at once
         size, at = varint(data, at)
         if at + size > len(data):
             raise InputError("no protobuf message, or cut off")
-        message, at = WireMessage(data[at : at + size]), at + size
-        if not first:
-            yield _node(message)
-        first = False
+        parts.append(data[at : at + size])
+        at += size
+    for part in parts[1:]:  # the first one is the metadata
+        yield _node(WireMessage(part))
 
 
 def _node(message: WireMessage) -> Node:

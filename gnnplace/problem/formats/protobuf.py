@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gnnplace.errors import InputError
 
+MOST = 500_000  # fields of a message, such as the nodes of a graph
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 
@@ -20,6 +21,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     Raises:
         InputError: the data end within it.
     """
+    if at < len(data) and data[at] < 0x80:  # nearly all are of one byte
+        return data[at], at + 1
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -61,11 +64,16 @@ class WireMessage:
 
     Args:
         data: the message as bytes.
+
+    Raises:
+        InputError: it is no message, cut off, or has more than `MOST` fields.
     """
 
     def __init__(self, data: bytes) -> None:
         self._values: dict[int, list[int | bytes]] = {}
-        for name, value in fields(data):
+        for count, (name, value) in enumerate(fields(data)):
+            if count == MOST:
+                raise InputError(f"a message of more than {MOST:,} fields; is it the right file?")
             self._values.setdefault(name, []).append(value)
 
     def messages(self, name: int) -> list[WireMessage]:
