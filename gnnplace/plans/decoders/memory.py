@@ -46,11 +46,6 @@ class RankBytes:
     allocated: FloatArray
     reserved: FloatArray
 
-    @property
-    def fullest(self) -> int:
-        """The rank that reserves most."""
-        return int(np.argmax(self.reserved))
-
 
 def bytes_of(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Bytes of every rank at their peaks.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -58,11 +60,13 @@ def price(setting: PricingSetting, words: GivenWords) -> PlanAnswer:
         return PlanAnswer(reason=str(error))
     seconds, own = step_time(setting, words, cut), setting.constants
     held = bytes_of(setting, words, cut)
-    k = held.fullest
-    peak = float(held.reserved[k])
-    fits = likely_to_fit(setting, peak)
+    ranks = setting.on_ranks(words.devices, words.pp)
+    limits = np.array([min(one.memory for one in here) for here in ranks])
+    k = int(np.argmax(held.reserved / limits))
+    peak, here = float(held.reserved[k]), replace(setting, memory=float(limits[k]))
+    fits = likely_to_fit(here, peak)
     tokens = (words.batch or setting.decoder.batch) * setting.decoder.length
-    reason = "" if fits >= LIKELY else _lacks(setting, peak, float(held.state[k]), k)
+    reason = "" if fits >= LIKELY else _lacks(here, peak, float(held.state[k]), k)
     first, last = (float(held.state[rank]) + setting.workspace for rank in (0, -1))
     return PlanAnswer(
         seconds, seconds * own["low"], seconds * own["high"], None, not reason, reason,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnnplace.costs.frameworks.constants import (
@@ -45,6 +46,7 @@ and schedules they have, which exchanges of replicas they hide, which attention 
 of them had (their sources, November 2026): PyTorch's FSDP that of triton of 2023; for a newer one
 name the environment `flash-attention`."""
 KERNELS = ("flash", "products")  # of attention, which environments name
+LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 
@@ -54,15 +56,16 @@ class PricingSetting:
 
     Attributes:
         decoder: the sizes.
-        cluster: the devices, all of one kind.
+        cluster: the devices.
         name: of the framework.
         constants: of the framework.
         checks: of an environment that checks collectives; None of any other.
         precision: in Lightning's words.
         optimizer: "sgd", "adam" or "adamw".
-        kernels: seconds of kernels on one device.
+        kernels: seconds of kernels on one device, of several kinds on the slowest.
         network: seconds of exchanges.
-        memory: bytes of a device that may be allocated and reserved.
+        memory: bytes of a device that may be allocated and reserved, of several kinds the fewest.
+        kinds: what a device of each kind is priced on, where there are several.
     """
 
     decoder: DecoderSizes
@@ -75,6 +78,18 @@ class PricingSetting:
     kernels: Kernels
     network: ServerNetwork
     memory: float
+    kinds: Mapping[str, PricingSetting] = field(default_factory=dict)
+
+    def on_ranks(self, devices: int, ranks: int) -> list[list[PricingSetting]]:
+        """What the devices of each rank are priced on, each kind once; a rank's are neighbours.
+
+        Args:
+            devices: how many are used, the first of the cluster.
+            ranks: of the pipeline.
+        """
+        each, used = devices // ranks, [device.kind for device in self.cluster.devices[:devices]]
+        found = [dict.fromkeys(used[r * each : (r + 1) * each]) for r in range(ranks)]
+        return [[self.kinds.get(kind, self) for kind in own] for own in found]
 
     @property
     def workspace(self) -> float:
@@ -101,7 +116,7 @@ def setting_of(
 
     Args:
         decoder: the sizes.
-        cluster: devices of one kind, in topology order.
+        cluster: devices in topology order.
         framework_name: whose constants count; None: PyTorch's own.
         environment_name: such as "checked-collectives"; None: none.
         precision: in Lightning's words; None: the framework's usual one.
@@ -110,12 +125,15 @@ def setting_of(
             free of a known GPU counts: frameworks' own needs are priced.
 
     Raises:
-        InputError: an unknown word, devices of several kinds, or of a kind without constants.
+        InputError: an unknown word, or devices of a kind without constants.
     """
+    if len(cluster.kinds) > 1:
+        told = (framework_name, environment_name, precision, optimizer, memory_limit)
+        return _of_several(decoder, cluster, told)
     name = framework_name or DEFAULT_FRAMEWORK
     own, around = framework(name), environment(environment_name) if environment_name else None
-    told = around.constants if around else {}
-    changed = {n: constant for n, constant in told.items() if n in own.constants}
+    named = around.constants if around else {}
+    changed = {n: constant for n, constant in named.items() if n in own.constants}
     own = ConstantSet(own.owner, {**own.constants, **changed})
     precision, optimizer = precision or TRAITS[name]["precision"], optimizer or "adamw"
     if precision not in HALVES:
@@ -125,13 +143,8 @@ def setting_of(
         )
     if optimizer not in MOMENTS:
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
-    checks = around if "check" in told else None
-    if len(cluster.kinds) > 1:
-        raise InputError(
-            f"{cluster.name!r} has devices of several kinds, {', '.join(cluster.kinds)}; a plan's "
-            "devices are alike"
-        )
-    attention = next((n for n in KERNELS if n in told), TRAITS[name]["attention"])
+    checks = around if "check" in named else None
+    attention = next((n for n in KERNELS if n in named), TRAITS[name]["attention"])
     kernels = kernels_of(cluster.kinds[0], attention, own["clock"])
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
@@ -140,6 +153,28 @@ def setting_of(
     return PricingSetting(
         decoder, cluster, name, own, checks, precision, optimizer, kernels,
         network_of(cluster, own), memory,
+    )  # fmt: skip
+
+
+def _of_several(decoder: DecoderSizes, cluster: Cluster, told: tuple[Any, ...]) -> PricingSetting:
+    """What plans are priced on over devices of several kinds; told are the words of `setting_of`.
+
+    Raises:
+        InputError: likewise.
+    """
+    framework_name, environment_name, precision, optimizer, memory_limit = told
+    kinds: dict[str, PricingSetting] = {}
+    for kind in cluster.kinds:
+        devices = tuple(device for device in cluster.devices if device.kind == kind)
+        kinds[kind] = setting_of(
+            decoder, Cluster(devices, (), cluster.name), framework_name=framework_name,
+            environment_name=environment_name, precision=precision, optimizer=optimizer,
+            memory_limit=memory_limit,
+        )  # fmt: skip
+    slowest = max(kinds.values(), key=lambda own: own.kernels.products([LARGE]))
+    return replace(
+        slowest, cluster=cluster, network=network_of(cluster, slowest.constants), kinds=kinds,
+        memory=min(own.memory for own in kinds.values()),
     )  # fmt: skip
 
 

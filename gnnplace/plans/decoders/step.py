@@ -105,7 +105,26 @@ def tokens_of(setting: PricingSetting, words: GivenWords) -> int:
 
 
 def _passes(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[FloatArray, FloatArray]:
-    """Seconds of a micro-batch on every rank, forward and backward. [ranks] each"""
+    """Seconds of a micro-batch on every rank, forward and backward. [ranks] each
+
+    Of a rank's devices the slowest is waited for.
+    """
+    if not setting.kinds:
+        return _alike(setting, words, cut)
+    own = {
+        id(one): _alike(replace(setting, kernels=one.kernels), words, cut)
+        for one in setting.kinds.values()
+    }
+    ranks = setting.on_ranks(words.devices, words.pp)
+    forward, backward = (
+        np.array([max(own[id(one)][k][r] for one in here) for r, here in enumerate(ranks)])
+        for k in range(2)
+    )
+    return forward, backward
+
+
+def _alike(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[FloatArray, FloatArray]:
+    """Seconds of a micro-batch on every rank, were all devices alike. [ranks] each"""
     own, kernels = setting.constants, setting.kernels
     tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
     layer = layer_passes(setting, tokens, words.tp, words.cp, split)

@@ -7,9 +7,10 @@ import pytest
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.layer import layer_passes
-from gnnplace.plans.decoders.pricing import price
+from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.words import GivenWords, words_in
+from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import preset
 
@@ -146,6 +147,51 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     own = 3 * model.expert_parameters / 8  # each device's; all of its state is here
     assert answer.state == pytest.approx(parted * (6 + 12 / 8) + own * 18, rel=1e-3)
     assert "must divide 256 experts and dp x cp" in price(setting, words_in("dp=8,ep=3")).reason
+
+
+@cache
+def servers(*kinds: str) -> Cluster:
+    """A server of eight of each kind, with links of one speed inside and between."""
+    devices = tuple(
+        Device(name=f"gpu:{8 * k + i}", kind=kind, memory=figures(kind).memory)
+        for k, kind in enumerate(kinds) for i in range(8)
+    )  # fmt: skip
+    names = [device.name for device in devices]
+    links = tuple(
+        Link(source=a, target=b, latency=5e-6, bandwidth=2e11 if k // 8 == j // 8 else 2e10)
+        for k, a in enumerate(names) for j, b in enumerate(names) if a != b
+    )  # fmt: skip
+    return Cluster(devices, links, "-".join(kinds))
+
+
+def mixed(words: str, *kinds: str) -> PlanAnswer:
+    """What a plan of an OPT of 6.7 billion parameters takes on servers of these kinds."""
+    return price(setting_of(MPT, servers(*kinds), framework_name="megatron-lm"), words_in(words))
+
+
+def test_a_slower_kind_paces_its_stage():
+    """Of two stages one on A100: all but the first micro-batch's pass through the other wait."""
+    words = "tp=8,pp=2,microbatch_size=4,batch=256"
+    fast, slow = (mixed(words, kind, kind) for kind in ("h100", "a100-80"))
+    both = mixed(words, "h100", "a100-80").step_time
+    assert fast.step_time < 0.7 * slow.step_time
+    assert 0.98 * slow.step_time < both < slow.step_time
+
+
+def test_replicas_wait_for_those_of_a_slower_kind():
+    words = "dp=2,tp=8,microbatch_size=4,batch=256"
+    slow, both = (mixed(words, kind, "a100-80").step_time for kind in ("a100-80", "h100"))
+    assert both == pytest.approx(slow, rel=1e-6)
+
+
+def test_every_stage_has_its_own_kinds_memory():
+    """26 layers on 80 GB and six on 40 GB fit, and not the other way round."""
+    words = "tp=8,pp=2,microbatch_size=16,batch=64,layers=26+6"
+    right, wrong = (mixed(words, *kinds) for kinds in (("h100", "a100"), ("a100", "h100")))
+    assert right.feasible
+    assert right.fits > 0.9
+    assert wrong.fits < 0.1
+    assert "rank 0 lacks" in wrong.reason
 
 
 def test_internevo_parts_the_optimizer_and_hides_its_exchanges():
