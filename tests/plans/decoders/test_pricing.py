@@ -190,7 +190,7 @@ def test_every_stage_has_its_own_kinds_memory():
     right, wrong = (mixed(words, *kinds) for kinds in (("h100", "a100"), ("a100", "h100")))
     assert right.feasible
     assert right.fits > 0.9
-    assert wrong.fits < 0.1
+    assert wrong.fits < 0.5
     assert "rank 0 lacks" in wrong.reason
 
 
