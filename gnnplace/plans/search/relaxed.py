@@ -87,8 +87,8 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         return None
     chain, costs, zero = pricer.chain, found.costs, shape.zero
     parameters = costs.parameters.copy()
-    for tied in chain.tied:
-        parameters[list(tied.segments[1:])] -= costs.tied[list(tied.segments[1:])]
+    for tied, own in zip(chain.tied, chain.tied_in(costs), strict=True):
+        parameters[list(tied.segments[1:])] -= own[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
     gather, scatter, end, state, update = (np.zeros_like(parameters) for _ in range(5))
     for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):

@@ -113,6 +113,7 @@ class SegmentSums:
     error: FloatArray
     frozen: FloatArray
     summed: FloatArray
+    tied: FloatArray  # of each tied parameter, not summed up. [tied, segments]
 
 
 Owners = tuple[FloatArray, Sequence[int], int]
@@ -158,7 +159,7 @@ def exchanges(
     return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
 
 
-def sums_of(costs: SegmentCosts) -> SegmentSums:
+def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
     """Prefix sums; errors are weighted by seconds."""
 
     def sums(values: FloatArray) -> FloatArray:
@@ -176,6 +177,7 @@ def sums_of(costs: SegmentCosts) -> SegmentSums:
         sums(costs.error * seconds),
         sums(costs.frozen),
         sums(costs.summed),
+        tied,
     )
 
 
@@ -212,7 +214,7 @@ class Pricer:
         key = (kinds, mesh.axes, self.size // mesh.replicas, choice)
         if key not in self._sums:
             costs = self.chain.costs(*key)
-            self._sums[key] = None if costs is None else sums_of(costs)
+            self._sums[key] = None if costs is None else sums_of(costs, self.chain.tied_in(costs))
         return self._sums[key]
 
     def cost(self, stage: Stage) -> StageCost | None:
@@ -230,7 +232,7 @@ class Pricer:
         costs = found.costs
         recomputed = float(costs.forward[sorted(stage.recompute)].sum())
         update /= max(parameters, 1e-30)
-        parameters -= self._twice(stage, costs)
+        parameters -= self._twice(stage, found)
         owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
         exchanged = [
             self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
@@ -251,12 +253,11 @@ class Pricer:
             error / seconds,
         )
 
-    def _twice(self, stage: Stage, costs: SegmentCosts) -> float:
+    def _twice(self, stage: Stage, found: SegmentSums) -> float:
         """Elements of tied parameters that were counted for every segment that reads them."""
         total = 0.0
-        for tied in self.chain.tied:
-            inside = [s for s in tied.segments if stage.first <= s < stage.last]
-            own = costs.tied[inside]
+        for tied, elements in zip(self.chain.tied, found.tied, strict=True):
+            own = elements[[s for s in tied.segments if stage.first <= s < stage.last]]
             total += float(own.sum() - own.max(initial=0.0))
         return total
 

@@ -214,6 +214,16 @@ class Chain:
     def __len__(self) -> int:
         return len(self.segments)
 
+    def tied_in(self, costs: SegmentCosts) -> FloatArray:
+        """Elements of each tied parameter on a device, by segment. [tied, segments]
+
+        Of several in one segment each has its part of `costs.tied`, by its size.
+        """
+        sizes = np.zeros((len(self.tied), len(costs.tied)))
+        for row, tied in zip(sizes, self.tied, strict=True):
+            row[list(tied.segments)] = tied.elements
+        return sizes * (costs.tied / np.maximum(sizes.sum(axis=0), 1e-30))
+
     def costs(
         self,
         kinds: Sequence[str],
