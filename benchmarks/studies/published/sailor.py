@@ -7,7 +7,8 @@ the slower one's, which a server's GPUs share; of a message all bytes go over on
 rows on GH200 say (their four cards would take a quarter of it). The wait for the slowest replica,
 gradients and 1F1B are the planner's, of a plan's file that is given; transfers block both ends.
 Nothing is fitted to the steps. Left out is a row whose gradients take all of its step, or that has
-not all layers; replicas of one stage with different shards cannot be said.
+not all layers. Replicas of one stage with different shards are pipelines of their own, whose
+gradients meet at the end.
 """
 
 from __future__ import annotations
@@ -138,8 +139,10 @@ def priced(
 ) -> PlanAnswer:
     """What a plan takes, each stage's replicas as kind and shards of their server."""
     shards = [sorted({replica[1] for replica in stage}) for stage in servers]
-    if any(len(own) > 1 for own in shards) or len({len(stage) for stage in servers}) > 1:
-        return PlanAnswer(reason="replicas of a stage have different shards")
+    if len({len(stage) for stage in servers}) > 1:
+        return PlanAnswer(reason="stages have different replicas")
+    if any(len(own) > 1 for own in shards):
+        return apart(folder, model, layers, servers, size, batch)
     cluster = cluster_of(folder, tuple(joined(*servers)))
     names = [f"layer{k}" for k in range(sum(layers))]
     border = np.zeros(len(names) + 1)
@@ -156,6 +159,33 @@ def priced(
     seconds = seconds_of(chain, cluster, plan)
     if seconds is None:
         return PlanAnswer(reason="no profile of its shards and micro-batch")
+    return PlanAnswer(seconds, seconds * LOW, seconds * HIGH, feasible=True)
+
+
+def apart(
+    folder: Path, model: str, layers: list[int], servers: list[list[Any]], size: int, batch: int
+) -> PlanAnswer:
+    """What a plan takes whose replicas have different shards; arguments are those of `priced`.
+
+    Each is a pipeline of its own. Then every stage's gradients, all shards of them, go around a
+    ring of its replicas' servers.
+    """
+    count, last, ends = len(servers[0]), 0, []
+    alone = [
+        priced(folder, model, layers, [[stage[r]] for stage in servers], size, batch // count)
+        for r in range(count)
+    ]
+    for many, stage in zip(layers, servers, strict=True):
+        kind, shards = stage[0]
+        parameters = profile(folder, model, kind, str(shards)).get("parameters", [])
+        moved = 2 * (count - 1) / count * FLOAT * shards * sum(parameters[last : last + many])
+        kinds, together = tuple(name for name, _ in stage), min(own for _, own in stage)
+        ends.append(moved / bandwidth(folder, kinds, together))
+        last += many
+    times = [own.step_time for own in alone if own.step_time is not None]
+    if len(times) < count:
+        return next(own for own in alone if own.step_time is None)
+    seconds = max(times) + max(ends)
     return PlanAnswer(seconds, seconds * LOW, seconds * HIGH, feasible=True)
 
 

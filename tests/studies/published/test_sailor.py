@@ -32,8 +32,9 @@ def folder(tmp_path):
     write(own / "llm_info.json.gz", {"OPT-350": degrees})
     for kind, seconds in SECONDS.items():
         layer = {"1": {"forward": seconds, "backward": 2 * seconds}}
-        path = own / "layer_profiles/Varuna/OPT-350" / kind / "profile_2.json.gz"
-        write(path, {str(k): layer for k in range(26)})
+        for shards in (1, 2):
+            path = own / "layer_profiles/Varuna/OPT-350" / kind / f"profile_{shards}.json.gz"
+            write(path, {str(k): layer for k in range(26)})
         steps = {d: {str(k): [0.0, 0.0, 0.0] for k in range(26)} for d in ("1", "2", "4")}
         write(own / "profiles/OPT-350" / kind / "profile.json.gz", {"1": steps})
     alike = {
@@ -43,11 +44,17 @@ def folder(tmp_path):
     return tmp_path
 
 
-def step(folder: Path, stages: list[list[str]], **more: object) -> list[sailor.Outcome]:
-    """What a plan of stages, each of kinds of its replicas' servers, is predicted to take."""
+def step(
+    folder: Path, stages: list[list[str]], shards: int = 2, **more: object
+) -> list[sailor.Outcome]:
+    """What a plan of stages, each of kinds of its replicas' servers, is predicted to take; over so
+    many shards, but for the first replicas, which have two."""
     count = 26 // len(stages)
     layers = [list(range(k * count, (k + 1) * count)) for k in range(len(stages))]
-    servers = [[[[[kind, 2, ZONE]], 2] for kind in kinds] for kinds in stages]
+    servers = [
+        [[[[kind, 2, ZONE]], shards if r else 2] for r, kind in enumerate(kinds)]
+        for kinds in stages
+    ]
     pipeline = {"layers_per_stage": layers, "tmp_per_stage": servers}
     row = {"pipeline_list": [pipeline], "mbs": 1, "gbs": 8, "real": 5.0, "red_grads": 0.1, "N": 2}
     write(folder / "sailor/validation/there/OPT-350/N2/plan_config_N2.json.gz", row | more)
@@ -75,9 +82,17 @@ def test_the_slower_of_two_replicas_is_waited_for(folder):
     assert found.answer.step_time == pytest.approx(work + reduced, rel=0.02)
 
 
-@pytest.mark.parametrize("more", [{"red_grads": 5.0}])
-def test_a_row_that_is_all_gradients_is_left_out(folder, more):
-    assert step(folder, [["Titan-RTX"], ["RTX-2080"]], **more) == []
+def test_replicas_of_different_shards_meet_at_their_gradients(folder):
+    """The slower one's four micro-batches, then both shards' bytes once each way, at what the one
+    GPU of its server has."""
+    (found,) = step(folder, [["Titan-RTX", "RTX-2080"]], shards=1)
+    work = 4 * 26 * 3 * SECONDS["RTX-2080"]
+    reduced = 2 * 26 * PARAMETERS * 4 / (RATE["RTX-2080"] / 2)
+    assert found.answer.step_time == pytest.approx(work + reduced)
+
+
+def test_a_row_that_is_all_gradients_is_left_out(folder):
+    assert step(folder, [["Titan-RTX"], ["RTX-2080"]], red_grads=5.0) == []
 
 
 def test_what_no_profile_has_is_no_number(folder):
