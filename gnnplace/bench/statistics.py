@@ -53,9 +53,9 @@ def _interval(mean: float, resampled: FloatArray, count: int) -> Interval:
     return Interval(mean, float(low), float(high), count)
 
 
-def geometric_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
+def geometric_interval(values: Sequence[float]) -> Interval | None:
     """Geometric mean of positive values with its interval; None without values."""
-    return _exponential(mean_interval(np.log(values).tolist(), seed=seed) if values else None)
+    return _exponential(mean_interval(np.log(values).tolist()) if values else None)
 
 
 def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval | None:
@@ -91,11 +91,9 @@ def _resampled(
     return np.asarray((drawn.sum(axis=2) / size).mean(axis=1))
 
 
-def nested_geometric_interval(
-    groups: Sequence[Sequence[float]], *, seed: int = 0
-) -> Interval | None:
+def nested_geometric_interval(groups: Sequence[Sequence[float]]) -> Interval | None:
     """As ``nested_interval``, of positive values' geometric means."""
-    return _exponential(nested_interval([np.log(group).tolist() for group in groups], seed=seed))
+    return _exponential(nested_interval([np.log(group).tolist() for group in groups]))
 
 
 def _exponential(found: Interval | None) -> Interval | None:

@@ -209,8 +209,8 @@ def add_objective(parser: ArgumentParser) -> None:
     )
 
 
-def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
-    """How a placement is executed."""
+def add_run_options(parser: ArgumentParser) -> None:
+    """How a placement is executed, and where its measured steps are kept."""
     add_options(
         parser,
         ("--steps", (int, STEPS), 10, "The number of steps to time."),
@@ -223,8 +223,7 @@ def add_run_options(parser: ArgumentParser, *, store: bool = True) -> None:
             "The seconds without progress after which a run is given up.",
         ),
     )
-    if store:
-        add_store(parser)
+    add_store(parser)
 
 
 def add_store(parser: ArgumentParser) -> None:
