@@ -283,8 +283,7 @@ def plans_of(
             continue
         dp = count // (pp * tp)
         each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
-        zeros = [int(z) for z in traits["zeros"] if not (sizes.experts and z > "1")]
-        zeros = zeros if dp > 1 else [0]
+        zeros = [int(z) for z in traits["zeros"]] if dp > 1 else [0]
         many = sizes.experts.count if sizes.experts else 1
         groups = [n for n in _divisors(dp) if many % n == 0]
         kept = ("none", "selective", "full")

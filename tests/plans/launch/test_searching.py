@@ -100,6 +100,18 @@ def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name)
             assert row.step_time >= found.answer.step_time * (1 - 1e-9), words
 
 
+def test_mixtures_lie_on_fsdp_s_shards_where_torchtitan_is_searched():
+    """30 billion parameters on 16 H100: ZeRO 3 by hand fits, and is no faster than what is found.
+    Some thousand plans are priced, a few seconds."""
+    model, cluster = MODELS["qwen3_30b_a3b"][1].model, "dgx-h100-2x8"
+    words = "dp=16,ep=8,microbatch_size=1,batch=64,zero=3,recompute=full"
+    (row,) = price_plans(model, cluster, words, framework_name="torchtitan").answers
+    found = search_launcher(model, "torchtitan", cluster, batch=64)
+    assert row.feasible
+    assert found.plan.zero == 3
+    assert found.answer.step_time <= row.step_time * (1 + 1e-9)
+
+
 def test_stages_are_what_accelerate_lacks():
     """No plan of it has stages, whatever the framework would price."""
     found = search_launcher(SIZES.model, "accelerate", "dgx-h100-2x8", batch=64)
