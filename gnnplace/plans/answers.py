@@ -163,7 +163,11 @@ def _entry(
         members=[name for segment in own for name in segment.members],
         devices=stage.mesh.nested(cluster),
         zero=stage.zero,
-        recompute=RecomputeEntry(kind="full" if again else "none", modules=again),
+        recompute=RecomputeEntry(
+            kind="none" if not again else "selective" if stage.attention else "full",
+            modules=again,
+            layers=stage.together if again else 0,
+        ),
         border=stage.choice.border if split else "whole",
         placements=source.placements(
             kind, stage.mesh.axes, examples, stage.first, stage.last, stage.choice

@@ -29,7 +29,14 @@ from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
-from gnnplace.plans.given import FREELY, draft_of_plan, draft_of_words, even_bounds, orders_in
+from gnnplace.plans.given import (
+    FREELY,
+    draft_of_plan,
+    draft_of_words,
+    even_bounds,
+    orders_in,
+    recomputing,
+)
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
@@ -297,7 +304,7 @@ def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> I
         own = Pricer(without_host(chain, fabric, twice), fabric, draft.size)
         yield Suspect("host", longer(own))
     yield Suspect("clock", compute / 3)
-    full = tuple(replace(s, recompute=frozenset(range(s.first, s.last))) for s in draft.stages)
+    full = tuple(recomputing(pricer.chain, s, "full") for s in draft.stages)
     if full != draft.stages:
         yield Suspect("recompute", longer(pricer, replace(draft, stages=full)))
     checks = environment("checked-collectives").constants
@@ -335,9 +342,9 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
     rows: list[tuple[str, tuple[Stage, ...]]] = []
     if any(s.mesh.replicas > 1 for s in stages):
         rows += [(f"zero={z}", tuple(replace(s, zero=z) for s in stages)) for z in range(4)]
-    none = tuple(replace(s, recompute=frozenset()) for s in stages)
-    full = tuple(replace(s, recompute=frozenset(range(s.first, s.last))) for s in stages)
-    rows += [("recompute=none", none), ("recompute=full", full), *_cut_evenly(draft, pricer)]
+    rows += [(f"recompute={word}", tuple(recomputing(pricer.chain, s, word) for s in stages))
+             for word in ("none", "selective", "full")]  # fmt: skip
+    rows += _cut_evenly(draft, pricer)
     yield from ((told, replace(plain, stages=made)) for told, made in rows if made != stages)
     for schedule in SCHEDULES:
         other = _scheduled(plain, pricer.chain, schedule)
@@ -400,7 +407,8 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
     for told, count in degrees_moved({"dp": base.dp or 1, split: base.tp, "pp": base.pp}):
         words = [*beside, *(f"{name}={number}" for name, number in count.items() if number > 1)]
         words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
-        words += [f"recompute={'none' if base.recompute == 'none' else 'full'}"]
+        again = base.recompute if base.recompute in ("none", "selective") else "full"
+        words += [f"recompute={again}"]
         words += [f"schedule={base.full_schedule}"] if count["pp"] > 1 else []
         try:
             made = draft_of_words(pricer.chain, pricer.fabric.cluster, ",".join(words))

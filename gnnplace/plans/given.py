@@ -18,7 +18,7 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
-from gnnplace.plans.plan import Plan, PlanFile, layer_of
+from gnnplace.plans.plan import RECOMPUTE, Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
 from gnnplace.plans.search.splits import with_splits
@@ -33,6 +33,7 @@ from gnnplace.plans.segments.chain import (
     WEIGHTS,
     Chain,
     SplitChoice,
+    layer_starts,
 )
 from gnnplace.plans.segments.chains import check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
@@ -57,7 +58,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "layers": (),
 }
 EQUAL = "equal"
-RECOMPUTE = re.compile("none|full|block:[1-9][0-9]{0,3}")
 LAYERS = re.compile(r"equal|[0-9]+(\s*\+\s*[0-9]+)*")
 
 
@@ -86,8 +86,9 @@ def parsed(words: str) -> dict[str, str]:
             raise InputError(f"--given: {name}={found[name]}: must be one of {', '.join(values)}")
     if RECOMPUTE.fullmatch(found.get("recompute", "none")) is None:
         raise InputError(
-            f"--given: recompute={found['recompute']}: must be none, full or block:K, the first K "
-            "layers of every stage"
+            f"--given: recompute={found['recompute']}: must be none, full, "
+            "selective (attention alone), block:K (a stage's first K layers) or uniform:K (all, "
+            "in groups of K)"
         )
     if LAYERS.fullmatch(found.get("layers", EQUAL)) is None:
         raise InputError(
@@ -242,7 +243,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         bounds = even_bounds(pricer, meshes[0], len(order), choice)
     again = given.get("recompute", "none")
     stages = [
-        Stage(a, b, mesh, number["zero"], recomputed(chain, a, b, again))
+        recomputing(chain, Stage(a, b, mesh, number["zero"]), again)
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
@@ -267,15 +268,17 @@ def _check_experts(chain: Chain, parts: int) -> None:
         raise InputError(f"--given: ep={parts}: {count} experts have no {parts} equal parts")
 
 
-def recomputed(chain: Chain, first: int, last: int, word: str) -> frozenset[int]:
-    """Segments of a stage that a word says are recomputed: none, full, or the first K layers."""
+def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
+    """A stage that recomputes what a word says; every layer, or group of them, keeps one input."""
     kind, _, count = word.partition(":")
-    run = range(first, last)
-    if kind != "block":
-        return frozenset(run if kind == "full" else ())
-    starts = sorted(k for k in layer_starts(chain).values() if k in run)
-    most = [*starts, last][min(int(count), len(starts))]
-    return frozenset(range(starts[0], most) if starts else ())
+    run = range(stage.first, stage.last)
+    if kind == "block":
+        starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
+        most = [*starts, stage.last][min(int(count), len(starts))]
+        run = range(starts[0], most) if starts else range(0)
+    again = frozenset(run if kind != "none" else ())
+    together = {"none": 0, "selective": 0, "uniform": int(count or 1)}.get(kind, 1)
+    return replace(stage, recompute=again, together=together, attention=kind == "selective")
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
@@ -356,11 +359,13 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 "on; make a plan for this model"
             )
         again = frozenset(by_name[name] for name in entry.recompute.modules)
+        kind, together = entry.recompute.kind, entry.recompute.layers
         mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
             choice = SplitChoice(border=entry.border, labels=labels)
-        stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, choice))
+        stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, together,
+                            kind == "selective", choice))  # fmt: skip
         begin += len(own)
     if begin != len(chain):
         raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")
@@ -405,16 +410,6 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
         check_placements(chain.source.layers.calls, rules, file.stages)
 
 
-def layer_starts(chain: Chain) -> dict[str, int]:
-    """The first segment of every layer, by its name, in order."""
-    found: dict[str, int] = {}
-    for k, segment in enumerate(chain.segments):
-        for module in segment.modules:
-            if layer := layer_of(module):
-                found.setdefault(layer, k)
-    return found
-
-
 def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
     """Cuts after so many layers each. [stages + 1]
 
@@ -427,7 +422,7 @@ def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
         InputError: the numbers are not those of the model's layers and stages, or two layers that
             are to be cut apart are of one segment.
     """
-    starts = layer_starts(chain)
+    starts = layer_starts(chain.segments)
     counts = _counts(words, len(starts), stages)
     names, position, bounds = list(starts), 0, [0]
     for count in counts[:-1]:

@@ -6,6 +6,7 @@ What a key may be by itself stands here, what keys say of each other in `plans.r
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,14 +39,21 @@ def layer_of(module: str) -> str:
     return "" if number is None else ".".join(parts[: number + 1])
 
 
+RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
+"""Words for what is recomputed; `block:K` a stage's first K layers, `uniform:K` groups of K."""
+
+
 class RecomputeEntry(Schema):
     """What a stage makes again for its backward passes.
 
-    `full` keeps the input alone of each of the segments that `modules` names, by their first call.
+    `full` keeps the input alone of each of the segments that `modules` names, by their first call,
+    and of neighbours of so many `layers` the first one's; 0: of every segment. `selective` makes
+    attention in them again, from queries, keys and values on.
     """
 
-    kind: Literal["none", "full"] = "none"
+    kind: Literal["none", "selective", "full"] = "none"
     modules: list[Name] = []
+    layers: Whole = 0
 
 
 BORDER = "whole|tokens|examples"

@@ -170,6 +170,8 @@ def _stages(file: PlanFile) -> Iterator[str]:
         yield from _twice(again.modules, f"{where}.recompute.modules")
         if (again.kind == "none") != (not again.modules):
             yield f"{where}.recompute: kind {again.kind!r} with {len(again.modules)} modules"
+        if again.layers and again.kind != "full":
+            yield f"{where}.recompute.layers: {again.layers}, but kind is {again.kind!r}"
         for name in again.modules:
             if name not in known:
                 yield f"{where}.recompute.modules: {name!r} is none of the stage's members"

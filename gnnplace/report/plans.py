@@ -172,7 +172,9 @@ def _stage(number: int, stage: StageEntry) -> str:
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
-    more += [f"{count} segments recomputed"] if (count := len(stage.recompute.modules)) else []
+    part = "attention of " if stage.recompute.kind == "selective" else ""
+    count = len(stage.recompute.modules)
+    more += [f"{part}{count} segments recomputed"] if count else []
     mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
     told = ", ".join([mesh, *more])
     return f"{told}; {cut}" if (cut := split_words(stage)) else told

@@ -30,6 +30,7 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
     "parts": ({},),
     "placements": ({},),
     "recompute": ({}, 7),
+    "layers": (7,),
     "modules": ([], "no such name"),
     "saved": (None, 7, 10**30),
     **dict.fromkeys(("inputs", "ranks", "frontier", "seconds", "shape"), ([], 7)),
@@ -246,7 +247,7 @@ def test_version_1_is_read_as_what_it_meant():
     (stage,) = file.stages
     assert (file.version, file.framework, file.gradients) == (2, "pytorch", "same")
     assert (stage.devices, stage.border) == ([[["a", "b"]]], "whole")
-    assert stage.recompute.model_dump() == {"kind": "full", "modules": ["one"]}
+    assert stage.recompute.model_dump() == {"kind": "full", "modules": ["one"], "layers": 0}
     assert stage.placements == {"one": ["R", "R", "P:in"], "w": ["R", "R", "S0/3"]}
     with pytest.raises(FormatError, match="p: gradients: unknown key of version 1"):
         plan_from_data({**data, "gradients": "same"}, "p")

@@ -22,6 +22,7 @@ class Given:
         self.saved = rng.uniform(1.0, 4.0, count)
         self.parameters = rng.uniform(1.0, 5.0, count)
         self.tied = np.zeros(count)
+        self.part = 0.0
 
     def costs(self, kind, axes, examples, choice=FASTEST):
         shards = math.prod(axes)
@@ -39,14 +40,19 @@ class Given:
             self.parameters / shards,
             np.full(count, 0.1),
             tied=self.tied / shards,
+            attention=self.part * forward,
+            scores=0.6 * (self.part > 0) * self.saved * examples,
             summed=np.zeros((2 ** len(axes) - 1, 1)),
         )
 
 
-def chain(rng, count=5, batch=4, tied=()):
-    segments = tuple(Segment(f"s{i}", (f"s{i}",), (f"s{i}",), i) for i in range(count))
+def chain(rng, count=5, batch=4, tied=(), attention=0.0):
+    """With `attention`, a part of the forward pass, two segments are a layer."""
+    names = [f"h.{i // 2}.s{i}" if attention else f"s{i}" for i in range(count)]
+    segments = tuple(Segment(f"s{i}", (f"s{i}",), (n,), i) for i, n in enumerate(names))
     border = np.array([0.0, *[0.5] * (count - 1), 0.0])
     source = Given(rng, count)
+    source.part = attention
     for one in tied:
         source.tied[list(one.segments)] += one.elements
     return Chain("toy", "f" * 64, segments, border, source, batch, tied=tied)

@@ -23,7 +23,7 @@ from gnnplace.plans.given import (
     layer_bounds,
     orders_in,
     parsed,
-    recomputed,
+    recomputing,
     shards_of,
 )
 from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
@@ -253,9 +253,8 @@ class Prices:
                 told = f"split over {shards.count} shards: is not {shards.told}, which is written"
                 yield told, split
             draft = split
-        stages = [replace(s, recompute=recomputed(chain, s.first, s.last, base.recompute))
-                  for s in draft.stages]  # fmt: skip
-        if any(a.recompute != b.recompute for a, b in zip(stages, draft.stages, strict=True)):
+        stages = [recomputing(chain, s, base.recompute) for s in draft.stages]
+        if stages != list(draft.stages):
             draft = replace(draft, stages=tuple(stages))
             yield f"recompute: by segments; {base.recompute} is written", draft
 

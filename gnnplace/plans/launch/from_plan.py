@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.plans.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan
 from gnnplace.plans.order.orders import SEARCHED
 from gnnplace.plans.plan import Plan, PlanFile, layer_of
 
@@ -115,9 +115,13 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
     if not any(again):
         return NONE, []
+    kinds, groups = {s.recompute.kind for s in stages}, {s.recompute.layers for s in stages}
+    if kinds == {SELECTIVE}:
+        return SELECTIVE, []
     lacking = [k for k, s in enumerate(stages) if again[k] < (layers or again)[k]]
-    if not lacking:
-        return FULL, []
+    if not lacking and SELECTIVE not in kinds:
+        together = max(groups)
+        return (f"uniform:{together}" if together > 1 else FULL), []
     most = max(again)
     every = all(count == min(most, own) for count, own in zip(again, layers or again, strict=True))
     word = f"block:{most}"

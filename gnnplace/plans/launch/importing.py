@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnplace.errors import InputError
-from gnnplace.plans.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan, check_plan_words
+from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words
 
 
 def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
@@ -88,13 +88,6 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
             "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
     lines += plan.notes
-    kind, _, count = plan.recompute.partition(":")
-    if kind == SELECTIVE:
-        plan = replace(plan, recompute=NONE)
-        lines.append("recompute=selective: priced as none; attention in one kernel keeps no scores")
-    if kind == "uniform":
-        plan = replace(plan, recompute=FULL)
-        lines.append(f"recompute=uniform:{count}: priced as full, which keeps every layer's input")
     if plan.schedule == "gpipe":
         plan = replace(plan, schedule="1f1b")
         lines.append("schedule gpipe: priced as 1f1b, which takes as long and holds less")

@@ -15,9 +15,9 @@ from typing import Any
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
+from gnnplace.plans.plan import RECOMPUTE
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
-RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
 MARK = "gnnplace: "  # before what a header holds
 NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",

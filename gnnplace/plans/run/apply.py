@@ -27,6 +27,7 @@ from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
 from gnnplace.plans.run.weights import scale_for
 from gnnplace.plans.run.whole import is_whole, refuse_parts
+from gnnplace.plans.segments.chain import joined_runs, layer_numbers
 from gnnplace.plans.segments.chains import (
     batch_of,
     check_inputs,
@@ -36,7 +37,7 @@ from gnnplace.plans.segments.chains import (
     told_inputs,
     with_batch,
 )
-from gnnplace.plans.segments.cuts import Cuts, cuts_of
+from gnnplace.plans.segments.cuts import Cuts, attention_runs, cuts_of
 from gnnplace.plans.segments.placements import (
     Layouts,
     check_placements,
@@ -125,9 +126,19 @@ def apply_plan(
 
 def _pieces(file: PlanFile, known: _Model) -> tuple[StageCalls, ...]:
     """The plan's stages of the model's calls."""
-    names = {s.name: s.members for s in known.cuts.segments}
-    again = [[names[n] for n in stage.recompute.modules] for stage in file.stages]
-    return pieces_of(known.layers.calls, [stage.members for stage in file.stages], again)
+    graph, segments = known.layers.calls, known.cuts.segments
+    number = {segment.name: k for k, segment in enumerate(segments)}
+    layers = layer_numbers(segments)
+    again = []
+    for stage in file.stages:
+        own, entry = [number[name] for name in stage.recompute.modules], stage.recompute
+        if entry.kind == "selective":
+            runs = [run for k in own for run in attention_runs(graph, range(*known.cuts.runs[k]))]
+            again.append([[graph.calls[i].name for i in run] for run in runs])
+        else:
+            joined = joined_runs(layers, own, entry.layers)
+            again.append([[n for k in run for n in segments[k].members] for run in joined])
+    return pieces_of(graph, [stage.members for stage in file.stages], again)
 
 
 def _code(

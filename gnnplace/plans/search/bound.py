@@ -31,11 +31,13 @@ from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.relaxed import (
     AGAIN,
     ALL,
+    ATTENTION,
     BOTH,
     END,
     FREED,
     KEPT,
     LEAD,
+    SCORES,
     STATE,
     Relaxed,
     relaxed,
@@ -233,7 +235,10 @@ def _several_hold(
         saved = 0.0
         for s in range(count):
             own = flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
-            saved += max(0.0, price * own - (sums[AGAIN, s + 1] - sums[AGAIN, s]))
+            scores = flying[s] * (sums[SCORES, s + 1] - sums[SCORES, s])
+            attention = sums[ATTENTION, s + 1] - sums[ATTENTION, s]
+            gained = price * own - (sums[AGAIN, s + 1] - sums[AGAIN, s])
+            saved += max(0.0, gained, price * scores - attention)
         again = max(again, price * lack - saved)
     return bool(microbatches * (total + again) + end <= speed * step)
 

@@ -20,6 +20,9 @@ What a stage of segments [i, j) on a mesh takes is no less than::
 
        again >= l lack / f - sum over segments of max(0, l freed - forward)
 
+   of a segment or of attention alone, whichever is more. Neighbours of one layer may keep one
+   input; groups of several layers are words of `--given` alone, no part of what is bounded.
+
 Parameters that several segments read count for the first alone. All are functions of sums, so that
 a stage that holds a step still does when a segment leaves it at either end.
 """
@@ -38,8 +41,7 @@ from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
 from gnnplace.plans.search.stage import Pricer, owners_of
 
-BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN = range(8)
-WIDTH = 8
+BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN, SCORES, ATTENTION = range(10)
 PRICES = 6  # multipliers of bytes that lack
 
 
@@ -48,10 +50,12 @@ class Relaxed(NamedTuple):
 
     Attributes:
         sums: F + I, F + I + W, F, bytes kept, of state, seconds at the end, bytes that can be
-            freed, F without exchanges. [tables, WIDTH, segments + 1]
+            freed, F without exchanges, bytes that attention can free, its part of F.
+            [tables, 10, segments + 1]
         working: bytes at work. [tables, segments]
         prices: seconds a byte that lacks. [tables, PRICES]
-        dual: prefix sums of max(0, price freed - forward). [tables, PRICES, segments + 1]
+        dual: prefix sums of max(0, price freed - forward), of a segment or its attention.
+            [tables, PRICES, segments + 1]
         memory: bytes of a device. [tables]
     """
 
@@ -74,14 +78,15 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         return None
     rows = np.min([x for x, _ in found], axis=0)
     working = np.min([x for _, x in found], axis=0)
-    prices = _prices(rows[AGAIN], rows[FREED])
-    dual = np.maximum(prices[:, None] * rows[FREED] - rows[AGAIN], 0.0)
+    prices = _prices(rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]])
+    gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
+    dual = np.maximum(gains, 0.0).max(axis=1)
     memory = np.array(max(pricer.fabric.memory(mesh) for mesh in meshes))
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
 def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, FloatArray] | None:
-    """Numbers of segments on a mesh. [WIDTH, segments], [segments]"""
+    """Numbers of segments on a mesh. [10, segments], [segments]"""
     found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
@@ -106,8 +111,10 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         costs.saved,
         state + PARAMETER[chain.precision][0] * costs.frozen,
         update + end,
-        np.maximum(costs.saved - costs.entering, 0.0),
+        np.maximum(pricer.most_freed(costs), costs.scores),
         costs.forward,
+        costs.scores,
+        costs.attention,
     ]
     return np.array(rows), costs.working
 

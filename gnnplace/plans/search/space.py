@@ -129,7 +129,7 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     if found is None:
         return None
     costs = found.costs
-    freed = np.maximum(costs.saved - costs.entering, 0.0)
+    freed = pricer.most_freed(costs)
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
     sums[partition.SECONDS] = found.forward + found.backward + found.weights
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward, 0.0))

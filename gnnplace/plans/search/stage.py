@@ -4,7 +4,7 @@ For a run of segments on a mesh of r replicas and t shards, of micro-batches of 
 (g / r a replica), with the segments' costs at (t, g / r)::
 
     forward   sum of forward
-    backward  sum of backward + forward of what is recomputed
+    backward  sum of backward + forward of what is recomputed (all of a segment, or attention)
     weights   sum of weights
     end       gradients over replicas + the optimizer's step
 
@@ -15,12 +15,13 @@ backward pass as well. Nothing overlaps: what published runs take is nearer to t
 overlap (docs/plan.md).
 
 Bytes of a device: state (`costs.memory.state_bytes`), what each micro-batch in flight keeps, the
-largest values at work (of recomputed segments all that they keep, one segment at a time).
+largest values at work (all that what is recomputed together keeps, one run at a time). Recomputed
+segments keep what enters them, neighbours of one layer what enters the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -30,7 +31,13 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitChoice
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    Chain,
+    SegmentCosts,
+    SplitChoice,
+    joined_runs,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Stage:
         mesh: its devices, as replicas times shards.
         zero: stage of ZeRO, over the replicas.
         recompute: segments whose values are computed again for the backward pass.
+        together: of neighbours of so many layers the first keeps its input; 0: every segment.
+        attention: of `recompute` attention alone is computed again.
         choice: how its split over the shards is chosen.
     """
 
@@ -51,6 +60,8 @@ class Stage:
     mesh: Mesh
     zero: int = 0
     recompute: frozenset[int] = frozenset()
+    together: int = 0
+    attention: bool = False
     choice: SplitChoice = FASTEST
 
 
@@ -230,7 +241,9 @@ class Pricer:
         summed = found.summed[:, stage.last] - found.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
         costs = found.costs
-        recomputed = float(costs.forward[sorted(stage.recompute)].sum())
+        again = costs.attention if stage.attention else costs.forward
+        recomputed = float(again[sorted(stage.recompute)].sum())
+        freed, held = self._freed(stage, costs)
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, found)
         owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
@@ -248,8 +261,8 @@ class Pricer:
             reduction,
             update * parted,
             state + PARAMETER[self.chain.precision][0] * frozen,
-            self._saved(stage, found),
-            self._working(stage, costs),
+            float(found.saved[stage.last] - found.saved[stage.first]) - freed,
+            float(costs.working[stage.first : stage.last].max(initial=0.0)) + held,
             error / seconds,
         )
 
@@ -293,16 +306,24 @@ class Pricer:
         )  # fmt: skip
         return gather, scatter, end, state
 
-    def _saved(self, stage: Stage, found: SegmentSums) -> float:
-        again = sorted(stage.recompute)
-        kept = float(found.saved[stage.last] - found.saved[stage.first])
-        costs = found.costs
-        return kept - float(costs.saved[again].sum()) + float(costs.entering[again].sum())
+    def most_freed(self, costs: SegmentCosts) -> FloatArray:
+        """Bytes that recomputing each segment frees where those beside it are too. [segments]"""
+        layers = self.chain.layers
+        first = np.concatenate([[True], (layers[1:] != layers[:-1]) | (layers[1:] < 0)])
+        return np.maximum(costs.saved - np.where(first, costs.entering, 0.0), 0.0)
 
-    def _working(self, stage: Stage, costs: SegmentCosts) -> float:
-        largest = float(costs.working[stage.first : stage.last].max(initial=0.0))
+    def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
+        """Bytes of a micro-batch in flight that recomputation frees, and those it has at work."""
         again = sorted(stage.recompute)
-        return largest + float(costs.saved[again].max(initial=0.0))
+        if stage.attention:
+            return float(costs.scores[again].sum()), float(costs.scores[again].max(initial=0.0))
+        freed = float(costs.saved[again].sum())
+        if not stage.together:
+            entering, held = costs.entering[again].sum(), costs.saved[again].max(initial=0.0)
+            return freed - float(entering), float(held)
+        runs = joined_runs(self.chain.layers, again, stage.together)
+        entering = sum(float(costs.entering[run[0]]) for run in runs)
+        return freed - entering, max((float(costs.saved[run].sum()) for run in runs), default=0.0)
 
     def fitted(
         self,
@@ -326,14 +347,13 @@ class Pricer:
         sums = self.sums(stages[0].mesh, choice=stages[0].choice)
         several = stages[0].mesh.replicas > 1 or (sums is not None and bool(sums.summed.any()))
         for zero in zeros if several else (0,):
-            chosen = self._recomputed([replace(s, zero=zero) for s in stages], flying, limit)
-            if chosen is not None:
+            for chosen in self._recomputed([replace(s, zero=zero) for s in stages], flying, limit):
                 costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
                 count = self.chain.batch / self.size
                 found.append((sum(count * c.microbatch + c.end for c in costs), zero, chosen))
-                if zero == 1 and not any(s.recompute for s in chosen):
-                    break
-        return min(found)[2] if found else None
+            if zero == 1 and found and not any(s.recompute for s in found[-1][2]):
+                break
+        return min(found, key=lambda one: one[:2])[2] if found else None
 
     def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
         """Bytes of a device that has all these stages; inf where the model cannot be cut so."""
@@ -345,15 +365,27 @@ class Pricer:
 
     def _recomputed(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float
+    ) -> Iterator[tuple[Stage, ...]]:
+        """Stages with the least of each kind of recomputation that fit, if any is needed."""
+        plain = tuple(stages)
+        if self.held(plain, flying) <= limit:
+            yield plain
+            return
+        for together, attention in ((1, False), (0, False), (0, True)):
+            kind = [replace(s, together=together, attention=attention) for s in stages]
+            if (chosen := self._least(kind, flying, limit)) is not None:
+                yield chosen
+
+    def _least(
+        self, stages: Sequence[Stage], flying: Sequence[int], limit: float
     ) -> tuple[Stage, ...] | None:
+        """Stages that recompute the fewest of the segments that are worth it; None: none fit."""
         order = self.worth(stages, flying)
 
         def some(count: int) -> tuple[Stage, ...]:
             again = [frozenset(s for c, s in order[:count] if c == k) for k in range(len(stages))]
             return tuple(replace(s, recompute=a) for s, a in zip(stages, again, strict=True))
 
-        if self.held(some(0), flying) <= limit:
-            return some(0)
         if not order or self.held(some(len(order)), flying) > limit:
             return None
         few, many = 0, len(order)
@@ -374,7 +406,9 @@ class Pricer:
             if sums is None:
                 return []
             run, costs = np.arange(stage.first, stage.last), sums.costs
-            freed = costs.saved[run] - costs.entering[run]
-            rate = many * freed / np.maximum(costs.forward[run], 1e-12)
+            freed, again = costs.saved[run] - costs.entering[run], costs.forward[run]
+            if stage.attention:
+                freed, again = costs.scores[run], costs.attention[run]
+            rate = many * freed / np.maximum(again, 1e-12)
             found += [(-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0]
         return [(k, s) for _, k, s in sorted(found)]

@@ -10,7 +10,8 @@ of shards and number of examples; equal segments share what they cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
@@ -18,7 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.plans.plan import layer_of
 
 Input = tuple[str | None, tuple[int, ...], str]
 """Name, shape and type of an input."""
@@ -39,6 +41,48 @@ class Segment:
     members: tuple[str, ...]
     modules: tuple[str, ...]
     kind: int
+
+
+def layer_starts(segments: Sequence[Segment]) -> dict[str, int]:
+    """The first segment of every layer, by its name, in order."""
+    found: dict[str, int] = {}
+    for k, segment in enumerate(segments):
+        for module in segment.modules:
+            if layer := layer_of(module):
+                found.setdefault(layer, k)
+    return found
+
+
+def layer_numbers(segments: Sequence[Segment]) -> IntArray:
+    """The number of every segment's layer: the last that begins there or before. [segments]
+
+    A segment that is in no layer has a negative number of its own.
+    """
+    starts = sorted(layer_starts(segments).values())
+    inside = [any(layer_of(module) for module in s.modules) for s in segments]
+    return np.array([bisect_right(starts, k) - 1 if held else -1 - k
+                     for k, held in enumerate(inside)], dtype=np.int64)  # fmt: skip
+
+
+def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[list[int]]:
+    """Recomputed segments by the run that keeps one input.
+
+    Args:
+        layers: number of the layer of every segment of the model. [segments]
+        again: the segments of one stage that are recomputed.
+        together: neighbours of so many layers are one run; 0: every segment is one.
+    """
+    found: list[list[int]] = []
+    inside = sorted(again)
+    first = min((int(layers[s]) for s in inside if layers[s] >= 0), default=0)
+    for s in inside:
+        before = found[-1][-1] if found else -2
+        alike = together > 0 and layers[s] >= 0 and layers[before] >= 0 and before + 1 == s
+        if alike and (layers[s] - first) // together == (layers[before] - first) // together:
+            found[-1].append(s)
+        else:
+            found.append([s])
+    return found
 
 
 @dataclass(frozen=True)
@@ -128,11 +172,13 @@ class SegmentCosts:
         error: expected relative error of the seconds. [segments]
         frozen: elements of its parameters on this device that are not trained. [segments]
         tied: elements of `parameters` that other segments read too. [segments]
+        attention: seconds of `forward` of what selective recomputation takes again. [segments]
+        scores: bytes of `saved` that this frees. [segments]
         summed: elements of `parameters` that several shards have alike, and whose gradients are
             sums over these: over the shards; of two axes over the inner one, the outer one, both.
             [1 or 3, segments]
 
-    The last three may be given for one segment, and are the same for all then.
+    The last five may be given for one segment, and are the same for all then.
     """
 
     forward: FloatArray
@@ -146,10 +192,12 @@ class SegmentCosts:
     error: FloatArray
     frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
     tied: FloatArray = field(default_factory=lambda: np.zeros(1))
+    attention: FloatArray = field(default_factory=lambda: np.zeros(1))
+    scores: FloatArray = field(default_factory=lambda: np.zeros(1))
     summed: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
 
     def __post_init__(self) -> None:
-        for name in ("frozen", "tied", "summed"):
+        for name in ("frozen", "tied", "attention", "scores", "summed"):
             given = np.asarray(getattr(self, name))
             wide = np.broadcast_to(given, (*given.shape[:-1], *self.forward.shape))
             object.__setattr__(self, name, wide)
@@ -223,6 +271,11 @@ class Chain:
         for row, tied in zip(sizes, self.tied, strict=True):
             row[list(tied.segments)] = tied.elements
         return sizes * (costs.tied / np.maximum(sizes.sum(axis=0), 1e-30))
+
+    @cached_property
+    def layers(self) -> IntArray:
+        """The number of every segment's layer, see `layer_numbers`. [segments]"""
+        return layer_numbers(self.segments)
 
     def costs(
         self,

@@ -31,6 +31,7 @@ from gnnplace.sharding.rules.shapes import SHAPE
 NEARBY = 8  # calls on both sides of a cut
 LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut
 MOST = 256  # segments
+FUSED, PRODUCTS = "scaled_dot_product_attention", ("matmul", "bmm", "baddbmm", "einsum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,32 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         aside,
         _tied(graph, runs),
     )
+
+
+def attention_runs(graph: CallGraph, calls: Sequence[int]) -> list[range]:
+    """Runs of calls that make attention's result from queries, keys and values.
+
+    Fused attention is one call. Else they are a softmax and what is between the nearest products
+    of two activations before and after it: scores, mask, softmax and dropout (what Megatron's
+    selective recomputation takes again, Korthikanti et al., 2022, arXiv 2205.05198).
+    """
+
+    def product(index: int) -> bool:
+        reads = [graph.values[v] for v in graph.calls[index].reads]
+        trained = [v for v in reads if v.source != PARAMETER and v.gradient]
+        return graph.calls[index].kind in PRODUCTS and len(trained) > 1
+
+    found: list[range] = []
+    products = [i for i in calls if product(i)]
+    for i in calls:
+        if graph.calls[i].kind == FUSED:
+            found.append(range(i, i + 1))
+        elif graph.calls[i].kind == "softmax":
+            before = max((p for p in products if p < i), default=-1)
+            after = min((p for p in products if p > i), default=-1)
+            if min(before, after) >= 0 and not any(before in run for run in found):
+                found.append(range(before, after + 1))
+    return found
 
 
 def _derived(graph: CallGraph) -> frozenset[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from gnnplace.costs.profiling.description import PASSES, Kernel, vector
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import FASTEST, SegmentCosts, SplitChoice
-from gnnplace.plans.segments.cuts import Cuts
+from gnnplace.plans.segments.cuts import Cuts, attention_runs
 from gnnplace.plans.segments.parts import Cut, Part, Parts, Times
 from gnnplace.plans.segments.placements import (
     WHOLE_WORDS,
@@ -52,8 +53,9 @@ from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 
 FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
-Split = tuple[tuple[Configuration, ...], tuple[float, float]]
-"""Configurations of a segment's calls; seconds of its collectives, forward and backward."""
+Split = tuple[tuple[Configuration, ...], tuple[float, float, float]]
+"""Configurations of a segment's calls; seconds of its collectives, forward and backward, and those
+of the first that attention has."""
 Grid = tuple[Mesh, int]
 """Shards along each of their axes, and parts of the batch."""
 
@@ -224,11 +226,46 @@ class ModelCosts:
                 _error([t for p in parts for t in (p.forward, p.whole)]),
                 frozen,
                 tied,
+                *self._attention(number, split, parts, grid, kept, moved[2]),
                 launched,
                 *summed,
             ]
         )
         return made
+
+    def _attention(
+        self,
+        number: int,
+        split: Sequence[Configuration],
+        parts: Sequence[Part],
+        grid: Grid,
+        kept: float,
+        moved: float,
+    ) -> tuple[float, float]:
+        """Seconds of making attention again from queries, keys and values, and bytes it frees.
+
+        Args:
+            number: the segment.
+            split: of each of its calls.
+            parts: of each of its calls.
+            grid: shards along each of their axes, and parts of the batch.
+            kept: bytes kept of a micro-batch.
+            moved: seconds of collectives of attention's forward pass.
+        """
+        calls, again = self._calls(number), self.attention[number]
+        if not again:
+            return 0.0, 0.0
+        inside = [p.forward for i, p in zip(calls, parts, strict=True) if i in again]
+        recorded = [p.recorded for p in parts]
+        rest = self._kept(calls, split, recorded, grid, again)
+        return _pass(inside, late=False) + moved, max(kept - rest, 0.0)
+
+    @cached_property
+    def attention(self) -> tuple[frozenset[int], ...]:
+        """Calls of every segment that make attention's result (`segments.cuts.attention_runs`)."""
+        graph = self.layers.calls
+        runs = (attention_runs(graph, self._calls(k)) for k in range(len(self.cuts.runs)))
+        return tuple(frozenset(i for run in some for i in run) for some in runs)
 
     def examples_of(self, call: int) -> frozenset[str | None]:
         """Labels of an operation that cut its examples.
@@ -347,13 +384,26 @@ class ModelCosts:
         split: Sequence[Configuration],
         recorded: Sequence[Recorded],
         grid: Grid,
+        again: frozenset[int] = frozenset(),
     ) -> float:
-        """Bytes kept of a micro-batch on a device; views of one tensor once."""
+        """Bytes kept of a micro-batch on a device; views of one tensor once.
+
+        Of calls that are made `again` only what they read of others is kept, as it was made.
+        """
         kept: dict[int, float] = {}
+        made: dict[int, float] = {}
+        graph, rules = self.layers.calls, self.layers.rules
         roots, total = self.roots(calls), 0.0
         for i, chosen, found in zip(calls, split, recorded, strict=True):
-            total += found.inner
-            for value, size in self.kept_values(i, chosen, found, grid):
+            if i in again:
+                sizes = [(v, made[v]) for v in graph.calls[i].reads if v in made]
+            else:
+                total += found.inner
+                sizes = [*self.kept_values(i, chosen, found, grid)]
+                for value, axes in zip(graph.calls[i].results, rules[i].results, strict=True):
+                    parts = parts_in(made_layout(axes, chosen), grid[0])
+                    made[value] = self._bytes(value, grid) / parts
+            for value, size in sizes:
                 own = roots.get(value, value)
                 kept[own] = max(kept.get(own, 0.0), size)
         return total + sum(kept.values())
@@ -422,7 +472,7 @@ class ModelCosts:
         """The configuration of every call over the shards, and seconds of its collectives."""
         calls, alike = self._calls(number), self.cuts.segments[number].kind
         if math.prod(grid[0]) == 1:
-            return tuple((None,) for _ in calls), (0.0, 0.0)
+            return tuple((None,) for _ in calls), (0.0, 0.0, 0.0)
         given: Given | None = None
         if choice.labels is not None:
             told, whole = choice.told, (None,) * len(grid[0])
@@ -438,7 +488,7 @@ class ModelCosts:
                 chosen = problem.completed(choice)
             places = range(problem.before, problem.before + len(calls))
             split = tuple(problem.options[k][chosen[k]] for k in places)
-            self._chosen[known] = split, problem.exchanged(chosen)
+            self._chosen[known] = split, problem.exchanged(chosen, self.attention[number])
         return self._chosen[known]
 
     def _problem(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> SegmentProblem:

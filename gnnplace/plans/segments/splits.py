@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -287,18 +287,23 @@ class SegmentProblem(CapturedProblem):
         """Gradients of parameters are summed once a step, see `_extra`. [K]"""
         return np.zeros(len(self.options[op]))
 
-    def exchanged(self, chosen: Sequence[int]) -> tuple[float, float]:
-        """Seconds of collectives in the forward and in the backward pass."""
-        ops = range(len(self.graph.ops))
-        there = back = sum(float(self.exchanges(op)[chosen[op]]) for op in ops) / 2
+    def exchanged(
+        self, chosen: Sequence[int], some: Collection[int] = ()
+    ) -> tuple[float, float, float]:
+        """Seconds of collectives in the forward and in the backward pass; forward of some calls."""
+        own = [float(self.exchanges(op)[chosen[op]]) / 2 for op in range(len(self.graph.ops))]
+        places = {self.before + k for k, call in enumerate(self.calls) if call in some}
+        there = back = sum(own)
+        inside = sum(own[op] for op in places)
         for link in self.links:
             if link.parameter:
                 continue
             before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
             ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
             there += ahead
+            inside += ahead if link.v in places else 0.0
             back += link.cost(before, after).total - ahead
-        return there, back
+        return there, back, inside
 
 
 def sum_of(gradient: Layout) -> int:

@@ -77,11 +77,11 @@ def test_what_is_not_priced_is_said():
         gradients="fp32", precision="bf16-master", overlap=("gradients",),
     )  # fmt: skip
     words, lines = priced_words(plan)
-    assert words == "dp=2,microbatch_size=1,recompute=full"
+    assert words == "dp=2,microbatch_size=1,recompute=uniform:2"
     assert [line.split(":")[0] for line in lines] == [
-        "recompute=uniform", "schedule gpipe", "gradients in fp32", "overlap of gradients",
+        "schedule gpipe", "gradients in fp32", "overlap of gradients",
     ]  # fmt: skip
-    assert priced_words(replace(plan, cp=2))[0] == "dp=2,cp=2,microbatch_size=1,recompute=full"
+    assert priced_words(replace(plan, cp=2))[0] == "dp=2,cp=2,microbatch_size=1,recompute=uniform:2"
     assert priced_words(replace(plan, ep=2, tp=2))[0].startswith("dp=2,tp=2,ep=2,")
     for other in ({"ep": 4}, {"cp": 4, "ep": 2}):
         with pytest.raises(InputError, match="ep = cp"):

@@ -1,9 +1,12 @@
 """A plan for one device in this process, beside the model as the user has it."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import Plan
@@ -11,7 +14,7 @@ from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.run.apply import apply_plan
 from gnnplace.plans.run.trial import off
-from tests.plans.run.toys import eager, plan_for, toy, toy_plan
+from tests.plans.run.toys import attending, eager, plan_for, toy, toy_plan
 
 WORDS = "pp=1,microbatch_size=4"
 TIED = "first.weight"
@@ -74,6 +77,63 @@ def test_recomputation_changes_no_bit_and_counts_statistics_once(kinds):
     assert_same(runner.gradients(), gradients, kinds)
     for name, buffer in model.named_buffers():
         assert torch.equal(runner.state_dict()[name], buffer), name
+
+
+class Counted(TorchDispatchMode):
+    """Counts ops by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops[func.overloadpacket.__name__] += 1
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(
+    ("word", "softmaxes", "gelus", "kept"),
+    [
+        ("none", 4, 4, None),
+        ("selective", 8, 4, None),
+        ("full", 8, 8, 4),
+        ("uniform:2", 8, 8, 2),
+        ("uniform:3", 8, 8, 1),
+        ("block:1", 5, 5, None),
+    ],
+)
+def test_what_a_word_recomputes_is_computed_twice_with_the_same_masks(word, softmaxes, gelus, kept):
+    """Of four layers of attention that is written out, in four micro-batches."""
+    workload = attending()
+    plan = plan_for(workload, f"microbatch_size=2,recompute={word}", 1)
+    loss, gradients, _ = eager(plan, workload)
+    found, runner = step_of(plan, workload)
+    assert torch.equal(found, loss)
+    assert_same(runner.gradients(), gradients, "B")
+    with Counted() as count:  # the first step proves itself, too
+        runner.step(workload.inputs)
+    assert count.ops["_softmax"] == 4 * softmaxes
+    assert count.ops["gelu"] == 4 * gelus
+    if kept is not None:  # what enters groups of layers, of which the head is a fifth; not inputs
+        assert plan.file.stages[0].saved == kept * (2 * 6 * 8 * 4)
+
+
+def test_selective_recomputation_frees_what_attention_makes():
+    """As plain PyTorch keeps them: probabilities, a mask and what is left, each like scores."""
+    query = torch.randn(2, 2, 6, 4, requires_grad=True)
+    held: dict[int, int] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: held.update({x.data_ptr(): x.nbytes}) or x, lambda x: x
+    ):
+        chances = torch.softmax(query @ query.transpose(-1, -2) / 2.0, -1)
+        made = functional.dropout(chances, 0.25) @ query
+    assert made.requires_grad
+    scores = sum(held.values()) - query.nbytes
+    saved = [
+        plan_for(attending(), f"microbatch_size=2,recompute={word}", 1).file.stages[0].saved
+        for word in ("none", "selective")
+    ]
+    assert saved[0] - saved[1] == 4 * scores  # of four layers
 
 
 def test_steps_draw_other_masks_and_leave_the_generator_alone(plan):

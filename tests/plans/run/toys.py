@@ -91,3 +91,30 @@ def eager(plan, workload):
     count = plan.file.batch // plan.file.microbatch_size
     loss = alone_step(plan, Workload("", model, workload.inputs, workload.loss), count)
     return loss, {n: p.grad for n, p in model.named_parameters()}, model
+
+
+class Attending(nn.Module):
+    """A layer of attention, written out, and a product behind it, each with a skip around it."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.norm = heads, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.25)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind()
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        mixed = self.dropout(torch.softmax(scores, -1)) @ value
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+def attending(batch=8, length=6, width=8, heads=2, depth=4):
+    """A model of such layers; the same whenever it is called."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Attending(width, heads) for _ in range(depth)), nn.Linear(width, 3))
+    inputs = torch.randn(batch, length, width), torch.randn(batch, length, 3)
+    return Workload("Attending", model, inputs, functional.mse_loss)

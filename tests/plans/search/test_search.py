@@ -10,13 +10,13 @@ import pytest
 
 from gnnplace.plans.answers import find_plans, given_plan, plan_of
 from gnnplace.plans.given import draft_of_words
-from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.drafts import baselines_of
 from gnnplace.plans.search.search import Shortlist, improved, search
 from gnnplace.plans.search.space import space_of
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, Stage
 from tests.plans.toys import all_drafts, chain, cluster
 
 
@@ -36,15 +36,20 @@ def test_bound_and_best_against_all_plans(seed):
     assert found.bound <= found.best[0].step_time
 
 
-def leanest(pricer, draft):
-    """The draft with the least recomputation of any subset of segments, ZeRO and all."""
+def leanest(pricer, draft, kinds=((0, False),)):
+    """The draft with the least recomputation of any subset of segments, ZeRO and all.
+
+    Kinds are layers that keep one input together, and whether attention alone is recomputed.
+    """
     best = np.inf
     for zeros in itertools.product((1, 2, 3), repeat=len(draft.stages)):
-        for again in itertools.product(*(subsets(s) for s in draft.stages)):
+        sets = (itertools.product(subsets(s), kinds) for s in draft.stages)
+        for again in itertools.product(*sets):
             stages = tuple(
-                replace(s, zero=z if s.mesh.replicas > 1 else 0, recompute=frozenset(a))
-                for s, z, a in zip(draft.stages, zeros, again, strict=True)
-            )
+                replace(s, zero=z if s.mesh.replicas > 1 else 0, recompute=frozenset(a),
+                        together=k[0], attention=k[1])
+                for s, z, (a, k) in zip(draft.stages, zeros, again, strict=True)
+            )  # fmt: skip
             priced = realized(pricer, replace(draft, stages=stages))
             if priced is not None and priced.lacking[1] <= 0:
                 best = min(best, priced.step_time)
@@ -68,6 +73,43 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
     assert np.isfinite(least)
     assert found.best[0].step_time <= least * 1.02  # half-way between segments is not a set of them
+    assert found.bound <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("part", "taken"), [(0.2, True), (0.9, False)])
+def test_attention_is_recomputed_where_that_frees_more_a_second(part, taken):
+    model = chain(np.random.default_rng(0), count=4, batch=4, attention=part)
+    pricer = Pricer(model, MeshFabric(cluster(1)), 4)
+    stage = Stage(0, 4, Mesh.over(0, 1, (1,)))
+    whole = pricer.held([stage], [3])
+    (found,) = pricer.fitted([stage], [3], 0.8 * whole)
+    assert found.recompute
+    assert found.attention == taken
+    assert pricer.held([found], [3]) <= 0.8 * whole
+
+
+def test_segments_of_one_layer_keep_one_input():
+    model = chain(np.random.default_rng(0), count=4, batch=4, attention=0.2)
+    pricer, saved = Pricer(model, MeshFabric(cluster(1)), 4), 4 * model.source.saved
+    again = Stage(0, 4, Mesh.over(0, 1, (1,)), recompute=frozenset(range(4)))
+    found = [pricer.cost(replace(again, together=k)) for k in (0, 1, 2)]
+    assert [c.saved for c in found] == pytest.approx([8.0, 4.0, 2.0])  # 2 bytes each
+    largest = saved.max(), max(saved[:2].sum(), saved[2:].sum()), saved.sum()
+    assert [c.working for c in found] == pytest.approx([0.1 + x for x in largest])
+    assert len({c.recomputed for c in found}) == 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_best_of_layers_that_keep_one_input_and_of_attention_alone(seed):
+    rng = np.random.default_rng(seed)
+    model, machine = chain(rng, count=4, batch=4, attention=0.3), cluster(2, memory=90.0)
+    fabric = MeshFabric(machine)
+    found = search(model, machine, budget=2.0)
+    kinds = ((0, False), (1, False), (0, True))
+    drafts = all_drafts(model, machine)
+    least = min(leanest(Pricer(model, fabric, d.size), d, kinds) for d in drafts)
+    assert np.isfinite(least)
+    assert found.best[0].step_time <= least * 1.02
     assert found.bound <= least * (1 + 1e-9)
 
 
