@@ -39,6 +39,9 @@ from gnnplace.plans.segments.chain import (
     joined_runs,
 )
 
+WORTHWHILE = 0.05
+"""Part of what is kept that attention has where recomputing it alone is tried."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -371,8 +374,14 @@ class Pricer:
         if self.held(plain, flying) <= limit:
             yield plain
             return
-        for together, attention in ((1, False), (0, False), (0, True)):
-            kind = [replace(s, together=together, attention=attention) for s in stages]
+        for together in (1, 0):  # one input a layer frees more, and has more at work
+            kind = [replace(s, together=together) for s in stages]
+            if (chosen := self._least(kind, flying, limit)) is not None:
+                yield chosen
+                break
+        known = [s for stage in stages if (s := self.sums(stage.mesh, choice=stage.choice))]
+        if any(s.costs.scores.sum() > WORTHWHILE * s.costs.saved.sum() for s in known):
+            kind = [replace(s, attention=True) for s in stages]
             if (chosen := self._least(kind, flying, limit)) is not None:
                 yield chosen
 
