@@ -76,7 +76,8 @@ class Held:
     @property
     def wide(self) -> bool:
         """Whether shards have parts of the leaf as replicas do."""
-        return self.split and any(self.summed) and not self.tied
+        learns = self.leaf.requires_grad
+        return self.split and learns and any(self.summed) and not self.tied
 
     @property
     def tied(self) -> bool:
@@ -112,12 +113,13 @@ def held_of(
         local = redistributed(parameter.detach(), seat.mesh, whole, home).clone()
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
-    over = summed if len(ranks) == 1 else (False,) * len(summed)
+    learns = parameter.requires_grad
+    over = summed if learns and len(ranks) == 1 else (False,) * len(summed)
     owners, count, index = seat.owners[over], seat.replicas, seat.replica
     for size, place, wide in zip(seat.axes, seat.places, over, strict=True):
         count, index = (count * size, index * size + place) if wide else (count, index)
-    if zero and count > 1 and parameter.requires_grad:
-        part = nn.Parameter(in_parts(leaf.detach(), count)[index].clone())
+    if count > 1 and zero >= (1 if learns else 3):
+        part = nn.Parameter(in_parts(leaf.detach(), count)[index].clone(), requires_grad=learns)
     half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     copy = nn.Parameter(part.detach().float()) if half else None
     return Held(name, leaf, part, home, summed, ranks, leaf.shape, count, index, owners, copy)

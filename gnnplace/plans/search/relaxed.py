@@ -36,7 +36,6 @@ import numba
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import PARAMETER
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
 from gnnplace.plans.search.stage import Pricer, owners_of
@@ -103,13 +102,16 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
             total += own * (whole / count)
         part = own / np.maximum(costs.parameters, 1e-30)
         update += costs.update * part / (len(group) if zero else 1)
+    before, kept = pricer.frozen(zero, max(float(costs.frozen.sum()), 1.0), mesh, least=True)
+    part = costs.frozen / max(float(costs.frozen.sum()), 1.0)
+    gather += before * part
     both = costs.forward + costs.backward + 2.0 * gather
     rows = [
         both,
         both + costs.weights + scatter,
         costs.forward + gather,
         costs.saved,
-        state + PARAMETER[chain.precision][0] * costs.frozen,
+        state + kept * part,
         update + end,
         np.maximum(pricer.most_freed(costs), costs.scores),
         costs.forward,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.costs.memory import state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer, SegmentSums, owners_of
@@ -135,7 +135,10 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward, 0.0))
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
-    sums[partition.STATE] = PARAMETER[pricer.chain.precision][0] * found.frozen
+    every = max(float(found.frozen[-1]), 1.0)
+    before, kept = pricer.frozen(shape.zero, every, mesh)
+    sums[partition.SECONDS] += 2 * before * found.frozen / every
+    sums[partition.STATE] = kept * found.frozen / every
     end = np.zeros(len(pricer.chain) + 1)
     for own, group, alike in owners_of(costs.parameters, costs.summed, mesh):
         total = max(float(own.sum()), 1.0)

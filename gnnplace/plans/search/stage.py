@@ -254,6 +254,8 @@ class Pricer:
             self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
         ]
         gather, scatter, reduction, state = (sum(x) for x in zip(*exchanged, strict=True))
+        before, kept = self.frozen(stage.zero, frozen, stage.mesh)
+        gather += before
         parted = sum(float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned)
         return StageCost(
             forward + gather,
@@ -263,7 +265,7 @@ class Pricer:
             2 * gather + scatter,
             reduction,
             update * parted,
-            state + PARAMETER[self.chain.precision][0] * frozen,
+            state + kept,
             float(found.saved[stage.last] - found.saved[stage.first]) - freed,
             float(costs.working[stage.first : stage.last].max(initial=0.0)) + held,
             error / seconds,
@@ -308,6 +310,27 @@ class Pricer:
             replicas=len(group),
         )  # fmt: skip
         return gather, scatter, end, state
+
+    def frozen(
+        self, zero: int, elements: float, mesh: Mesh, *, least: bool = False
+    ) -> tuple[float, float]:
+        """Of parameters that are not trained, which ZeRO 3 parts over the replicas, too.
+
+        Args:
+            zero: stage of ZeRO.
+            elements: how many are on a device of a replica.
+            mesh: the devices.
+            least: see `exchanged`.
+
+        Returns:
+            Seconds of gathering them before a pass, and bytes on a device.
+        """
+        width = PARAMETER[self.chain.precision][0]
+        if zero < 3 or mesh.replicas == 1 or not elements:
+            return 0.0, width * elements
+        group, alike = mesh.summing([False] * len(mesh.axes))
+        each = self.exchanged(3, elements, group, alike, least=least)[0]
+        return each, width * elements / mesh.replicas
 
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Bytes that recomputing each segment frees where those beside it are too. [segments]"""

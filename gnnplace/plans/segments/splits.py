@@ -182,7 +182,7 @@ class SegmentProblem(CapturedProblem):
         if style in (CONTEXT, EXPERTS):
             cuts = [any(read_layout(a, c)[axis].cuts for _, a in own) for c in found]
             return inside & ~np.array(cuts)
-        matrices = [a for v, a in own if values[v].gradient and len(values[v].shape) > 1]
+        matrices = [a for v, a in own if len(values[v].shape) > 1]
         parted = np.array([all(read_layout(a, c)[axis].cuts for a in matrices) for c in found])
         return inside & (parted if (inside & parted).any() else ~parted)
 
@@ -203,6 +203,7 @@ class SegmentProblem(CapturedProblem):
         of = partial(state_bytes, 1.0, optimizer=self.source.optimizer,
                      precision=self.source.precision, zero=choice.zero)  # fmt: skip
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
+        frozen /= choice.replicas if choice.zero == 3 else 1
         price = [choice.once, frozen, choice.saved]
         for over in product((False, True), repeat=len(self.mesh)):
             alike = math.prod(n for n, summed in zip(self.mesh, over, strict=True) if summed)

@@ -114,9 +114,9 @@ def indexed(case: Case) -> Rule:
 def reduced(case: Case) -> Rule:
     """`sum` and `mean`: a part of a sum is a sum; of a mean, a mean of fewer, which is scaled."""
     rank = len(case.shapes[0])
-    gone, keep = _reduced_axes(case, rank)
+    gone, keep = reduced_axes(case, rank)
     axes = numbered(rank)
-    made = _left(axes, gone, keep)
+    made = left_axes(axes, gone, keep)
     draft = RuleDraft(case)
     draft.read(0, axes)
     over = [str(axis) for axis in gone]
@@ -126,14 +126,15 @@ def reduced(case: Case) -> Rule:
 def extreme(case: Case) -> Rule:
     """`amax`, `argmax`, `std`, `norm`, …: the axes that go stay whole."""
     rank = len(case.shapes[0])
-    gone, keep = _reduced_axes(case, rank)
+    gone, keep = reduced_axes(case, rank)
     axes = numbered(rank, *gone)
     draft = RuleDraft(case)
     draft.read(0, axes)
-    return draft.rule(REDUCTION, *[_left(axes, gone, keep)] * len(case.results))
+    return draft.rule(REDUCTION, *[left_axes(axes, gone, keep)] * len(case.results))
 
 
-def _reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
+def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
+    """The axes that a reduction takes away, and whether it keeps them as ones."""
     given = case.call.argument(1, "dim", case.call.kwargs.get("axis"))
     keep = bool(case.call.argument(2, "keepdim", False))
     if given is None or given == () or given == []:
@@ -142,7 +143,8 @@ def _reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
     return [int(axis) % rank for axis in dims], keep
 
 
-def _left(axes: Axes, gone: list[int], keep: bool) -> Axes:
+def left_axes(axes: Axes, gone: list[int], keep: bool) -> Axes:
+    """Labels of what a reduction leaves."""
     if keep:
         return tuple(None if i in gone else label for i, label in enumerate(axes))
     return tuple(label for i, label in enumerate(axes) if i not in gone)
@@ -171,5 +173,5 @@ ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     "normalize": along(2, 1),
     "sum": reduced,
     "mean": reduced,
-    **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var", "logsumexp"), extreme),
+    **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var"), extreme),
 }

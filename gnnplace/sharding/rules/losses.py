@@ -2,8 +2,9 @@
 
 A cross entropy of scores whose classes are cut (Megatron's, Shoeybi et al., 2019, 1909.08053): with
 the largest score m and the sum of exp(score - m) over all parts every part knows log-sum-exp, and
-adds its share of it minus the target's score, if that is its own. Two exchanges of a number a row
-forward, none backward, where a gradient is softmax minus target.
+the part that has the target adds what it is above the target's score. Two exchanges of a number a
+row forward, none backward, where a gradient is softmax minus target. The log-sum-exp of a z-loss
+(PaLM, arXiv 2204.02311) is made likewise.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
 from gnnplace.sharding.captured.layout import Exchanged
+from gnnplace.sharding.rules.elementwise import extreme, left_axes, reduced_axes
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 LOSS, CLASSES = "loss", "classes"
@@ -23,7 +25,7 @@ MEAN, SUM, NONE = "mean", "sum", "none"
 
 
 def classification(case: Case) -> Rule:
-    """`cross_entropy` and `nll_loss`; classes can be cut in `cross_entropy` without weights.
+    """`cross_entropy` and `nll_loss`; classes can be cut in `cross_entropy`, their weights stay.
 
     The mean is over the targets that count: not ignored, each with its class's weight.
     """
@@ -35,8 +37,7 @@ def classification(case: Case) -> Rule:
     if target == scores and _reduction(case.call, 6) == MEAN:
         return _by_count(case, axes, [0, 1])
     draft = RuleDraft(case)
-    weighted = case.slot(2, "weight") is not None
-    cut = case.call.kind == "cross_entropy" and target != scores and not weighted
+    cut = case.call.kind == "cross_entropy" and target != scores
     draft.read(0, (axes[0], CLASSES, *axes[2:]) if cut else axes)
     draft.read(1, chosen)
     kind = _reduction(case.call, 6)
@@ -59,45 +60,103 @@ def _rows(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
     target = args[1] if len(args) > 1 else kwargs["target"]
     ignored = call.argument(4, "ignore_index", -100)
     smoothing = call.argument(7, "label_smoothing", 0.0)
-    found: torch.Tensor = _ShareOfClasses.apply(args[0], target, ignored, smoothing, share)
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    found: torch.Tensor = _ShareOfClasses.apply(args[0], target, weight, ignored, smoothing, share)
     return found
 
 
+def log_sum_exp(scores: torch.Tensor, axis: int, share: Share, label: str) -> torch.Tensor:
+    """Log-sum-exp along an axis whose parts other devices have; without a gradient."""
+    own = torch.logsumexp(scores, axis)
+    most = share.largest(own, label)
+    most = most.where(most.isfinite(), 0.0)
+    return most + share.total((own - most).exp(), label).log()
+
+
 class _ShareOfClasses(torch.autograd.Function):
-    """Every row's share of log-sum-exp minus the target's score, of a part of the classes."""
+    """Every row's share of what log-sum-exp is above its target's score, of a part of the classes.
+
+    With weights w and smoothing e of C classes a row's loss is (1 - e) w_y (lse - s_y) + e / C sum
+    of w_c (lse - s_c): a part adds the first term if the target is its own, and its own of the sum.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, scores: torch.Tensor, target: torch.Tensor, ignored: int, smoothing: float,
-        share: Share,
+        ctx: Any, scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None,
+        ignored: int, smoothing: float, share: Share,
     ) -> torch.Tensor:  # fmt: skip
-        """Rows' shares; scores [N, C, ...], target and result [N, ...]."""
-        own = torch.logsumexp(scores, 1)
-        most = share.largest(own, CLASSES)
-        whole = most + share.total((own - most).exp(), CLASSES).log()
+        """Rows' shares; scores [N, C, ...], target and result [N, ...], weight [all classes]."""
+        whole = log_sum_exp(scores, 1, share, CLASSES)
+        count, first = scores.shape[1], share.index(CLASSES) * scores.shape[1]
         counts = target != ignored
-        place = target - share.index(CLASSES) * scores.shape[1]
-        here = counts & (place >= 0) & (place < scores.shape[1])
-        place = place.where(here, 0).unsqueeze(1)
-        parts = share.parts(CLASSES)
-        score = scores.gather(1, place).squeeze(1).where(here, 0)
-        made = whole / parts - (1 - smoothing) * score
-        ctx.each = smoothing / (parts * scores.shape[1])
+        here = counts & (target >= first) & (target < first + count)
+        place = (target - first).where(here, 0).unsqueeze(1)
+        each = smoothing / (share.parts(CLASSES) * count)
+        if weight is None:
+            weight = scores.new_ones(share.parts(CLASSES) * count)
+        worth = (1 - smoothing) * weight[target.where(counts, 0)].where(counts, 0)
+        own = (each * weight[first : first + count]).view(1, -1, *[1] * (scores.dim() - 2))
+        score = scores.gather(1, place).squeeze(1)
+        made = (worth * (whole - score)).where(here, 0)
         if smoothing:
-            made = made - ctx.each * scores.sum(1)
-        ctx.save_for_backward(scores, whole, place, here, counts)
-        ctx.smoothing = smoothing
-        return made.where(counts, 0)
+            made = made + (own.sum() * whole - (own * scores).sum(1)).where(counts, 0)
+        ctx.save_for_backward(scores, whole, place, here, counts, worth, own)
+        ctx.smooth, ctx.every = smoothing > 0, each * weight.sum()
+        return made
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
-        """Softmax minus target, times the gradient of each row."""
-        scores, whole, place, here, counts = ctx.saved_tensors
+        """Softmax times a row's weights, minus those of its own classes, times its gradient."""
+        scores, whole, place, here, counts, worth, own = ctx.saved_tensors
         rows = given[0].where(counts, 0).unsqueeze(1)
-        made = (scores - whole.unsqueeze(1)).exp_()
-        made = made.sub_(ctx.each) if ctx.smoothing else made
-        target = here.unsqueeze(1).to(made.dtype) * (1 - ctx.smoothing)
-        return made.scatter_add_(1, place, -target).mul_(rows), None, None, None, None
+        made = (scores - whole.unsqueeze(1)).exp_().mul_((worth + ctx.every).unsqueeze(1))
+        made = made.sub_(own) if ctx.smooth else made
+        target = worth.where(here, 0).unsqueeze(1)
+        made = made.scatter_add_(1, place, -target).mul_(rows)
+        return made, None, None, None, None, None
+
+
+class _ShareOfLogSum(torch.autograd.Function):
+    """A part's equal share of a log-sum-exp along an axis that is cut."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: torch.Tensor, axis: int, share: Share, label: str
+    ) -> torch.Tensor:
+        """Scores without the axis."""
+        whole = log_sum_exp(scores, axis, share, label)
+        ctx.save_for_backward(scores, whole)
+        ctx.axis = axis
+        return whole / share.parts(label)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
+        """Softmax, times the gradient of the whole."""
+        scores, whole = ctx.saved_tensors
+        made = (scores - whole.unsqueeze(ctx.axis)).exp_()
+        return made.mul_(given[0].unsqueeze(ctx.axis)), None, None, None
+
+
+def log_sum(case: Case) -> Rule:
+    """`logsumexp`, as of z-loss: along one axis parts exchange what a cross entropy's do."""
+    rank = len(case.shapes[0])
+    gone, keep = reduced_axes(case, rank)
+    if len(gone) != 1:
+        return extreme(case)
+    axes = numbered(rank)
+    label = axes[gone[0]] or ""
+    draft = RuleDraft(case)
+    draft.read(0, axes)
+
+    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+        if share.parts(label) == 1:
+            return call.function(*args, **kwargs)
+        scores = args[0] if args else kwargs["input"]
+        made: torch.Tensor = _ShareOfLogSum.apply(scores, gone[0], share, label)
+        return made.unsqueeze(gone[0]) if keep else made
+
+    sums = {label: Exchanged(math.prod(case.shapes[0]) // max(case.shapes[0][gone[0]], 1))}
+    return draft.rule(LOSS, left_axes(axes, gone, keep), run=run, exchanges=sums)
 
 
 def _counted(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
@@ -176,6 +235,7 @@ def _reduction(call: LayerCall, position: int) -> Any:
 
 LOSS_RULES: dict[str, Callable[[Case], Rule]] = {
     "cross_entropy": classification,
+    "logsumexp": log_sum,
     "nll_loss": classification,
     "mse_loss": comparison(4),
     "l1_loss": comparison(4),

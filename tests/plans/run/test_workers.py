@@ -78,6 +78,27 @@ def tokens():
     return Workload("Tokens", Tokens(), inputs, functional.mse_loss)
 
 
+def adapted():
+    """The same with all but biases and norms frozen."""
+    workload = tokens()
+    for parameter in workload.model.parameters():
+        parameter.requires_grad_(parameter.dim() == 1)
+    return workload
+
+
+def test_frozen_matrices_are_parted_by_zero_and_cut_by_tensor_parallelism():
+    """What is frozen has no gradients and moments; each shard's half of it is parted in two."""
+    words = "dp=2,tp=2,zero=3,microbatch_size=2"
+    plan = plan_for(adapted(), words)
+    parameters = list(adapted().model.parameters())
+    frozen = sum(p.numel() for p in parameters if not p.requires_grad)
+    learned = sum(p.numel() for p in parameters if p.requires_grad)
+    for memory in plan.file.memory.values():
+        assert 4 * frozen / 4 < memory.state < 4 * frozen / 4 + 16 * learned
+    found = run_plan(plan, adapted, train=3, steps=1)
+    assert found.passed, (found.verification.summary(), found.losses, found.expected)
+
+
 def test_shards_hand_on_their_tokens_and_share_the_optimizer_of_what_each_has_whole():
     """Two stages of two shards; norms are on every shard, their Adam parted over the shards."""
     plan = plan_for(tokens(), "pp=2,tp=2,zero=1,microbatch_size=2", 4)

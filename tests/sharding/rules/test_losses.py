@@ -44,10 +44,37 @@ def test_ignored_targets_count_for_nothing_though_they_are_all_in_one_part():
     assert check(functional.cross_entropy, real(4, 6), target) == {"0", "classes"}
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_classes_that_are_cut_have_weights(reduction, smoothing):
+    weight, target = torch.rand(6).double(), torch.tensor([1, -100, 5, 3])
+
+    def loss(x, y, w):
+        return functional.cross_entropy(
+            x, y, weight=w, reduction=reduction, label_smoothing=smoothing
+        )
+
+    assert check(loss, real(4, 6), target, weight) == {"0", "classes"}
+    assert check(loss, real(2, 6, 2), target.view(2, 2), weight) == {"0", "2", "classes"}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_z_loss_is_made_of_parts_of_the_classes(keep):
+    def loss(x):
+        return x.logsumexp(-1, keepdim=keep)
+
+    assert check(loss, real(4, 6)) >= {"0", "1"}
+    far = (real(4, 6) * 300).detach().requires_grad_()
+    assert "1" in check(lambda x: torch.logsumexp(x, 1), far)
+    none = torch.full((4, 6), -torch.inf, dtype=torch.float64)
+    none[:, :2] = 1.0  # a part may have no class that can be
+    assert "1" in check(lambda x: torch.logsumexp(x, -1), none.requires_grad_())
+    assert check(lambda x: x.logsumexp((0, 1)), real(4, 6)) == set()
+
+
 def test_weights_and_smoothing():
-    weight = torch.rand(5).double()
-    check(lambda x, y, w: functional.cross_entropy(x, y, w), real(4, 5), classes(4), weight)
-    check(lambda x, y, w: functional.cross_entropy(x, y, weight=w), real(4, 5), classes(4), weight)
+    weight = torch.rand(6).double()
+    check(lambda x, y, w: functional.cross_entropy(x, y, w), real(4, 6), classes(4), weight)
     check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2), real(4, 6), classes(4))
 
 
