@@ -277,6 +277,8 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
         most = [*starts, stage.last][min(int(count), len(starts))]
         run = range(starts[0], most) if starts else range(0)
     again = frozenset(run if kind != "none" else ())
+    if kind == "selective" and isinstance(chain.source, ModelCosts):
+        again = frozenset(k for k in run if chain.source.attention[k])
     together = {"none": 0, "selective": 0, "uniform": int(count or 1)}.get(kind, 1)
     return replace(stage, recompute=again, together=together, attention=kind == "selective")
 

@@ -174,7 +174,7 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
     more = [f"ZeRO {stage.zero}"] if stage.zero else []
     part = "attention of " if stage.recompute.kind == "selective" else ""
     count = len(stage.recompute.modules)
-    more += [f"{part}{count} segments recomputed"] if count else []
+    more += [f"{part}{count} segment{'s' * (count > 1)} recomputed"] if count else []
     mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
     told = ", ".join([mesh, *more])
     return f"{told}; {cut}" if (cut := split_words(stage)) else told
@@ -231,10 +231,11 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     cut = [own for own, word in block.items() if own.endswith(".w") and word != WHOLE]
     calls = (word for own, word in block.items() if not own.endswith(".w"))
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
-    if (heads := block.get("scaled_dot_product_attention")) is not None:
-        if heads != "S1":
-            return {"attention": GATHERED if heads == "S2" else WHOLE}
-        return {"attention": MEGATRON if cut else ULYSSES}
+    written = block.get("softmax") if "matmul" in block else None
+    if (heads := block.get("scaled_dot_product_attention", written)) is not None:
+        words = {"S1": MEGATRON if cut else ULYSSES, "S2": GATHERED}.get(heads, WHOLE)
+        beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # a layer without modules for each
+        return {"attention": words} | ({"feed-forward": MEGATRON} if beside else {})
     found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:
         if word.endswith((":dispatch", ":spread")):

@@ -116,7 +116,7 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     if not any(again):
         return NONE, []
     kinds, groups = {s.recompute.kind for s in stages}, {s.recompute.layers for s in stages}
-    if kinds == {SELECTIVE}:
+    if kinds - {NONE} == {SELECTIVE}:
         return SELECTIVE, []
     lacking = [k for k, s in enumerate(stages) if again[k] < (layers or again)[k]]
     if not lacking and SELECTIVE not in kinds:
