@@ -234,7 +234,7 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     written = block.get("softmax") if "matmul" in block else None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
         words = {"S1": MEGATRON if cut else ULYSSES, "S2": GATHERED}.get(heads, WHOLE)
-        beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # a layer without modules for each
+        beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
         return {"attention": words} | ({"feed-forward": MEGATRON} if beside else {})
     found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:

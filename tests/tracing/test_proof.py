@@ -18,14 +18,12 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace import zoo
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured import recording
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.numbering import Numbering
 from gnnplace.tracing.proof import Proof
 from gnnplace.tracing.step import StepModule
-from tests.tracing.test_models import SIZES
 
 Forward = Callable[[Any, torch.Tensor], torch.Tensor]
 WIDTH = 6
@@ -340,11 +338,3 @@ def test_a_hook_that_asks_for_numbers_is_followed_on_real_tensors() -> None:
     clips = after(lambda m: m.a.weight.register_hook(lambda g: g / 2 if g.norm() > 0 else None))
     with pytest.raises(CaptureError, match=r"hook of parameter 'a\.weight'"):
         recorded(clips())
-
-
-@pytest.mark.parametrize("name", zoo.names())
-def test_no_architecture_of_the_zoo_is_refused(name: str) -> None:
-    """What cached results of ops without numbers forget (two that are one tensor) is no fault."""
-    work = zoo.build(name, **SIZES[name])
-    graph = record_calls(StepModule(work.model, work.loss, work.inputs), name)
-    assert graph.calls

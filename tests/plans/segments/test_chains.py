@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from gnnplace import zoo
 from gnnplace.cli.main import run
 from gnnplace.costs.floors import EAGER, NOTHING
 from gnnplace.costs.profiling.estimation import estimated_times
@@ -20,6 +21,8 @@ from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import BACKWARD, FORWARD, UPDATE
+from tests.plans.run.toys import cpus
+from tests.tracing.test_models import SIZES
 
 CLUSTER = preset("nvlink-a100-8")
 LAYERS = 3
@@ -290,3 +293,10 @@ def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
         named = chain_of(f"{__name__}:{build.__name__}", CLUSTER)
         given = chain_of(model, CLUSTER, inputs, loss=loss)
         assert bool(named.mixes) == bool(given.mixes) == (build is mixing_ops)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_no_architecture_of_the_zoo_is_refused(name):
+    """Nor one whose LSTM goes both ways, of whose gradients two are one tensor."""
+    sizes = "&".join(f"{key}={size}" for key, size in SIZES[name].items())
+    assert chain_of(f"{name}?{sizes}", cpus(2)).segments
