@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,13 @@ from gnnplace.bench.pase import PASE, TRICK, split_step
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.costs.collectives import ALL_REDUCE, BUCKET
+from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER
 from gnnplace.costs.profiling.profiler import capture_for, profile_model
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.plans.answers import find_baselines, given_plan
-from gnnplace.plans.hybrid.gradients import buckets
+from gnnplace.plans.hybrid.gradients import reduced
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
@@ -221,7 +221,6 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
         own[list(tied.segments[1:])] -= tied.elements
     order = np.arange(len(own))[::-1]
     ready = np.cumsum((costs.backward + costs.weights + again * costs.forward)[order])
-    done, size = 0.0, width * float(own.sum())
-    for when, some in buckets(np.stack([ready, width * np.maximum(own[order], 0.0)], 1), BUCKET):
-        done = max(done, when) + fabric.collective(ALL_REDUCE, some, members)
-    return float(ready[-1]) + fabric.collective(ALL_REDUCE, size, members) - max(done, ready[-1])
+    seconds = partial(fabric.collective, ALL_REDUCE, members=members)
+    done, _ = reduced(np.stack([ready, width * np.maximum(own[order], 0.0)], 1), seconds)
+    return float(ready[-1]) + seconds(width * float(own.sum())) - max(done, ready[-1])

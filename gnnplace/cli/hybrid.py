@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -124,19 +125,8 @@ def _study(args: Namespace) -> int:
     check_output(args.html)
     if args.output is not None:
         check_drawable(args.output)
-    options = HybridOptions(
-        devices=args.devices,
-        most=args.most,
-        batch=args.batch,
-        examples=args.examples,
-        epochs_table=args.epochs_table,
-        least_epochs=args.least_epochs,
-        critical_batch=args.critical_batch,
-        network_latency=args.network_latency,
-        network_bandwidth=args.network_bandwidth,
-        overlap=not args.no_overlap,
-        links=args.links,
-    )
+    named = {own.name for own in fields(HybridOptions)} - {"overlap"}
+    options = HybridOptions(overlap=not args.no_overlap, **{name: args[name] for name in named})
     study = gnnplace.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say
     )

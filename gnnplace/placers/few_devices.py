@@ -100,27 +100,19 @@ def _speeds(problem: Problem) -> FloatArray:
 def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
     """Equal for sets that are the same but for names."""
     ordered = sorted(devices, key=lambda d: (types[d], d))
-    at = np.ix_(ordered, ordered)
-    channel: dict[int, int] = {-1: -1}
-    renamed = [channel.setdefault(int(c), len(channel)) for c in cluster.channels[at].ravel()]
-    links = (cluster.latency, cluster.bandwidth, cluster.send_overhead, cluster.receive_overhead)
-    parts = [np.ascontiguousarray(matrix[at]).tobytes() for matrix in links]
-    parts.append(np.ascontiguousarray(cluster.sender_busy[at]).tobytes())
-    return b"".join([str([types[d] for d in ordered]).encode(), str(renamed).encode(), *parts])
+    return str([types[d] for d in ordered]).encode() + cluster.pattern(ordered)
 
 
 def on_subcluster(problem: Problem, devices: Devices) -> Problem:
     """The problem on some of its devices."""
     if len(devices) == problem.num_devices:
         return problem
-    cluster, chosen = problem.cluster, list(devices)
-    names = {cluster.devices[d].name for d in devices}
-    links = tuple(x for x in cluster.links if x.source in names and x.target in names)
+    chosen = list(devices)
     place = np.full(problem.num_devices + 1, -1, dtype=np.int32)  # the last for ops without a pin
     place[chosen] = np.arange(len(chosen))
-    kept = Cluster(tuple(cluster.devices[d] for d in devices), links, cluster.name)
     forbid = None if problem.forbid is None else np.ascontiguousarray(problem.forbid[:, chosen])
-    return replace(problem, cluster=kept, pin=place[problem.pin], forbid=forbid)
+    part = problem.cluster.part(devices)
+    return replace(problem, cluster=part, pin=place[problem.pin], forbid=forbid)
 
 
 def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -> Placement:

@@ -22,7 +22,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
-from gnnplace.costs.links import message
+from gnnplace.costs.links import LinkTable, message, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.cluster import FABRICS, is_between
@@ -95,10 +95,12 @@ class MeshFabric:
 
     Attributes:
         cluster: the devices and their links.
+        table: measured series of collectives; None for the package's.
         server: the server of each device: what fabrics inside of servers join. [D]
     """
 
     cluster: Cluster
+    table: LinkTable | None = None
     server: list[int] = field(init=False)
     _links: dict[tuple[int, int], Link] = field(init=False)
     _channels: IntArray = field(init=False)
@@ -146,7 +148,9 @@ class MeshFabric:
         if group is not None:
             key = (op, size, group, alike)
             if key not in self._seconds:
-                seconds = collective(op, size, group).seconds
+                seconds = collective(op, size, group, self.table).seconds
+                if self.cluster.num_channels == 1:  # all groups send through it
+                    seconds *= alike
                 together = alike * share(op, group.servers) * size
                 most = message_seconds(together, _together(group.between))
                 self._seconds[key] = max(seconds, most)
@@ -173,7 +177,7 @@ class MeshFabric:
         return self._groups[key]
 
     def _group(self, members: Sequence[int]) -> Group | None:
-        """By servers, each with as many members as the fullest; None where no fabric is named."""
+        """By servers, each with as many members as the fullest; None where a fabric is unknown."""
         held = Counter(map(self.server.__getitem__, members))
         inside = between = None
         for member in members[1:]:
@@ -186,7 +190,8 @@ class MeshFabric:
                 inside = link.fabric
         if inside is None and max(held.values()) > 1:
             inside = next(iter(self._inner(members)), None)
-        return Group(inside, between, len(held), max(held.values()))
+        group = Group(inside, between, len(held), max(held.values()))
+        return group if group.fabrics <= (self.table or shipped()).latency.keys() else None
 
     def _inner(self, members: Sequence[int]) -> list[str]:
         """Fabrics inside of servers between any of the devices."""

@@ -59,7 +59,7 @@ def find_obeying(
     tried = list(_clusters(cluster, allowed, asked.max_devices))
     found: list[Plan] = []
     for devices in tried:
-        part = _part(cluster, devices)
+        part = cluster.part(devices)
         own = replace(chain, allowed=allowed[:, list(devices)])
         share = budget / len(tried)
         plans = find_plans(own, part, top=top, budget=share, runnable=runnable, progress=progress)
@@ -185,15 +185,6 @@ def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tu
     kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
     links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()
     return kinds, *links, allowed[:, list(devices)].tobytes()
-
-
-def _part(cluster: Cluster, devices: tuple[int, ...]) -> Cluster:
-    """Some of a cluster's devices, in an order."""
-    if devices == tuple(range(cluster.num_devices)):
-        return cluster
-    names = {cluster.devices[d].name for d in devices}
-    links = tuple(x for x in cluster.links if x.source in names and x.target in names)
-    return Cluster(tuple(cluster.devices[d] for d in devices), links, cluster.name)
 
 
 def _told(plan: Plan, tried: int) -> Plan:

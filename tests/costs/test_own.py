@@ -2,11 +2,18 @@
 
 import pytest
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, Exchange, Group, collective
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    Exchange,
+    Group,
+    collective,
+    ring_seconds,
+)
 from gnnplace.costs.links import MEASURED, NEIGHBOUR
 from gnnplace.costs.own import with_measurements
 from gnnplace.errors import InputError
-from gnnplace.plans.hybrid.fabric import ClusterCopies
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem.cluster import preset
 from tests.problem.formats.test_nccl_tests import new
 
@@ -61,12 +68,15 @@ def test_servers_and_what_is_between_them(tmp_path):
     assert sum(k.fabric == "own-between" for k in two_tier.links) == 32  # the slowest, unnamed
 
 
-def test_hybrid_reduces_by_them(tmp_path):
+def test_meshes_reduce_by_them(tmp_path):
     measured = with_measurements(preset("pcie-a100-8"), write(tmp_path, new()))
-    (ring,) = ClusterCopies(measured.cluster, table=measured.table).rings([range(8)])
-    assert ring.seconds(2**20) == pytest.approx(45.65e-6)
-    (without,) = ClusterCopies(measured.cluster).rings([range(8)])  # a problem file has links alone
-    assert without.seconds(2**20) == 2**20 * without.pace + without.latency
+    fabric, every = MeshFabric(measured.cluster, measured.table), range(8)
+    assert fabric.collective(ALL_REDUCE, 2**20, every) == pytest.approx(45.65e-6)
+    both = fabric.collective(ALL_REDUCE, 2**20, every, alike=2)  # through one host bridge
+    assert both == pytest.approx(2 * 45.65e-6)
+    known, link = MeshFabric(measured.cluster), measured.cluster.links[0]  # a file has links alone
+    ring = ring_seconds(ALL_REDUCE, 8, 2**20, link.bandwidth / 8, 2.5 * link.latency)
+    assert known.collective(ALL_REDUCE, 2**20, every) == pytest.approx(ring)
 
 
 def test_faults(tmp_path):

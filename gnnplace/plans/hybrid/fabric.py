@@ -1,94 +1,35 @@
-"""``ClusterCopies``: a cluster, and copies of it joined by a network, as ring all-reduces see it.
+"""``ClusterCopies``: a cluster and copies of it joined by a network, and all-reduces over them.
 
-Device ``i`` of the fabric is device ``i % D`` of copy ``i // D`` of a cluster of D devices. Between
-copies every device sends through its copy's one network channel.
+Group ``g`` of ``n`` devices lies on devices ``g n`` and on of the copies in a row. Device ``d`` of
+all groups adds up its gradients; these n all-reduces go at once. Within one copy each takes what a
+plan's takes (``plans.mesh``). Over k copies it goes in stages, as over servers
+(``costs.collectives``): scattered inside of a copy, reduced between copies, each member a part,
+gathered inside. A copy has one network channel, which all members of all all-reduces share::
 
-A ring all-reduce (``costs.collectives.share``, ``messages``) goes at the pace of its slowest link,
-and every message of it waits for a latency::
-
-    seconds = bytes * pace + messages * latency
-    pace    = share of the bytes * max over the ring's links of (sends on its channel / bandwidth)
-
-Where the links of a ring's devices name the fabric that they are part of, and one copy of the
-cluster has them all, seconds are those of ``costs.collectives`` instead: measured ones, with the
-busiest channel counted as often as other rings send on it too.
-
-Rings go through devices as listed, so that neighbours of one server or copy stay together and a
-server's network channel carries one send a ring. All rings run at once: a channel's sends are
-those of all of them.
+    between = 2 (k - 1) / k * bytes * n / bandwidth + (1 + log2(k) / 2) * latency
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
-
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, group_of, messages, share
-from gnnplace.costs.links import Estimate, LinkTable, shipped
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BUCKET,
+    REDUCE_SCATTER,
+    collective,
+    hops,
+    ring_seconds,
+)
+from gnnplace.costs.links import LinkTable
 from gnnplace.errors import InputError
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem.cluster import Cluster
-from gnnplace.simulation.transfer import message_seconds
 
 NETWORK_LATENCY = 10e-6
 NETWORK_BANDWIDTH = 10e9
-
-
-@dataclass(frozen=True)
-class Way:
-    """What a send from one device to another takes.
-
-    Attributes:
-        latency: seconds that a message waits, whatever its size.
-        bandwidth: bytes per second that pass.
-        channels: what it shares with other sends.
-        busy: whether the sending device makes the copy itself.
-    """
-
-    latency: float
-    bandwidth: float
-    channels: tuple[Hashable, ...]
-    busy: bool
-
-
-@dataclass(frozen=True)
-class Ring:
-    """An all-reduce over a ring.
-
-    Attributes:
-        pace: seconds a byte of what is reduced.
-        latency: seconds whatever the size.
-        overlaps: whether devices can compute meanwhile.
-    """
-
-    pace: float
-    latency: float
-    overlaps: bool
-
-    def seconds(self, size: float) -> float:
-        """Seconds for so many bytes."""
-        return size * self.pace + self.latency
-
-
-@dataclass(frozen=True)
-class KnownRing(Ring):
-    """An all-reduce over devices of a known fabric.
-
-    Attributes:
-        group: the devices of the ring, by servers.
-        table: what was measured; None for the package's.
-        shared: rings that go over the busiest channel, itself included.
-    """
-
-    group: Group = field(default_factory=lambda: Group(None))
-    table: LinkTable | None = None
-    shared: float = 1.0
-
-    def seconds(self, size: float) -> float:
-        """Seconds for so many bytes, as the fabric takes them."""
-        return self.shared * collective(ALL_REDUCE, size, self.group, self.table).seconds
 
 
 @dataclass(frozen=True)
@@ -111,102 +52,47 @@ class ClusterCopies:
         if self.latency < 0 or not self.bandwidth > 0:
             raise InputError("network: latency must not be negative, bandwidth must be positive")
 
-    def way(self, source: int, target: int) -> Way:
-        """The way between two devices of the fabric.
+    @cached_property
+    def mesh(self) -> MeshFabric:
+        """What devices of one copy take to exchange."""
+        return MeshFabric(self.cluster, self.table)
 
-        Raises:
-            InputError: the cluster has no link between them.
-        """
-        size, cluster = self.cluster.num_devices, self.cluster
-        copy, other = source // size, target // size
-        if copy != other:
-            return Way(self.latency, self.bandwidth, (("network", copy),), False)
-        a, b = source % size, target % size
-        if not cluster.linked[a, b]:
-            names = (cluster.devices[a].name, cluster.devices[b].name)
-            raise InputError(f"all-reduce: no link from {names[0]!r} to {names[1]!r}")
-        return Way(
-            float(cluster.latency[a, b]),
-            float(cluster.bandwidth[a, b]),
-            tuple((copy, int(k)) for k in cluster.channels[a, b] if k >= 0),
-            bool(cluster.sender_busy[a, b]),
-        )
+    @property
+    def overlaps(self) -> bool:
+        """Whether devices can compute while they reduce: no worker makes the copies itself."""
+        return not self.cluster.sender_busy.any()
 
-    def rings(self, members: Sequence[Sequence[int]]) -> list[Ring]:
-        """Rings that run at the same time.
+    def all_reduce(self, device: int, size: float, groups: int, devices: int) -> float:
+        """Seconds of adding up gradients over one device of every group, all others at once.
 
         Args:
-            members: devices of each ring; one device needs no ring.
-        """
-        ways = [
-            [self.way(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
-            if len(ring) > 1
-            else []
-            for ring in members
-        ]
-        sends = Counter(channel for ring in ways for way in ring for channel in way.channels)
-        rings = [_ring(ring, sends) for ring in ways]
-        return [
-            self._known(ring, own, way, sends)
-            for ring, own, way in zip(rings, members, ways, strict=True)
-        ]
-
-    def _known(
-        self, ring: Ring, members: Sequence[int], ways: Sequence[Way], sends: Counter[Hashable]
-    ) -> Ring:
-        """The ring as its fabric is known to take it, if it is."""
-        size = self.cluster.num_devices
-        if len(members) < 2 or len({member // size for member in members}) > 1:
-            return ring
-        group = group_of(self.cluster, [member % size for member in members])
-        if group is None or not group.fabrics <= (self.table or shipped()).latency.keys():
-            return ring
-        own = Counter(channel for way in ways for channel in way.channels)
-        shared = max(sends[channel] / count for channel, count in own.items())
-        return KnownRing(ring.pace, ring.latency, ring.overlaps, group, self.table, shared)
-
-    def known(self, size: float) -> Estimate | None:
-        """An all-reduce of ``size`` bytes over one copy, if its fabric is known."""
-        (ring,) = self.rings([range(self.cluster.num_devices)])
-        if not isinstance(ring, KnownRing):
-            return None
-        return collective(ALL_REDUCE, size, ring.group, self.table)
-
-    def group(self, first: int, count: int) -> Cluster:
-        """The cluster of ``count`` devices from ``first`` on, which lie in one copy.
+            device: which of a group's.
+            size: bytes.
+            groups: how many.
+            devices: of a group.
 
         Raises:
-            InputError: they lie in two copies.
+            InputError: two of the devices have no link.
         """
-        size = self.cluster.num_devices
-        if first % size + count > size:
-            raise InputError(f"a group of {count} devices does not fit a cluster of {size}")
-        devices = self.cluster.devices[first % size : first % size + count]
-        names = {device.name for device in devices}
-        links = [k for k in self.cluster.links if k.source in names and k.target in names]
-        return Cluster(devices, tuple(links), self.cluster.name)
+        count = self.cluster.num_devices
+        copies = -(-groups * devices // count)
+        inside = range(device, min(groups * devices, count), devices)
+        if copies == 1:
+            return self.mesh.collective(ALL_REDUCE, size, inside, devices)
+        stages = (REDUCE_SCATTER, ALL_GATHER)
+        within = sum(self.mesh.collective(op, size, inside, devices) for op in stages)
+        waits = hops(ALL_REDUCE, copies) * self.latency
+        return within + ring_seconds(ALL_REDUCE, copies, size, self.bandwidth / devices, waits)
 
-
-def _ring(ways: Sequence[Way], sends: Counter[Hashable]) -> Ring:
-    n = len(ways)
-    if n == 0:
-        return Ring(0.0, 0.0, True)
-    slowest = max(message_seconds(sends[c], way.bandwidth) for way in ways for c in way.channels)
-    latency = max(way.latency for way in ways)
-    busy = any(way.busy for way in ways)
-    return Ring(share(ALL_REDUCE, n) * slowest, messages(ALL_REDUCE, n) * latency, not busy)
-
-
-def signature(cluster: Cluster) -> tuple[object, ...]:
-    """What makes two clusters alike but for names: placing one places the other."""
-    channels: dict[int, int] = {}
-    pattern = tuple(
-        channels.setdefault(int(c), len(channels)) if c >= 0 else -1
-        for c in cluster.channels.ravel()
-    )
-    matrices = (
-        cluster.latency, cluster.bandwidth, cluster.sender_busy,
-        cluster.send_overhead, cluster.receive_overhead,
-    )  # fmt: skip
-    kinds = tuple((device.kind, device.memory) for device in cluster.devices)
-    return kinds, pattern, tuple(np.asarray(m).tobytes() for m in matrices)
+    def origin(self, most: int) -> str:
+        """Where seconds come from, with so many devices."""
+        group = self.mesh.group(range(self.cluster.num_devices))
+        told = "predicted from the cluster's links"
+        if group is not None:
+            known = collective(ALL_REDUCE, BUCKET, group, self.table)
+            told = (
+                f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
+                f"cluster): {known.source}"
+            )
+        copied = most > self.cluster.num_devices
+        return f"{told}, between copies of it from --network-* (assumed)" if copied else told

@@ -1,32 +1,31 @@
 """When a placed step has its gradients, and what an all-reduce of them adds to it.
 
 A gradient is a tensor that an update op reads from another phase; of micro-batches, all copies
-of it are one gradient, there when the last of them is. With ``n`` data-parallel groups, device
-``d`` of each group is in one ring (``fabric``) and reduces its gradients in buckets, in the order
-they are there, as PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
+of it are one gradient, there when the last of them is. Device ``d`` of each data-parallel group
+reduces its gradients with the others (``fabric``) in buckets, in the order they are there, as
+PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
 
     begin[i] = max(ready of the bucket's last gradient, end[i - 1])
-    end[i]   = begin[i] + bytes[i] * pace + latency
+    end[i]   = begin[i] + all-reduce of bytes[i]
     finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
     step     = max(placed step, the largest finish[d])
 
 Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
-times and backward ends are earlier by the updates that ran on ``d`` until then. Where the device
-makes the copies itself (``Ring.overlaps`` is false), or overlapping is turned off, buckets begin at
-the end of its backward ops.
+times and backward ends are earlier by the updates that ran on ``d`` until then. Where nothing
+overlaps buckets begin at the end of its backward ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import BUCKET
 from gnnplace.placers import Result
-from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
 
@@ -60,7 +59,7 @@ class StepParts:
 
     Attributes:
         alone: the model-parallel step of one group.
-        all_reduce: the seconds of the busiest ring's all-reduce.
+        all_reduce: the seconds of the busiest device's all-reduce.
         exposed: that the all-reduce adds to the step.
     """
 
@@ -140,33 +139,39 @@ def _gradients(
     return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
 
 
-def with_all_reduce(step: ReplicaStep, rings: Sequence[Ring], *, overlap: bool = True) -> StepParts:
+def with_all_reduce(
+    step: ReplicaStep, seconds: Callable[[int, float], float], *, overlap: bool = True
+) -> StepParts:
     """The step with its gradients reduced.
 
     Args:
         step: the step of one group.
-        rings: the rings of each of its devices; those with one member do nothing.
+        seconds: of an all-reduce over one of its devices, by its index, of so many bytes.
         overlap: whether reducing may begin before the backward pass has ended.
     """
     end, reducing = step.step_time, 0.0
-    for d, ring in enumerate(rings):
-        floor = 0.0 if overlap and ring.overlaps else float(step.backward_end[d])
-        done = spent = 0.0
-        for ready, size in buckets(step.gradients[d], BUCKET):
-            done = max(ready, floor, done) + ring.seconds(size)
-            spent += ring.seconds(size)
+    for d, rows in enumerate(step.gradients):
+        backward = float(step.backward_end[d])
+        done, spent = reduced(rows, partial(seconds, d), 0.0 if overlap else backward)
         reducing = max(reducing, spent)
-        end = max(end, max(float(step.backward_end[d]), done) + float(step.updates[d]))
+        end = max(end, max(backward, done) + float(step.updates[d]))
     return StepParts(step.step_time, reducing, end - step.step_time)
 
 
-def buckets(gradients: FloatArray, bucket: float) -> list[tuple[float, float]]:
-    """Ready and bytes of buckets: gradients as they come, until there are ``bucket`` bytes."""
-    result: list[tuple[float, float]] = []
-    size = 0.0
+def reduced(
+    gradients: FloatArray, seconds: Callable[[float], float], floor: float = 0.0
+) -> tuple[float, float]:
+    """When the last bucket of gradients is reduced, and the seconds of all of them.
+
+    Args:
+        gradients: ready and bytes of each, as they come. [g, 2]
+        seconds: of an all-reduce of so many bytes.
+        floor: when the first may begin.
+    """
+    done = spent = size = 0.0
     for k, (ready, own) in enumerate(gradients.tolist()):
         size += own
-        if size >= bucket or k == len(gradients) - 1:
-            result.append((ready, size))
-            size = 0.0
-    return result
+        if size >= BUCKET or k == len(gradients) - 1:
+            took, size = seconds(size), 0.0
+            done, spent = max(ready, floor, done) + took, spent + took
+    return done, spent

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.plans.plans import JointPlan, plan_model
+from gnnplace.plans.answers import given_plan
+from gnnplace.plans.plan import Plan
 from gnnplace.plans.run.workers import PlanRun, run_plan
-from gnnplace.plans.segments.chains import batch_of
+from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
-from gnnplace.tracing.models import workload_of
+from gnnplace.problem.cluster.headroom import with_slack
 
 Progress = Callable[[str], None]
 TRAINED = 3  # steps of AdamW whose losses are compared
@@ -63,7 +64,8 @@ def execute_hybrid(
         ExecutionError: a worker died, hung or failed.
     """
     running = running or Running()
-    plan = grouped_plan(model, cluster, running, accept_other_loss, progress)
+    progress("planning: capturing the model")
+    plan = grouped_plan(model, cluster, running, accept_other_loss)
     progress(f"running {plan.shape}")
     done = run_plan(
         plan, model, train=TRAINED, steps=running.steps, timeout=running.timeout, beside=True
@@ -73,33 +75,29 @@ def execute_hybrid(
 
 
 def grouped_plan(
-    model: str,
-    cluster: str | Cluster,
-    running: Running,
-    accept_other_loss: bool = False,
-    progress: Progress = lambda line: None,
-) -> JointPlan:
+    model: str, cluster: str | Cluster, running: Running, accept_other_loss: bool = False
+) -> Plan:
     """The faster of the plans whose groups are pipelines, and whose groups split layers.
 
     Args and errors are those of `execute_hybrid`.
     """
-    found, devices = resolve_cluster(cluster), running.groups * running.devices
+    found, devices = with_slack(resolve_cluster(cluster)), running.groups * running.devices
     if found.num_devices < devices:
         raise InputError(
             f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"
         )
-    examples = batch_of(workload_of(model, fake=True))
-    shares = running.groups * running.microbatches
-    if examples % shares:
-        raise InputError(f"{model}: {examples} examples cannot be cut into {shares} equal shares")
-    words = f"dp={running.groups},microbatch_size={examples // shares}"
-    plans, refused = list[JointPlan](), InputError("")
+    chain = chain_of(model, found, accept_other_loss=accept_other_loss)
+    size, rest = divmod(chain.batch, running.groups * running.microbatches)
+    if rest:
+        shares = running.groups * running.microbatches
+        raise InputError(
+            f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
+        )
+    plans, refused = list[Plan](), InputError("")
     for axis in ("pp", "shards") if running.devices > 1 else ("pp",):
-        given = f"{words},{axis}={running.devices}"
+        words = f"dp={running.groups},microbatch_size={size},{axis}={running.devices}"
         try:
-            plans += plan_model(
-                model, found, given=given, accept_other_loss=accept_other_loss, progress=progress
-            )
+            plans.append(given_plan(chain, found, words))
         except InputError as error:  # fewer layers than devices, or no axis with equal parts
             refused = error
     if not plans:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import Convergence
-from gnnplace.plans.hybrid.fabric import ClusterCopies, signature
+from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
 from gnnplace.problem.cluster import Cluster
 
@@ -132,33 +133,29 @@ class Splitter:
 
     def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
         """The slowest group's step, with the number of micro-batches that is best for it."""
-        firsts = [g * devices for g in range(groups)]
-        rings = self.fabric.rings([[first + d for first in firsts] for d in range(devices)])
-        slowest: tuple[StepParts, int] | None = None
-        for cluster in self._kinds(firsts, devices):
-            placed = self._place(cluster)
+        fabric, slowest = self.fabric, list[tuple[StepParts, int]]()
+        seconds = partial(fabric.all_reduce, groups=groups, devices=devices)
+        overlap = self.overlap and fabric.overlaps
+        firsts = {g * devices % fabric.cluster.num_devices for g in range(groups)}
+        for first in sorted(firsts):
+            placed = self._place(range(first, first + devices))
             if isinstance(placed, InfeasibleError):
                 return placed
             tried = [
-                (with_all_reduce(step, rings, overlap=self.overlap), step.microbatches)
+                (with_all_reduce(step, seconds, overlap=overlap), step.microbatches)
                 for step in placed
             ]
-            best = min(tried, key=lambda pair: (pair[0].total, pair[1]))
-            if slowest is None or best[0].total > slowest[0].total:
-                slowest = best
-        assert slowest is not None
-        return slowest
+            slowest.append(min(tried, key=lambda pair: (pair[0].total, pair[1])))
+        return max(slowest, key=lambda pair: pair[0].total)
 
-    def _kinds(self, firsts: Sequence[int], devices: int) -> list[Cluster]:
-        size = self.fabric.cluster.num_devices
-        groups = {first % size: self.fabric.group(first, devices) for first in firsts}
-        return list({signature(group): group for group in groups.values()}.values())
-
-    def _place(self, cluster: Cluster) -> Sequence[ReplicaStep] | InfeasibleError:
-        key = signature(cluster)
+    def _place(self, devices: range) -> Sequence[ReplicaStep] | InfeasibleError:
+        """Placed steps of a group; groups that are alike but for names have the same."""
+        cluster = self.fabric.cluster
+        kinds = tuple((cluster.devices[d].kind, cluster.devices[d].memory) for d in devices)
+        key = kinds, cluster.pattern(devices)
         if key not in self._placed:
             try:
-                self._placed[key] = self.place_on(cluster)
+                self._placed[key] = self.place_on(cluster.part(devices))
             except InfeasibleError as error:
                 self._placed[key] = error
         return self._placed[key]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gnnplace.costs.collectives import BUCKET
-from gnnplace.costs.links import Estimate
+from gnnplace.costs.links import LinkTable
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.profiler import read_or_profile
 from gnnplace.costs.profiling.targets import is_problem_file, on_cluster, resolve_cluster
@@ -18,7 +17,6 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     Convergence,
-    CriticalBatch,
     Preset,
     preset_of,
     read_epochs,
@@ -33,7 +31,7 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.tracing.options import CaptureOptions
 
 Progress = Callable[[str], None]
-PREDICTED, ESTIMATED = "predicted from measured op times", "predicted from estimated op times"
+NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"
 MICROBATCHES = (1, 4)
 
 
@@ -120,7 +118,14 @@ def study_hybrid(
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
         raise InputError("--forward-only: hybrid is about training")
-    own, table = _cluster(what, cluster), None
+    problem = read_problem(what) if is_problem_file(what) else None
+    if cluster is not None:
+        own = resolve_cluster(cluster)
+    elif problem is not None:
+        own = problem.cluster
+    else:
+        raise InputError("hybrid: a model needs --cluster")
+    table: LinkTable | None = None
     if options.links is not None:
         measured = with_measurements(own, options.links)
         own, table = measured.cluster, measured.table
@@ -129,7 +134,7 @@ def study_hybrid(
     fabric = ClusterCopies(own, options.network_latency, options.network_bandwidth, table)
     most = own.num_devices if options.devices is None else options.devices
     counts = device_counts(most)
-    name = model_name(what)
+    name = what if problem is None else problem.name
     preset = preset_of(name)
     training = _training(what, preset, options)
     place_on = Placing(what, own if cluster is not None else None, search, progress)
@@ -137,32 +142,14 @@ def study_hybrid(
     rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
-    copies = most > own.num_devices
-    known = _known(fabric)
-    given = options.examples is not None
-    origin = _origin(place_on, training, preset, known, given=given, copies=copies)
+    told, convergence = f"preset {preset.name!r}: {preset.examples_source}", training.convergence
+    origin = {
+        "step": place_on.origin,
+        "all_reduce": fabric.origin(most) if place_on.has_gradients else NOT_COUNTED,
+        "examples": told if options.examples is None else "given",
+        "epochs": f"{convergence.origin}: {convergence.source}",
+    }
     return HybridStudy(what, name, most, rows, advise(rows), origin)
-
-
-def _known(fabric: ClusterCopies) -> Estimate | None:
-    """A bucket's all-reduce over the cluster, where its fabric is known."""
-    try:
-        return fabric.known(BUCKET)
-    except InputError:  # devices that are not linked in a ring
-        return None
-
-
-def _cluster(what: str, cluster: str | Cluster | None) -> Cluster:
-    if cluster is not None:
-        return resolve_cluster(cluster)
-    if is_problem_file(what):
-        return read_problem(what).cluster
-    raise InputError("hybrid: a model needs --cluster")
-
-
-def model_name(what: str) -> str:
-    """Name of a model, or of the problem in a file."""
-    return read_problem(what).name if is_problem_file(what) else what
 
 
 def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
@@ -170,18 +157,14 @@ def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
     convergence: Convergence = preset.convergence
     if options.epochs_table is not None:
         convergence = read_epochs(options.epochs_table)
-    elif (options.least_epochs, options.critical_batch) != (None, None):
-        convergence = CriticalBatch(
-            _given(options.least_epochs, preset.convergence.least_epochs),
-            _given(options.critical_batch, preset.convergence.critical_batch),
-            "the command line's, the rest assumed",
-        )
+    else:
+        asked = {name: getattr(options, name) for name in ("least_epochs", "critical_batch")}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if given:
+            told = "the command line's, the rest assumed"
+            convergence = replace(preset.convergence, source=told, **given)
     examples = preset.examples if options.examples is None else options.examples
     return Training(_batch(what, options.batch), examples, convergence)
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
 
 
 def _batch(what: str, batch: int | None) -> int:
@@ -196,47 +179,10 @@ def _batch(what: str, batch: int | None) -> int:
         return batch
     if batch is not None:
         raise InputError("--batch: is for problem files; a model says it itself: MODEL?batch=B")
-    import torch
-    from torch.utils import _pytree as pytree
-
+    from gnnplace.plans.segments.chains import batch_of
     from gnnplace.tracing import load
 
-    leaves = pytree.tree_leaves(load(what, fake=True).inputs)
-    sizes = [x.shape[0] for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
-    if not sizes:
-        raise InputError(f"{what}: no input says how large the batch is")
-    return int(sizes[0])
-
-
-def _origin(
-    place_on: Placing,
-    training: Training,
-    preset: Preset,
-    known: Estimate | None,
-    *,
-    given: bool,
-    copies: bool,
-) -> dict[str, str]:
-    """Where each kind of figure comes from."""
-    convergence = training.convergence
-    links = "predicted from the cluster's links"
-    if known is not None:
-        links = (
-            f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
-            f"cluster): {known.source}"
-        )
-    if copies:
-        links += ", between copies of it from --network-* (assumed)"
-    if not place_on.has_gradients:
-        links = (
-            "not counted: the problem has no update ops, so nothing says how large gradients are"
-        )
-    return {
-        "step": ESTIMATED if place_on.estimated else PREDICTED,
-        "all_reduce": links,
-        "examples": "given" if given else f"preset {preset.name!r}: {preset.examples_source}",
-        "epochs": f"{convergence.origin}: {convergence.source}",
-    }
+    return batch_of(load(what, fake=True))
 
 
 @dataclass(frozen=True)
@@ -292,9 +238,10 @@ class Placing:
         return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
 
     @property
-    def estimated(self) -> bool:
-        """Whether op times were not all measured."""
-        return any(bool(problem.estimated.any()) for problem in self.problems.values())
+    def origin(self) -> str:
+        """Where steps come from: op times that were all measured, or not."""
+        estimated = any(bool(problem.estimated.any()) for problem in self.problems.values())
+        return f"predicted from {'estimated' if estimated else 'measured'} op times"
 
     def _problem(self, count: int) -> Problem:
         options = replace(self.search.capture, microbatches=count)

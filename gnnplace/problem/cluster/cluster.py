@@ -234,6 +234,22 @@ class Cluster:
         source = np.array([index[link.source] for link in self.links], dtype=np.intp)
         return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
 
+    def part(self, devices: Sequence[int]) -> Cluster:
+        """Some of the devices, in an order, and the links between them."""
+        if tuple(devices) == tuple(range(self.num_devices)):
+            return self
+        names = {self.devices[d].name for d in devices}
+        links = tuple(x for x in self.links if x.source in names and x.target in names)
+        return Cluster(tuple(self.devices[d] for d in devices), links, self.name)
+
+    def pattern(self, devices: Sequence[int]) -> bytes:
+        """Equal for devices whose links and channels are the same but for names."""
+        at, channel = np.ix_(devices, devices), {-1: -1}
+        renamed = [channel.setdefault(c, len(channel)) for c in self.channels[at].ravel().tolist()]
+        links = (self.latency, self.bandwidth, self.send_overhead, self.receive_overhead)
+        matrices = (*links, self.sender_busy)
+        return b"".join([str(renamed).encode(), *(matrix[at].tobytes() for matrix in matrices)])
+
     def _matrix(self, values: Sequence[float], absent: float, diagonal: float) -> FloatArray:
         matrix = np.full((self.num_devices, self.num_devices), absent)
         np.fill_diagonal(matrix, diagonal)

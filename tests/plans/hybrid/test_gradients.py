@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import gnnplace
 from gnnplace.placers.contract import training_chain
-from gnnplace.plans.hybrid.fabric import Ring
 from gnnplace.plans.hybrid.gradients import (
     ReplicaStep,
-    buckets,
     placed_step,
+    reduced,
     with_all_reduce,
     without_updates,
 )
@@ -25,6 +26,11 @@ def step(
     rows = np.array(gradients, dtype=np.float64).reshape(-1, 2)
     ends, updates = np.array([end]), np.array([update])
     return ReplicaStep(end + update, (rows,), ends, updates, 1, False, "single")
+
+
+def all_reduce(pace: float, latency: float = 0.0) -> Callable[[int, float], float]:
+    """So many seconds a byte, and so many whatever the size."""
+    return lambda device, size: pace * size + latency
 
 
 def gradient_bytes(found: ReplicaStep) -> float:
@@ -46,8 +52,7 @@ def test_gradients_are_what_updates_read() -> None:
     assert found.backward_end[0] == pytest.approx(3 * work[:6].sum())
     assert found.gradients[0][-1, 0] == pytest.approx(3 * work[:6].sum())
     assert found.gradients[0][0, 0] == pytest.approx(work[:6].sum() + work[backward[-1]])
-    nothing = Ring(0.0, 0.0, True)
-    assert with_all_reduce(found, [nothing]).exposed == pytest.approx(0.0)
+    assert with_all_reduce(found, all_reduce(0.0)).exposed == pytest.approx(0.0)
 
 
 def test_micro_batches_have_one_gradient() -> None:
@@ -67,37 +72,34 @@ def test_micro_batches_have_one_gradient() -> None:
 def test_reducing_overlaps_with_the_backward_pass() -> None:
     """By hand: gradients at 4, 7 and 10 s; a bucket each, 2 s, then the update."""
     found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
-    ring = Ring(pace=2e-8, latency=0.0, overlaps=True)
-    parts = with_all_reduce(found, [ring])
+    parts = with_all_reduce(found, all_reduce(2e-8))
     # The third is reduced from 10 to 12 s; the update ends at 13 instead of 11.
     assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx((11.0, 6.0, 2.0))
-    slow = Ring(pace=5e-8, latency=0.0, overlaps=True)  # 4-9, 9-14, 14-19
-    assert with_all_reduce(found, [slow]).total == pytest.approx(20.0)
+    slow = all_reduce(5e-8)  # 4-9, 9-14, 14-19
+    assert with_all_reduce(found, slow).total == pytest.approx(20.0)
 
 
 def test_without_overlap_all_of_it_is_exposed() -> None:
-    """Turned off, or because devices copy themselves."""
+    """Turned off."""
     found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
-    ring = Ring(pace=2e-8, latency=0.1, overlaps=True)
-    busy = Ring(pace=2e-8, latency=0.1, overlaps=False)
-    off = with_all_reduce(found, [ring], overlap=False)
+    off = with_all_reduce(found, all_reduce(2e-8, 0.1), overlap=False)
     assert off.exposed == pytest.approx(off.all_reduce) == pytest.approx(6.3)
-    assert with_all_reduce(found, [busy]).exposed == pytest.approx(6.3)
 
 
 def test_buckets_wait_for_their_last_gradient() -> None:
     """Gradients as they come, until there is enough; what is left is one more."""
-    rows = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 5.0], [4.0, 1.0]])
-    assert buckets(rows, 30.0) == [(2.0, 30.0), (4.0, 6.0)]
-    assert buckets(rows, 1e9) == [(4.0, 36.0)]
-    assert buckets(rows[:0], 30.0) == []
+    rows = np.array([[1.0, 10e6], [2.0, 20e6], [3.0, 5e6], [4.0, 1e6]])
+    asked: list[float] = []
+    done, spent = reduced(rows, lambda size: asked.append(size) or 0.5)
+    assert asked == [30e6, 6e6]
+    assert (done, spent) == (4.5, 1.0)
+    assert reduced(rows[:0], lambda size: 1.0) == (0.0, 0.0)
 
 
 def test_the_slowest_ring_decides() -> None:
     """Two devices, one of which has nothing to reduce."""
     rows = (np.array([[5.0, 100.0]]), np.empty((0, 2)))
     found = ReplicaStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1, False, "x")
-    rings = [Ring(0.1, 0.0, True), Ring(0.1, 0.0, True)]
-    parts = with_all_reduce(found, rings)
+    parts = with_all_reduce(found, all_reduce(0.1))
     assert parts.total == pytest.approx(16.0)  # 5 + 10 s of reducing, 1 s of update
     assert parts.all_reduce == pytest.approx(10.0)

@@ -349,3 +349,15 @@ def test_any_number_of_servers():
     ):
         with pytest.raises(InputError, match=told):
             load_cluster(name)
+
+
+def test_alike_devices_have_one_pattern() -> None:
+    """Pairs inside servers are alike, pairs across are not; a part has its own links."""
+    cluster = preset("two-tier-v100-2x4")
+    assert cluster.pattern([0, 1]) == cluster.pattern([6, 7]) != cluster.pattern([3, 4])
+    part = cluster.part([6, 3])
+    assert [device.name for device in part.devices] == ["gpu:6", "gpu:3"]
+    assert {(link.source, link.target) for link in part.links} == {
+        ("gpu:3", "gpu:6"), ("gpu:6", "gpu:3")
+    }  # fmt: skip
+    assert cluster.part(range(8)) is cluster
