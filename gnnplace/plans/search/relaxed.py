@@ -38,7 +38,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.space import MeshKind
-from gnnplace.plans.search.stage import Pricer, owners_of
+from gnnplace.plans.search.stage import Pricer
 
 BOTH, ALL, LEAD, KEPT, STATE, END, FREED, AGAIN, SCORES, ATTENTION = range(10)
 PRICES = 6  # multipliers of bytes that lack
@@ -89,30 +89,22 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
     found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
-    chain, costs, zero = pricer.chain, found.costs, shape.zero
+    chain, costs = pricer.chain, found.costs
     parameters = costs.parameters.copy()
     for tied, own in zip(chain.tied, chain.tied_in(costs), strict=True):
         parameters[list(tied.segments[1:])] -= own[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    gather, scatter, end, state, update = (np.zeros_like(parameters) for _ in range(5))
-    for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
-        count = max(float(own.sum()), 1.0)
-        each = pricer.exchanged(zero, count, group, alike, least=True)
-        for total, whole in zip((gather, scatter, end, state), each, strict=True):
-            total += own * (whole / count)
-        part = own / np.maximum(costs.parameters, 1e-30)
-        update += costs.update * part / (len(group) if zero else 1)
-    before, kept = pricer.frozen(zero, max(float(costs.frozen.sum()), 1.0), mesh, least=True)
-    part = costs.frozen / max(float(costs.frozen.sum()), 1.0)
-    gather += before * part
+    gather, scatter, end, state = pricer.of_segments(
+        shape.zero, costs, parameters, mesh, least=True
+    )
     both = costs.forward + costs.backward + 2.0 * gather
     rows = [
         both,
         both + costs.weights + scatter,
         costs.forward + gather,
         costs.saved,
-        state + kept * part,
-        update + end,
+        state,
+        end,
         np.maximum(pricer.most_freed(costs), costs.scores),
         costs.forward,
         costs.scores,

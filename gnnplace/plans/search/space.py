@@ -19,7 +19,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.stage import Pricer, SegmentSums, owners_of
+from gnnplace.plans.search.stage import Pricer, SegmentSums
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -135,19 +135,10 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward, 0.0))
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
-    every = max(float(found.frozen[-1]), 1.0)
-    before, kept = pricer.frozen(shape.zero, every, mesh)
-    sums[partition.SECONDS] += 2 * before * found.frozen / every
-    sums[partition.STATE] = kept * found.frozen / every
-    end = np.zeros(len(pricer.chain) + 1)
-    for own, group, alike in owners_of(costs.parameters, costs.summed, mesh):
-        total = max(float(own.sum()), 1.0)
-        whole = pricer.exchanged(shape.zero, total, group, alike)
-        gather, scatter, after, state = (seconds / total for seconds in whole)
-        sums[partition.SECONDS, 1:] += np.cumsum(own * (2 * gather + scatter))
-        sums[partition.STATE, 1:] += np.cumsum(own * state)
-        part = own / np.maximum(costs.parameters, 1e-30) / (len(group) if shape.zero else 1)
-        end[1:] += np.cumsum(own * after + costs.update * part)
+    gather, scatter, after, state = pricer.of_segments(shape.zero, costs, costs.parameters, mesh)
+    sums[partition.SECONDS, 1:] += np.cumsum(2 * gather + scatter)
+    sums[partition.STATE, 1:] = np.cumsum(state)
+    end = np.concatenate([[0.0], np.cumsum(after)])
     sums = np.concatenate([sums, partition.largest_at_work(costs.working)])
     return partition.Tables(sums, np.array(pricer.fabric.memory(mesh)), end)
 

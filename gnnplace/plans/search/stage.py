@@ -332,6 +332,26 @@ class Pricer:
         each = self.exchanged(3, elements, group, alike, least=least)[0]
         return each, width * elements / mesh.replicas
 
+    def of_segments(
+        self, zero: int, costs: SegmentCosts, parameters: FloatArray, mesh: Mesh,
+        *, least: bool = False,
+    ) -> FloatArray:  # fmt: skip
+        """Each segment's part of what `exchanged`, updates and `frozen` take, all on one stage.
+
+        Seconds before and after a pass, and at the end of a step; bytes. [4, segments]
+        """
+        found = np.zeros((4, len(parameters)))
+        for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
+            every = max(float(own.sum()), 1.0)
+            whole = self.exchanged(zero, every, group, alike, least=least)
+            found += np.multiply.outer(np.array(whole) / every, own)
+            part = own / np.maximum(costs.parameters, 1e-30)
+            found[2] += costs.update * part / (len(group) if zero else 1)
+        every = max(float(costs.frozen.sum()), 1.0)
+        before, kept = self.frozen(zero, every, mesh, least=least)
+        found[[0, 3]] += np.multiply.outer(np.array([before, kept]) / every, costs.frozen)
+        return found
+
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Bytes that recomputing each segment frees where those beside it are too. [segments]"""
         layers = self.chain.layers
