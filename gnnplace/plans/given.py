@@ -54,6 +54,8 @@ PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS: dict[str, tuple[str, ...]] = {
     "recompute": (),
     "sp": ("on", "off"),
+    "compile": (),
+    "cuda_graphs": (),
     "schedule": (),
     "layers": (),
 }
@@ -81,6 +83,12 @@ def parsed(words: str) -> dict[str, str]:
     for name in NUMBERS:
         if name in found and not found[name].isdecimal():
             raise InputError(f"--given: {name}={found[name]}: must be a whole number")
+    for name in ("compile", "cuda_graphs"):
+        if found.get(name, "off") != "off":
+            raise InputError(
+                f"--given: {name}={found[name]}: a captured model is priced and run as eager "
+                "PyTorch; leave it out, or price a decoder in half precision with --framework"
+            )
     for name, values in WORDS.items():
         if values and found.get(name, values[0]) not in values:
             raise InputError(f"--given: {name}={found[name]}: must be one of {', '.join(values)}")

@@ -170,9 +170,14 @@ def price_plans(
         return PricedTable(table, _from_sizes(setting, table.rows), name, environment_name)
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
+        strange = ", ".join(k for k in devices.kinds if (known_kind(k) or k) not in GPUS)
         raise InputError(
             f"--framework {name}: prices decoders of text of transformers on {', '.join(GPUS)}; "
-            f"leave it out for {called} on {devices.name}"
+            + (
+                f"{strange}: has no constants of a step"
+                if strange
+                else f"leave it out for {called}"
+            )
         )
     if progress is not None:
         progress("planning: capturing the model")

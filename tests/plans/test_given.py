@@ -116,6 +116,8 @@ def test_a_word_of_recomputation_that_there_is_not_is_one_line(model):
 @pytest.mark.parametrize(
     ("words", "batch", "told"),
     [
+        ("dp=2,compile=on", 8, "priced and run as eager PyTorch"),
+        ("cuda_graphs=layers", None, "priced and run as eager PyTorch"),
         ("dp=2,foo=3", None, "'foo=3': must be NAME=VALUE"),
         ("dp=2,dp=2", None, "'dp' is repeated"),
         ("dp=two", None, "dp=two: must be a whole number"),

@@ -9,6 +9,7 @@ import pytest
 import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InputError
+from gnnplace.problem.cluster import Cluster, Device
 
 MODEL = "hf:llama?hidden_size=2048&num_hidden_layers=16&num_attention_heads=32&length=2048&batch=64"
 ROWS = "dp,tp,microbatch_size,x-name\n4,2, 2,a\n1,3,1,b\n8,,4,c\n"
@@ -72,3 +73,9 @@ def test_costs_show_names_what_is_assumed(capsys):
     assert "servers of 8" in told
     assert "framework nanotron:" in told
     assert "products.a100" not in told
+
+
+def test_a_kind_without_constants_is_named():
+    devices = (Device(name="gpu:0", kind="gb200", memory=1.8e11),)
+    with pytest.raises(InputError, match="gb200: has no constants of a step"):
+        gnnplace.price_plans(MODEL, Cluster(devices, (), "x"), "dp=1", framework_name="nanotron")

@@ -6,9 +6,11 @@ framework owns (its host's floor, its sums of gradients, what it keeps) is fitte
 framework alone, with the hardware's constants held. They stand in ``constants.json``::
 
     {"hardware": {NAME: {"value", "unit", "source"}}, "library": {…}, "any": {NAME: …},
-     "frameworks": {FRAMEWORK: {NAME: …}}, "environments": {ENVIRONMENT: {NAME: …}}}
+     "frameworks": {FRAMEWORK: {NAME: …}}, "modes": {WORD=VALUE: {NAME: …}},
+     "environments": {ENVIRONMENT: {NAME: …}}}
 
-`any` has what holds for every framework that does not have its own.
+`any` has what holds for every framework that does not have its own, `modes` what another way to run
+the same step has instead: compiled layers, captured launches.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Constant:
     """A number that predictions assume.
 
     Attributes:
-        owner: "hardware", "library", "any framework", "framework NAME" or "environment NAME".
+        owner: "hardware", "library", "any framework", "framework NAME", "mode NAME"
+            or "environment NAME".
         name: what it is called in the data.
         value: in the unit.
         unit: such as "s" or "bytes a parameter"; a factor has "1".
@@ -106,6 +109,11 @@ def framework(name: str) -> ConstantSet:
     return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
 
 
+def mode(name: str) -> ConstantSet:
+    """What a step has instead that runs so, such as "compile=on"; nothing where it is usual."""
+    return _set(f"mode {name}", _data()["modes"].get(name, {}))
+
+
 def environment(name: str) -> ConstantSet:
     """What an environment adds.
 
@@ -123,7 +131,7 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
 
 
 def assumed(framework_name: str, environment_name: str | None = None) -> Iterator[Constant]:
-    """Every constant that predictions of a framework stand on, the hardware's first.
+    """Every constant that predictions of a framework stand on, the hardware's first, modes' last.
 
     Raises:
         InputError: no such framework or environment.
@@ -131,5 +139,5 @@ def assumed(framework_name: str, environment_name: str | None = None) -> Iterato
     sets = [hardware(), library(), framework(framework_name)]
     if environment_name is not None:
         sets.append(environment(environment_name))
-    for own in sets:
+    for own in (*sets, *map(mode, _data()["modes"])):
         yield from own.constants.values()

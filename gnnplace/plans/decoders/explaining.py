@@ -246,6 +246,10 @@ def _changed(setting: PricingSetting, words: GivenWords) -> Iterator[tuple[str, 
         f"sp={'off' if words.sp == 'on' else 'on'}",
         replace(words, sp="off" if words.sp == "on" else "on"),
     )
+    for kind in setting.traits["graphs"]:
+        yield f"cuda_graphs={kind}", replace(words, cuda_graphs=kind)
+    if setting.traits["compiles"]:
+        yield "compile=on", replace(words, compile="on")
     for overlap in ("reduce", "reduce+gather"):
         yield f"overlap={overlap}", replace(words, overlap=overlap)
     for schedule in ("1f1b", "interleaved:2", "interleaved:4"):

@@ -2,10 +2,8 @@
 
 T tokens, t shards, h hidden, f feed-forward. A layer is four products (queries, keys and values;
 output; up; down) with their six gradients, each by its own shape, fused attention, and bytes that
-pass between them (norms, rotary positions, gates, residuals). Counted in half precision, forward
-and backward, a token and shard: gated layers as their kernels read and write; plain ones 36 h
-forward and, by framework, 52 to 100 h backward (what a framework fuses). The head is three products
-and bytes of every logit.
+pass between them (norms, rotary positions, gates, residuals), by framework and by what is compiled
+(`costs.frameworks`), a token and shard. The head is three products and bytes of every logit.
 
 Exchanges of a layer over t shards (Korthikanti et al., 2022, arXiv 2205.05198): with split tokens a
 gather before the first product of each half and a scatter after its last, backward the same turned
@@ -24,7 +22,6 @@ from gnnplace.costs.kernels import Shape
 from gnnplace.plans.decoders.setting import PricingSetting
 
 GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gradient read besides
-LAUNCHES = {True: (30, 45), False: (15, 30)}  # of a gated layer or a plain one, each pass
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,13 @@ class PassSeconds:
         forward: of the forward pass.
         backward: of the backward pass, without anything that is computed again.
         again: what full recomputation adds to the backward pass.
-        attention: what selective recomputation adds.
+        selective: what selective recomputation adds.
     """
 
     forward: float
     backward: float
     again: float = 0.0
-    attention: float = 0.0
+    selective: float = 0.0
 
 
 def hidden(setting: PricingSetting, exchange: float, work: float) -> float:
@@ -71,16 +68,21 @@ def layer_passes(
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
     attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
     passed = _bytes(setting, tokens, shards, split, groups > 0)
-    launches = [kernels.rates["launch"] * count for count in LAUNCHES[d.gated]]
-    front = sum(forward) + attend + kernels.stream(passed[0]) + launches[0]
-    back = sum(inner) + sum(weights) + setting.constants["attention_backward"] * attend
-    back += kernels.stream(passed[1]) + launches[1]
+    own, kind = setting.constants, "gated" if d.gated else "plain"
+    gap = kernels.rates["launch"] * own["gap"]
+    front = sum(forward) + attend + kernels.stream(passed[0])
+    front += gap * own[f"{kind}_launches_forward"]
+    back = sum(inner) + sum(weights) + own["attention_backward"] * attend
+    back += kernels.stream(passed[1]) + gap * own[f"{kind}_launches_backward"]
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
     chosen = _chosen(setting, tokens, shards, groups) if groups else PassSeconds(0.0, 0.0)
-    early = setting.constants["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
+    early = own["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
+    kept = attend
+    if own["selective_products"]:  # every other product: the output's, and half of what widens
+        kept = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
     front += sends[0] + around[0] + chosen.forward
-    return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, attend)
+    return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, kept)
 
 
 def _products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
@@ -122,14 +124,14 @@ def _bytes(
         return tokens * forward, tokens * (own["plain_backward"] * stream + GELU[1] * apart)
     queries, keys = d.queries / shards, d.keys / shards
     inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
-    shared = 6 * stream + 2 * (queries + 2 * keys) + 8 * keys + 5 * queries
-    forward = 4 * stream + shared + 5 * inside
-    backward = 8 * stream + shared + (10 + 4) * inside
-    if chosen and d.experts:  # rows that are sorted, gated, and added up again
+    shared = own["gated_queries"] * queries + own["gated_keys"] * keys
+    forward = own["gated_forward"] * stream + shared + own["inside_forward"] * inside
+    backward = own["gated_backward"] * stream + shared + own["inside_backward"] * inside
+    if chosen and d.experts:  # rows that are sorted, gated, and added up again, never compiled
         rows = d.experts.active / shards
-        forward += rows * (6 * d.hidden + 5 * d.experts.width)
-        backward += rows * (8 * d.hidden + 14 * d.experts.width)
-    return 2.0 * tokens * forward, 2.0 * tokens * backward
+        forward += rows * (12 * d.hidden + 10 * d.experts.width)
+        backward += rows * (16 * d.hidden + 28 * d.experts.width)
+    return tokens * forward, tokens * backward
 
 
 def _chosen(setting: PricingSetting, tokens: int, shards: int, groups: int) -> PassSeconds:

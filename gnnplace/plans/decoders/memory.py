@@ -24,7 +24,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kernels import PRODUCTS
-from gnnplace.plans.decoders.setting import PricingSetting, state_per_parameter
+from gnnplace.plans.decoders.setting import PricingSetting, running, state_per_parameter
 from gnnplace.plans.decoders.step import Cut, tokens_of
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -55,7 +55,8 @@ def bytes_of(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
         words: the plan.
         cut: the stages.
     """
-    return (_sharded if words.zero >= SHARDED else _whole)(setting, words, cut)
+    own = running(setting, words.compile, "off")
+    return (_sharded if words.zero >= SHARDED else _whole)(own, words, cut)
 
 
 def likely_to_fit(setting: PricingSetting, reserved: float) -> float:
@@ -80,6 +81,9 @@ def _kept(setting: PricingSetting, words: GivenWords, chosen: bool = False) -> t
             narrow = 4 * d.latent.queries + 4 * d.latent.keys + 2 * d.latent.rotary
             stream = (8.0 * d.hidden + narrow) / parts
             inside += (4 * d.queries + 4 * d.values - 4 * d.keys) / words.tp
+        if words.recompute == "selective" and own["selective_products"]:
+            stream = 4.0 * d.hidden / parts
+            inside = (4 * d.queries + 4 * d.keys + 2 * d.feed_forward + 4 * d.heads) / words.tp
         if chosen and d.experts:
             width = d.experts.shared + d.experts.active * d.experts.width - d.feed_forward
             rows = own["chosen_kept"] * d.experts.active * d.hidden

@@ -9,7 +9,7 @@ import numpy as np
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import bytes_of, likely_to_fit
-from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.setting import PricingSetting, captured
 from gnnplace.plans.decoders.step import cut_of, step_time
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -123,8 +123,29 @@ def _check(setting: PricingSetting, words: GivenWords) -> None:
         raise InputError(f"zero={words.zero}: {setting.name} has {', '.join(traits['zeros'])}")
     if words.schedule.partition(":")[0] not in traits["schedules"]:
         raise InputError(f"schedule={words.schedule}: {setting.name} has none of that name")
+    _check_modes(setting, words)
     if words.pp * words.chunks > d.layers:
         raise InputError(f"{words.pp * words.chunks} stages, but the model has {d.layers} layers")
+
+
+def _check_modes(setting: PricingSetting, words: GivenWords) -> None:
+    """Whether layers can be compiled, or launches captured.
+
+    Raises:
+        InputError: the framework has it not, or what is captured would change.
+    """
+    kind, traits = captured(setting, words), setting.traits
+    if words.compile == "on" and not traits["compiles"]:
+        raise InputError(f"compile=on: {setting.name} compiles no whole layers; leave it out")
+    if kind not in traits["graphs"]:
+        told = ", ".join(traits["graphs"])
+        raise InputError(f"cuda_graphs={kind}: {setting.name} has {told}")
+    told = "which rows an expert gets" if setting.decoder.experts else ""
+    told = told or ("what a check of a collective waits for" if setting.checks else "")
+    if kind != "off" and told:
+        raise InputError(f"cuda_graphs={kind}: {told} changes with every step; leave it out")
+    if kind == "iteration" and words.pp > 1 and setting.name != "megatron-lm":
+        raise InputError(f"cuda_graphs=iteration: {setting.name} captures no stages; take pp=1")
 
 
 def _check_experts(decoder: DecoderSizes, words: GivenWords) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from gnnplace.costs.frameworks.constants import (
@@ -11,12 +12,14 @@ from gnnplace.costs.frameworks.constants import (
     ConstantSet,
     environment,
     framework,
+    mode,
 )
 from gnnplace.costs.kernels import Kernels, kernels_of
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.costs.network import ServerNetwork, network_of
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import MEMORY
@@ -25,26 +28,29 @@ Traits = dict[str, Any]
 TRAITS: dict[str, Traits] = {
     "pytorch": {"cut": "least", "precision": "bf16-mixed", "gradients": "same", "zeros": "0123",
                 "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather",
-                "attention": "triton"},
+                "attention": "triton", "compiles": True, "graphs": ("off", "layers", "iteration")},
     "nanotron": {"cut": "cost", "precision": "bf16-master", "gradients": "fp32", "zeros": "01",
-                 "schedules": ("1f1b", "gpipe"), "hides": "none", "attention": "flash"},
+                 "schedules": ("1f1b", "gpipe"), "hides": "none", "attention": "flash",
+                 "compiles": False, "graphs": ("off",)},
     "megatron-lm": {"cut": "equal", "precision": "bf16-master", "gradients": "fp32",
                     "zeros": "01", "schedules": ("1f1b", "interleaved"), "hides": "none",
-                    "attention": "flash"},
+                    "attention": "flash", "compiles": False,
+                    "graphs": ("off", "layers", "iteration")},
     "megatron-deepspeed": {"cut": "even", "precision": "bf16-master", "gradients": "same",
                            "zeros": "01", "schedules": ("1f1b",), "hides": "none",
-                           "attention": "products"},
+                           "attention": "products", "compiles": False, "graphs": ("off",)},
     "internevo": {"cut": "equal", "precision": "bf16-master", "gradients": "same", "zeros": "01",
                   "schedules": ("1f1b", "interleaved"), "hides": "reduce+gather",
-                  "attention": "flash"},
+                  "attention": "flash", "compiles": False, "graphs": ("off",)},
     "torchtitan": {"cut": "ends", "precision": "bf16-mixed", "gradients": "fp32", "zeros": "03",
                    "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather",
-                   "attention": "flash"},
+                   "attention": "flash", "compiles": True, "graphs": ("iteration", "off")},
 }  # fmt: skip
 """What frameworks do where a plan does not say: how they cut stages and sum gradients, which ZeRO
-and schedules they have, which exchanges of replicas they hide, which attention the published runs
-of them had (their sources, November 2026): PyTorch's FSDP that of triton of 2023; for a newer one
-name the environment `flash-attention`."""
+and schedules they have, which exchanges of replicas they hide, whether they compile layers, which
+launches they capture (the first where nothing is said and it can be), which attention the published
+runs of them had (their sources, November 2026): PyTorch's FSDP that of triton of 2023; for a newer
+one name the environment `flash-attention`."""
 KERNELS = ("flash", "products")  # of attention, which environments name
 LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
@@ -176,6 +182,30 @@ def _of_several(decoder: DecoderSizes, cluster: Cluster, told: tuple[Any, ...]) 
         slowest, cluster=cluster, network=network_of(cluster, slowest.constants), kinds=kinds,
         memory=min(own.memory for own in kinds.values()),
     )  # fmt: skip
+
+
+def captured(setting: PricingSetting, words: GivenWords) -> str:
+    """Whose launches are captured: as told, else as the framework does where it can be."""
+    usual: str = setting.traits["graphs"][0]
+    moves = words.pp > 1 or setting.decoder.experts is not None or setting.checks is not None
+    return words.cuda_graphs or ("off" if moves else usual)
+
+
+@lru_cache(maxsize=256)
+def running(setting: PricingSetting, compiled: str, graphs: str) -> PricingSetting:
+    """The setting of a step whose layers are compiled, or whose launches are captured, or neither.
+
+    Args:
+        setting: of an eager step.
+        compiled: the word `compile`.
+        graphs: as `captured` answers; what it leaves of a floor is no more than there was.
+    """
+    own = dict(setting.constants.constants)
+    if compiled == "on":
+        own |= mode("compile=on").constants
+    for name, constant in mode(f"cuda_graphs={graphs}").constants.items():
+        own[name] = min(own[name], constant, key=lambda one: one.value)
+    return replace(setting, constants=ConstantSet(setting.constants.owner, own))
 
 
 def state_per_parameter(setting: PricingSetting, gradients: str) -> tuple[float, float, float]:

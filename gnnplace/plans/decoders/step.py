@@ -22,7 +22,12 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.plans.decoders.layer import PassSeconds, head_passes, hidden, layer_passes
-from gnnplace.plans.decoders.setting import PricingSetting, state_per_parameter
+from gnnplace.plans.decoders.setting import (
+    PricingSetting,
+    captured,
+    running,
+    state_per_parameter,
+)
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import GivenWords
 
@@ -80,6 +85,7 @@ def step_time(setting: PricingSetting, words: GivenWords, cut: Cut) -> float:
         words: the plan, whose batch its replicas and micro-batches divide.
         cut: the stages.
     """
+    setting = running(setting, words.compile, captured(setting, words))
     batch = words.batch or setting.decoder.batch
     count = words.microbatches(batch)
     forward, backward = _passes(setting, words, cut)
@@ -155,7 +161,7 @@ def _again(words: GivenWords, layers: FloatArray, layer: PassSeconds) -> FloatAr
     """Seconds of what is computed again of so many layers of a kind. [ranks]"""
     kind, _, count = words.recompute.partition(":")
     if kind == "selective":
-        return layers * layer.attention
+        return layers * layer.selective
     if kind in ("full", "uniform"):
         return layers * layer.again
     if kind == "block":
@@ -197,7 +203,7 @@ def _sharded(
     rank = 1.0 / words.pp
     again = over(layer.backward + layer.again, late) - over(layer.backward, late)
     return PassSeconds(
-        over(layer.forward, gather), over(layer.backward, late), again, layer.attention
+        over(layer.forward, gather), over(layer.backward, late), again, layer.selective
     ), PassSeconds((gather + first) * rank, (scatter + last) * rank)
 
 

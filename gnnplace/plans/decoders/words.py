@@ -26,6 +26,8 @@ WORDS: Mapping[str, str] = {
     "schedule": r"gpipe|1f1b|interleaved:[1-9]\d*",
     "layers": r"equal|cost|\d+(\+\d+)*",
     "overlap": r"none|reduce|reduce\+gather",
+    "compile": "on|off",
+    "cuda_graphs": "off|layers|iteration",
 }
 COPIED = "x-"
 
@@ -50,6 +52,9 @@ class GivenWords:
         schedule: "1f1b", "gpipe" or "interleaved:CHUNKS".
         layers: of each stage; empty: as the framework cuts.
         overlap: which exchanges of replicas are hidden; empty: what the framework hides.
+        compile: whether layers and the loss run under `torch.compile`, "on" or "off".
+        cuda_graphs: whose launches are captured, "off", "layers" or "iteration" (all passes);
+            empty: what the framework captures.
     """
 
     dp: int = 1
@@ -67,6 +72,8 @@ class GivenWords:
     schedule: str = "1f1b"
     layers: str = ""
     overlap: str = ""
+    compile: str = "off"
+    cuda_graphs: str = ""
 
     @property
     def devices(self) -> int:

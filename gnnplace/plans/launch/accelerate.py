@@ -51,6 +51,7 @@ FSDP = (
     "forward_prefetch", "use_orig_params", "cpu_ram_efficient_loading", "sync_module_states",
     "activation_checkpointing", "activation_checkpointing_offload", "ignored_modules",
 )  # fmt: skip
+DYNAMO = ("backend", "mode", "use_dynamic", "use_fullgraph", "use_regional_compilation")
 HELD = ("batch", "microbatch_size", "optimizer")
 STRATEGY = {"NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3,
             "HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2}  # fmt: skip
@@ -85,6 +86,8 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         "num_machines": -(-world // gpus), "num_processes": world, "machine_rank": 0,
         "main_training_function": "main", "rdzv_backend": "static",
     }  # fmt: skip
+    if plan.compile:
+        data["dynamo_config"] = {"dynamo_backend": "INDUCTOR", "dynamo_mode": "default"}
     if sharded:
         data["fsdp_config"] = {
             "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -111,6 +114,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What accelerate cannot say, one thing at a time, with the nearest plan that it can."""
+    for told, run in plan.as_it_runs("accelerate", compiles=True):
+        plan = run
+        yield told, plan
     sharded = (plan.dp or 1) > 1 and (plan.tp > 1 or plan.cp > 1)
     if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero == 0):
         told = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
@@ -154,6 +160,12 @@ def read_accelerate(text: str, source: str) -> LaunchPlan:
         told = f"{data['distributed_type']}: is not read; give that launcher's own file"
         raise FormatError(f"{source}: distributed_type: {told}")
     notes: list[str] = []
+    dynamo = _section(data, "dynamo_config", "dynamo_", DYNAMO, source, notes)
+    backend = str(dynamo.get("backend", data.get("dynamo_backend", "no"))).lower()
+    if backend == "inductor" and "reduce" in (mode := str(dynamo.get("mode", "default"))):
+        notes.append(f"dynamo_mode {mode[:40]}: CUDA graphs, priced without")
+    elif backend not in ("inductor", "no", "eager"):
+        notes.append(f"dynamo_backend {backend[:40]}: priced without")
     fsdp = _section(data, "fsdp_config", "fsdp_", FSDP, source, notes)
     sizes = _section(data, "parallelism_config", "parallelism_config_", PARALLEL, source, notes)
     count = {name: _count(sizes, name, source) for name in PARALLEL if name.endswith("_size")}
@@ -185,6 +197,7 @@ def read_accelerate(text: str, source: str) -> LaunchPlan:
         recompute=FULL if _is_true(fsdp.get("activation_checkpointing")) else NONE,
         precision=known.get(half, "32-true") if isinstance(half, str) else "32-true",
         gradients="same",
+        compile=backend == "inductor",
     )
     plan = with_header(plan, text, source)
     missing = [name for name in HELD if getattr(plan, name) is None]

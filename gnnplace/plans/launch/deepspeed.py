@@ -59,6 +59,9 @@ ZERO = (
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
+    for told, run in plan.as_it_runs("DeepSpeed"):
+        plan = run
+        yield told, plan
     if plan.schedule != "1f1b" or plan.chunks > 1:
         told = f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is written"
         plan = plan.with_one_stage_a_rank()
@@ -191,6 +194,8 @@ def _notes(keys: Keys) -> Iterator[str]:
     auto = [name for name in BATCHES if keys.get(name) == AUTO]
     if auto:
         yield f"auto, which the Trainer fills in: {', '.join(auto)}"
+    if keys.get("compile") is not None:
+        yield "compile: is what the script's engine.compile() obeys; priced without"
     batch, size, steps = (keys.get(name) for name in BATCHES)
     if batch is not None and size is None and steps is not None:
         yield "train_micro_batch_size_per_gpu: is batch / accumulation / replicas"

@@ -95,6 +95,9 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
         lines.append(f"ZeRO over groups of {plan.group}: priced over all {plan.dp} replicas")
     if plan.gradients == "fp32" and (plan.precision or "").endswith(("master", "true")):
         lines.append("gradients in fp32: priced in the type of the parameters")
+    graphs = plan.cuda_graphs not in (None, "off")
+    faster = [name for name, on in (("compile", plan.compile), ("CUDA graphs", graphs)) if on]
+    lines += [f"{' and '.join(faster)}: priced as eager PyTorch"] if faster else []
     hidden = [name for name in plan.overlap if name != "p2p"]
     if hidden:
         lines.append(f"overlap of {', '.join(hidden)}: priced without")

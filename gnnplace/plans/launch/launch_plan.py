@@ -50,6 +50,8 @@ class LaunchPlan:
         gradients: the type in which gradients are summed: fp32, or same as the parameters'.
         optimizer: sgd, adam or adamw.
         overlap: what is hidden behind work: gradients, parameters, tp, p2p.
+        compile: layers and the loss run under `torch.compile`.
+        cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
         sizes: of the model.
         notes: what the file says and our words do not, each in one line.
     """
@@ -74,6 +76,8 @@ class LaunchPlan:
     gradients: str | None = None
     optimizer: str | None = None
     overlap: tuple[str, ...] = ()
+    compile: bool = False
+    cuda_graphs: str | None = None
     sizes: DecoderSizes | None = None
     notes: tuple[str, ...] = ()
 
@@ -126,6 +130,18 @@ class LaunchPlan:
         if layers is not None:
             layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(self.pp))
         return replace(self, schedule="1f1b", chunks=1, layers=layers)
+
+    def as_it_runs(
+        self, launcher: str, *, compiles: bool = False, graphs: Sequence[str] = ()
+    ) -> Iterator[tuple[str, LaunchPlan]]:
+        """For a launcher whose file turns on neither, or one of the two: without the other."""
+        plan = self
+        if plan.compile and not compiles:
+            plan = replace(plan, compile=False)
+            yield f"compile: {launcher}'s file does not turn it on; off is written", plan
+        if plan.cuda_graphs not in (None, "off", *graphs):
+            told = f"cuda_graphs={plan.cuda_graphs}: {launcher}'s file has none; off is written"
+            yield told, replace(plan, cuda_graphs=None)
 
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
         """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""

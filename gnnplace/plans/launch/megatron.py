@@ -71,7 +71,8 @@ OTHERS = (
     "cp-comm-type", "moe-router-topk", "moe-ffn-hidden-size", "moe-layer-freq",
     "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type", "qk-layernorm",
     "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim",
-    "microbatch-group-size-per-virtual-pipeline-stage",
+    "microbatch-group-size-per-virtual-pipeline-stage", "cuda-graph-impl", "cuda-graph-modules",
+    "cuda-graph-scope", "enable-cuda-graph", "external-cuda-graph",
 )  # fmt: skip
 UNRELATED = re.compile(
     "(save|load|log|tensorboard|wandb|eval|data|split|lr|min-lr|weight-decay|adam|clip|init|train|"
@@ -82,8 +83,12 @@ UNRELATED = re.compile(
     "override|rerun|decoupled|empty-unused|tiktoken|no-masked|no-bias|no-rope|squared|mscale|"
     "check-for|calculate-per-token|use-rotary|q-lora|kv-lora|qk-|v-head|mtp-loss|enable|trust|"
     "rampup|start-weight|end-weight|loss-scale|initial|hysteresis|swin|bert|logging|local|"
-    "use-checkpoint|make-vocab|step-batch|sgd)[a-z0-9-]*"
+    "use-checkpoint|make-vocab|step-batch|sgd|cuda-graph-w|inference-cuda)[a-z0-9-]*"
 )
+SEVERAL = ("cuda-graph-modules", "cuda-graph-scope")  # flags of more than one value
+GRAPHS = {"layers": ["--cuda-graph-impl transformer_engine"],
+          "iteration": ["--cuda-graph-impl full_iteration",
+                        "--no-check-for-nan-in-loss-and-grad"]}  # fmt: skip
 LAYOUT = ("pipeline-model-parallel-layout",)
 ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 ACCOUNTED = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
@@ -134,6 +139,9 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
 
 def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What Megatron-LM cannot say, one thing at a time, with the nearest plan that it can."""
+    for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
+        plan = run
+        yield told, plan
     if plan.schedule not in ("1f1b", "interleaved"):
         name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
@@ -225,6 +233,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
                   "--ckpt-format fsdp_dtensor",
                   f"--data-parallel-sharding-strategy {strategy}"]  # fmt: skip
+    flags += GRAPHS.get(plan.cuda_graphs or "", [])
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:
         flags.append("--recompute-granularity selective")
@@ -326,8 +335,8 @@ def _words(text: str, variables: Mapping[str, str]) -> Iterator[tuple[str, str, 
                     yield name, " ".join(values) or "true", at
                 name, at = flag[1].replace("_", "-"), number
                 values = [flag[2]] if flag[2] else []
-            elif name and not values and not OTHER_WORD.match(word):
-                values = [word]
+            elif name and (name in SEVERAL or not values) and not OTHER_WORD.match(word):
+                values.append(word)
     if name:
         yield name, " ".join(values) or "true", at
 
@@ -392,6 +401,7 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
         gradients="same" if half == "32-true" or is_on(flags, "grad-reduce-in-bf16") else "fp32",
         optimizer={"adam": "adamw"}.get(optimizer, optimizer),
         overlap=tuple(told for name, told in overlap.items() if is_on(flags, name)),
+        cuda_graphs=_graphs(flags)[0],
         sizes=sizes,
         notes=tuple(_notes(flags, sizes)),
     )
@@ -597,6 +607,21 @@ def _recompute(flags: Flags, source: str) -> str:
     return FULL if (method, count) == ("uniform", 1) else f"{method}:{count}"
 
 
+def _graphs(flags: Flags) -> tuple[str | None, str]:
+    """Whose launches are captured, and the modules if it is some parts of layers."""
+    impl = flags.get("cuda-graph-impl", "none")
+    for name in ("enable-cuda-graph", "external-cuda-graph"):
+        impl = name if is_on(flags, name) else impl
+    told = " ".join(flags.get(name, "") for name in SEVERAL)
+    parts = set(re.findall(r"\b(attn|mlp|moe|moe_\w+|mamba|full_iteration)\b", told))
+    if impl == "none":
+        return None, ""
+    if "full_iteration" in (impl, *parts):
+        return "iteration", ""
+    return (None, ", ".join(sorted(parts))) if parts and not {"attn", "mlp"} <= parts else (
+        "layers", "")  # fmt: skip
+
+
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
     """What our words do not say."""
     if "num-experts" in flags:
@@ -605,6 +630,8 @@ def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
             yield "moe-token-dispatcher-type allgather: priced as an all-to-all"
         if sizes is None and all(name in flags for name in SIZES):
             yield "experts that are not gated, or not of all last layers: no sizes; give --model"
+    if parts := _graphs(flags)[1]:
+        yield f"CUDA graphs of {parts} alone: priced without"
     if "mtp-num-layers" in flags:
         yield "layers that predict further tokens (mtp) are not counted"
     if "vocab-size" not in flags and "padded-vocab-size" not in flags and "num-layers" in flags:

@@ -46,7 +46,7 @@ SECTIONS = {
     "micro-batch-size": "train", "global-batch-size": "train", "train-iters": "train",
     "use-distributed-optimizer": "ddp", "use-megatron-fsdp": "ddp", "overlap-grad-reduce": "ddp",
     "overlap-param-gather": "ddp", "data-parallel-sharding-strategy": "ddp",
-    "ckpt-format": "checkpoint",
+    "ckpt-format": "checkpoint", "no-check-for-nan-in-loss-and-grad": "rerun_state_machine",
 }  # fmt: skip
 USUAL = {
     "ddp.use_distributed_optimizer": "false", "ddp.use_megatron_fsdp": "false",
@@ -55,6 +55,7 @@ USUAL = {
     "model.virtual_pipeline_model_parallel_size": "null",
     "model.pipeline_model_parallel_layout": "null", "model.recompute_granularity": "null",
     "model.recompute_method": "null", "model.recompute_num_layers": "null",
+    "model.cuda_graph_impl": "none",
 }  # fmt: skip
 """What recipes may set and a plan leaves at rest: overrides say it, too."""
 HALVES = {"bf16": ("bf16_mixed", "torch.bfloat16"), "16": ("fp16_mixed", "torch.float16")}
@@ -88,6 +89,9 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
         if name not in LEFT_OUT:
             key = other.get(name, name).replace("-", "_")
             told[f"{SECTIONS.get(name, 'model')}.{key}"] = value.strip("'") or "true"
+    if told.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
+        told |= {"rerun_state_machine.check_for_nan_in_loss": "false",
+                 "ddp.check_for_nan_in_grad": "false"}  # fmt: skip
     told["optimizer.use_distributed_optimizer"] = told["ddp.use_distributed_optimizer"]
     told["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
     told["mixed_precision"] = _mixed_precision(plan)

@@ -84,6 +84,8 @@ def row_words(plan: LaunchPlan) -> str:
         told.append(f"layers={'+'.join(map(str, plan.layers))}")
     if plan.overlap:
         told.append(f"overlap={'reduce+gather' if 'parameters' in plan.overlap else 'reduce'}")
+    told += ["compile=on"] * plan.compile
+    told += [f"cuda_graphs={plan.cuda_graphs}"] if plan.cuda_graphs else []
     return ",".join(told)
 
 

@@ -71,11 +71,17 @@ LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
 ONE_STAGE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
-CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training"}
+CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training",
+           "CompileConfig": "compile"}  # fmt: skip
+FLOAT8 = "405B"  # whose own configuration has float8 products, under torch.compile
 
 
 def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What torchtitan cannot say, one thing at a time, with the nearest plan that it can."""
+    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # which it can capture
+    for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
+        plan = run
+        yield told, plan
     if plan.zero in (1, 2) and (plan.dp or 1) > 1:
         told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
         plan = replace(plan, zero=3)
@@ -172,13 +178,18 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
         "training.dtype": "bfloat16" if plan.precision == "bf16-true" else "float32",
         "training.mixed_precision_param": "float32" if plan.precision == "32-true" else "bfloat16",
     }
+    own["compile.enable"] = plan.compile
+    own |= {"compile.components": ["model", "loss"]} if plan.compile else {}
+    if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
+        own["training.disable_cuda_graphs"] = True  # torchtitan refuses stages beside them
+    elif plan.cuda_graphs:
+        own["training.disable_cuda_graphs"] = False
     if plan.pp > 1:
         layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (plan.pp * plan.chunks)
         own |= {
             "parallelism.pipeline_parallel_schedule": schedules.get(plan.schedule, LISTED),
             "parallelism.num_pp_microbatches": plan.microbatches,
             "parallelism.module_fqns_per_model_part": modules_of(layers),
-            "training.disable_cuda_graphs": True,  # torchtitan refuses stages beside them
         }
     return own
 
@@ -221,7 +232,8 @@ def _said(
     functions: Mapping[str, ast.FunctionDef], name: str, depth: int
 ) -> tuple[dict[str, Any], str | None]:
     """What a function of configurations sets, by roots, and the model that it is of."""
-    said: dict[str, Any] = {"activation_checkpoint": SELECTIVE, "training": {}, "parallelism": {}}
+    said: dict[str, Any] = {"activation_checkpoint": SELECTIVE, "training": {}, "parallelism": {},
+                            "compile": {}}  # fmt: skip
     model = None
     for node in (x for statement in functions[name].body for x in ast.walk(statement)):
         if isinstance(node, ast.Call):
@@ -242,7 +254,7 @@ def _said(
             path = _dotted(node.targets[0]).split(".")[1:]
             if path == ["activation_checkpoint"]:
                 said["activation_checkpoint"] = _checkpointing(node.value)
-            elif len(path) == 2 and path[0] in ("parallelism", "training"):
+            elif len(path) == 2 and path[0] in CONFIGS.values():
                 said[path[0]][path[1]] = _literal(node.value)
     return said, model
 
@@ -258,7 +270,8 @@ def _begun(base: str) -> dict[str, Any]:
     """What a configuration of torchtitan's own sets."""
     tokens, length, degrees, again = BASES[base]
     training = {"num_tokens_per_microbatch_per_dp_rank": tokens, "max_context_length": length}
-    return {"activation_checkpoint": again, "training": training, "parallelism": {**degrees}}
+    return {"activation_checkpoint": again, "training": training, "parallelism": {**degrees},
+            "compile": {"enable": FLOAT8 in base.upper()}}  # fmt: skip
 
 
 def _checkpointing(node: ast.expr) -> str:
@@ -313,6 +326,14 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
+    notes += ["float8 products: priced in bf16"] if model == FLOAT8 else []
+    compiled, parts = keys.switch("compile.enable"), keys.get("compile.components")
+    if compiled and isinstance(parts, list) and "model" not in parts:
+        compiled, notes = False, [*notes, f"compile of {', '.join(parts)} alone: priced without"]
+    eager = keys.get("training.disable_cuda_graphs")
+    captures = {True: "off", False: "iteration"}
+    if chosen and not eager:
+        notes.append("CUDA graphs of a step with experts: priced without")
     return check_plan_words(
         LaunchPlan(
             dp=dp, tp=tp, pp=pp, cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
@@ -324,7 +345,8 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
             group=shard if replicate > 1 and shard not in (None, -1, 1) else None,
             recompute=keys.get("activation_checkpoint"), schedule=name,
             precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
-            gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes),
+            gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes), compile=compiled,
+            cuda_graphs=None if pp > 1 or chosen else captures.get(eager),
         ),
         keys.source,
     )  # fmt: skip

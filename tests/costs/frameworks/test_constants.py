@@ -21,7 +21,9 @@ def test_every_constant_has_an_owner_a_unit_and_a_source():
             "any framework",
             f"framework {name}",
             f"environment {environment_names()[0]}",
-        }
+            *(f"mode {name}" for name in ("compile=on", "cuda_graphs=layers",
+                                          "cuda_graphs=iteration")),
+        }  # fmt: skip
 
 
 def test_frameworks_have_constants_of_the_same_names():

@@ -183,3 +183,19 @@ def test_the_trainer_and_lightning_take_the_same_degrees(seed, tmp_path):
         assert mesh.total_size == plan.world
     strategy = ModelParallelStrategy(data_parallel_size=plan.dp, tensor_parallel_size=plan.tp)
     assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (plan.dp, plan.tp)
+
+
+@pytest.mark.parametrize(
+    ("dynamo", "compiled", "told"),
+    [
+        ("dynamo_backend: INDUCTOR", True, ""),
+        ("dynamo_backend: INDUCTOR, dynamo_mode: reduce-overhead", True, "CUDA graphs"),
+        ("dynamo_backend: AOT_TS_NVFUSER", False, "aot_ts_nvfuser: priced without"),
+        ("dynamo_backend: 'NO'", False, ""),
+    ],
+)
+def test_what_dynamo_compiles_is_read(dynamo, compiled, told):
+    text = f"distributed_type: MULTI_GPU\nnum_processes: 8\ndynamo_config: {{{dynamo}}}\n"
+    plan = read_accelerate(text, "file")
+    assert plan.compile is compiled
+    assert any(told in note for note in plan.notes) or not told

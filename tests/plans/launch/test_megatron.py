@@ -340,3 +340,31 @@ def test_fsdp_has_what_megatron_asks_of_it_and_splits_what_they_need(zero):
     assert fsdp is (zero > 1)
     assert ("--ckpt-format fsdp_dtensor" in text) is fsdp
     assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in text) is not fsdp
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs", "note"),
+    [
+        ("", None, None),
+        ("--enable-cuda-graph", "layers", None),
+        ("--external-cuda-graph --cuda-graph-scope attn mlp", "layers", None),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "iteration", None),
+        ("--cuda-graph-impl full_iteration", "iteration", None),
+        ("--cuda-graph-impl none", None, None),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router", None,
+         "CUDA graphs of attn, moe_router alone: priced without"),
+    ],
+)  # fmt: skip
+def test_captured_launches_are_read(flags, graphs, note):
+    """`docs/user-guide/features/cuda_graph.md` of d98e8a64, with its migration of older flags."""
+    plan = read_megatron(UNEVEN.replace("  --bf16: true", f"  --bf16: true\n  {flags}"), "file")
+    assert plan.cuda_graphs == graphs
+    assert [told for told in plan.notes if "CUDA" in told] == ([] if note is None else [note])
+
+
+def test_captured_launches_are_written():
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=8, sizes=SIZES, cuda_graphs="iteration")
+    text = write_megatron(plan, [])
+    assert "--cuda-graph-impl full_iteration" in text
+    assert "--no-check-for-nan-in-loss-and-grad" in text
+    assert read_megatron(text, "file").cuda_graphs == "iteration"

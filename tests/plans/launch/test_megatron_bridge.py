@@ -121,3 +121,17 @@ def test_experts_of_the_last_layers_are_a_list_and_come_back():
     assert "model.num_moe_experts=256" in text.splitlines()
     assert f"model.moe_layer_freq=[0,0,0,{','.join(['1'] * 58)}]" in text.splitlines()
     assert read_bridge(text, "file") == plan
+
+
+@pytest.mark.parametrize(
+    ("lines", "graphs"),
+    [
+        ('cfg.model.cuda_graph_impl = "none"\ncfg.model.cuda_graph_scope = "full"', None),
+        ('cfg.model.cuda_graph_impl = "transformer_engine"', "layers"),
+        ('cfg.model.cuda_graph_impl = "local"\n'
+         "cfg.model.cuda_graph_scope = [CudaGraphScope.full_iteration]", "iteration"),
+    ],
+)  # fmt: skip
+def test_captured_launches_are_read(lines, graphs):
+    text = f"cfg.model.tensor_model_parallel_size = 1\ncfg.train.micro_batch_size = 1\n{lines}\n"
+    assert read_bridge(text, "file").cuda_graphs == graphs

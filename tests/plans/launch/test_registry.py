@@ -18,7 +18,8 @@ from gnnplace.plans.launch.torchtitan import MODELS
 NAMED = {  # what a line begins with for a field that is another one then
     "schedule": "schedule", "chunks": "schedule", "layers": ("schedule", "layers"),
     "precision": "precision", "zero": "zero", "recompute": "recompute", "sp": "sp",
-    "optimizer": "optimizer", "ep": "ep", "etp": "ep",
+    "optimizer": "optimizer", "ep": "ep", "etp": "ep", "compile": "compile",
+    "cuda_graphs": "cuda_graphs",
 }  # fmt: skip
 
 MIXTURES = (
@@ -50,7 +51,8 @@ def drawn(draw: random.Random) -> LaunchPlan:
         schedule=schedule, precision=draw.choice(["32-true", "bf16-mixed", "16-mixed", "bf16-true",
                                                   "bf16-master", "16-master"]),
         gradients="same", optimizer=draw.choice(["sgd", "adam", "adamw"]),
-        sizes=replace(own, length=draw.choice([64, 128])),
+        sizes=replace(own, length=draw.choice([64, 128])), compile=draw.random() < 0.3,
+        cuda_graphs=draw.choice([None, None, "layers", "iteration"]),
     )  # fmt: skip
 
 

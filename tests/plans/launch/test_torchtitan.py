@@ -136,3 +136,35 @@ def test_what_is_wrong_is_one_line(text, told):
     with pytest.raises(FormatError, match=told) as caught:
         read_torchtitan(text, "file")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "compiled"), [(None, False), ("off", True), ("iteration", True)]
+)
+def test_what_is_compiled_and_captured_comes_back(graphs, compiled):
+    """`compile.enable` of layers and loss; launches are captured unless they are disabled."""
+    sizes = MODELS["llama3_8b"][1]
+    plan = LaunchPlan(dp=8, zero=3, microbatch_size=1, batch=8, sizes=sizes, optimizer="adamw",
+                      precision="bf16-mixed", compile=compiled, cuda_graphs=graphs)  # fmt: skip
+    text = write_torchtitan(plan, [])
+    assert f"config.compile.enable = {compiled}" in text
+    assert ("disable_cuda_graphs" in text) is (graphs is not None)
+    back = read_torchtitan(text, "plan.py")
+    assert (back.compile, back.cuda_graphs) == (compiled, graphs)
+
+
+def test_a_compiled_loss_alone_is_said():
+    text = """
+def mine():
+    config = llama3_8b()
+    config.compile = CompileConfig(enable=True, components=["loss"])
+    return config
+"""
+    plan = read_torchtitan(text, "plan.py")
+    assert not plan.compile
+    assert plan.notes == ("compile of loss alone: priced without",)
+    assert read_torchtitan(text.replace('"loss"', '"model", "loss"'), "plan.py").compile
+    assert (
+        "float8 products: priced in bf16"
+        in read_torchtitan(text.replace("8b", "405b"), "plan.py").notes
+    )
