@@ -210,14 +210,10 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
     found = breakdown(rows, best, label)
     entrants = {who: None for means in found.values() for who in means}
     lines = [
-        [_entrant(who), *(interval_text(means.get(who)) for means in found.values())]
+        [f"{who[0]} {who[1]:g} s", *(interval_text(means.get(who)) for means in found.values())]
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
     return Grid(f"Over best known, by {label}", ("placer", *found), lines)
-
-
-def _entrant(who: Entrant) -> str:
-    return f"{who[0]} {who[1]:g} s"
 
 
 def _fidelity_grid(rows: Sequence[Row]) -> Grid:

@@ -279,7 +279,7 @@ class SavedValues:
         for name in state_values(program):
             states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
         gradients = {
-            parameter: self._mean(copies(program, value))
+            parameter: mean_gradient([self._one(name) for name in copies(program, value)])
             for parameter, value in program.gradients.items()
         }
         return StepValues(
@@ -293,9 +293,6 @@ class SavedValues:
 
     def _one(self, name: str) -> torch.Tensor:
         return self.tensors[name] if name in self.tensors else self._program.initial[name]
-
-    def _mean(self, names: list[str]) -> torch.Tensor:
-        return mean_gradient([self._one(name) for name in names])
 
 
 def step_table(step: StepTiming) -> str:

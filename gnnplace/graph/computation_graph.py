@@ -166,7 +166,9 @@ class ComputationGraph:
         listed = np.arange(self.num_ops, dtype=np.int32)
         order = least_first(self.successor_offset, self.successor, listed)
         if len(order) < self.num_ops:
-            raise InputError(f"tensors: a cycle: {self._describe_cycle()}")
+            source, target, _ = self.edges
+            told = describe_cycle(source.tolist(), target.tolist(), self.names)
+            raise InputError(f"tensors: a cycle: {told}")
         return np.asarray(order)
 
     @cached_property
@@ -175,9 +177,6 @@ class ComputationGraph:
         position = np.empty(self.num_ops, dtype=np.int32)
         position[self.topological_order] = np.arange(self.num_ops, dtype=np.int32)
         return position
-
-    def _describe_cycle(self) -> str:
-        return describe_cycle(self.edges[0].tolist(), self.edges[1].tolist(), self.names)
 
     def successors(self, op: int) -> IntArray:
         """Distinct successors of ``op``, ascending."""

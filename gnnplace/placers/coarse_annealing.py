@@ -56,7 +56,8 @@ def _once(
 ) -> Found:
     """What budget 0 gets: the portfolio and annealing of the groups, then annealing of the ops."""
     found = annealed_construction(SearchSpace(coarse.problem), rng)
-    start, note = projected(space, coarse, found, NO_BUDGET), _note(coarse, found)
+    start = projected(space, coarse, found, NO_BUDGET)
+    note = f"{coarse.problem.num_ops} groups: {found.note}"
     if space.score(fine.device, fine.order) < space.score(start.device, start.order):
         start, note = fine, fine.note
     refined = anneal(space, start, rng, NO_BUDGET)
@@ -84,10 +85,6 @@ def _by_turns(
             above.cycle(deadline)
     note = f"{coarse.problem.num_ops} groups: {above.moves} moves; then {below.moves} moves"
     return below.found(note)
-
-
-def _note(coarse: CoarseProblem, found: Found) -> str:
-    return f"{coarse.problem.num_ops} groups: {found.note}"
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:

@@ -91,12 +91,8 @@ def _by_turns(
         annealer.cycle(deadline)
         if annealer.score < local.score:
             finders.append("annealing")
-    return annealer.found("; then ".join([finders[0], *_last(finders[1:])]))
-
-
-def _last(finders: list[str]) -> list[str]:
-    """Each finder once, the last one last."""
-    return list(dict.fromkeys(finders[::-1]))[::-1]
+    last = dict.fromkeys(finders[:0:-1])  # each once, the last one last
+    return annealer.found("; then ".join([finders[0], *reversed(last)]))
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:

@@ -253,10 +253,6 @@ def _next(advice: Advice, result: Result) -> str:
     if result.gap <= CLOSE:
         return f"nothing: no placement of this problem is more than {result.gap:.1%} shorter"
     return (
-        f"--budget {_more_budget(result)}: up to {result.gap:.0%} is open between this and the "
-        "lower bound; explain says what bounds it"
+        f"--budget {max(10.0, 4 * result.seconds):.0f}: up to {result.gap:.0%} is open between "
+        "this and the lower bound; explain says what bounds it"
     )
-
-
-def _more_budget(result: Result) -> str:
-    return f"{max(10.0, 4 * result.seconds):.0f}"

@@ -61,7 +61,7 @@ def has_cuda_kernel(op: OpOverload) -> bool:
 @cache
 def _listed() -> dict[str, bool]:
     """Whether an overload has a kernel by torch's own list, by its name."""
-    entries = {_name(entry): entry for entry in _entries()}
+    entries = {str(entry["func"]).partition("(")[0]: entry for entry in _entries()}
 
     def found(name: str) -> bool:
         twin = entries[name].get("structured_delegate")
@@ -81,10 +81,6 @@ def _keys(entry: dict[str, Any]) -> set[str]:
     if not table:
         return {EVERYWHERE[0]}
     return {key.strip() for keys in table for key in keys.split(",")}
-
-
-def _name(entry: dict[str, Any]) -> str:
-    return str(entry["func"]).partition("(")[0]
 
 
 def _entries() -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def pieces_of(
         MismatchError: these are not the model's calls.
     """
     stage_of = _stages(graph, members)
-    made = _makers(graph)
+    made = {v: i for i, call in enumerate(graph.calls) for v in call.results}
     own = [_own(graph, stage_of, made, stage) for stage in range(len(members))]
     crossing = _crossing(graph, stage_of, made, len(members))
     return tuple(
@@ -105,11 +105,6 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
     )
     constants = {value: tensor.to(device) for value, tensor in graph.constants.items()}
     return replace(graph, calls=calls, constants=constants)
-
-
-def _makers(graph: CallGraph) -> dict[int, int]:
-    """The call that makes each value."""
-    return {v: i for i, call in enumerate(graph.calls) for v in call.results}
 
 
 def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int]:

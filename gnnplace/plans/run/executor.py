@@ -82,7 +82,7 @@ class Executor:
         self.actions = {
             FORWARD: self._run_forward,
             FULL: self._run_full,
-            INPUT: self._run_input,
+            INPUT: self._run_backward,
             WEIGHT: self._run_weight,
             SEND_F: self._send,
             SEND_B: self._send,
@@ -150,9 +150,6 @@ class Executor:
             queue.run()
         code = self.code[action.chunk]
         code.parameters.reduce(code.piece.parameters)
-
-    def _run_input(self, action: Action) -> None:
-        self._run_backward(action)
 
     def _run_weight(self, action: Action) -> None:
         self._queues.pop((action.chunk, action.microbatch)).run()

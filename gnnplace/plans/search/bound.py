@@ -88,7 +88,7 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
             table = relaxed(space.pricer, _places(space, shape), shape)
             if table is not None:
                 found[shape] = stacked([table])
-    return dict(sorted(found.items(), key=lambda x: _share(*x)))
+    return dict(sorted(found.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1]))
 
 
 def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
@@ -132,11 +132,6 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
             ratio = least[[ALL, AGAIN]] / np.maximum(seconds, 1e-300)
             speed[kind] = float(np.where(seconds > 0, ratio, 0.0).max())
     return [speed[device.kind] for device in pricer.fabric.cluster.devices]
-
-
-def _share(shape: MeshKind, table: Relaxed) -> float:
-    """Device seconds of the whole model."""
-    return shape.devices * float(table.sums[0, ALL, -1])
 
 
 def _bisected(holds: Callable[[float], bool], high: float) -> float:
@@ -262,13 +257,9 @@ def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
             number[k, first] = known[kind]
     size = np.array([shape.devices for shape in alike], dtype=np.int64)
     table = stacked(tables)
-    lead = _prefix(np.diff(table.sums[:, LEAD]).min(axis=0))
+    lead = np.concatenate([[0.0], np.cumsum(np.diff(table.sums[:, LEAD]).min(axis=0))])
     many = space.microbatches
     return _bisected(partial(_mixed_hold, table, number, size, lead, many), high)
-
-
-def _prefix(values: FloatArray) -> FloatArray:
-    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 @numba.njit(cache=True)

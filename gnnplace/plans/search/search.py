@@ -37,7 +37,7 @@ from gnnplace.plans.search.drafts import (
     has_like_replicas,
 )
 from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
-from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem.cluster import Cluster
 
@@ -231,7 +231,7 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
         return None
     if schedule.startswith("interleaved") and draft.microbatches % ranks:
         return None
-    halves = [_halves(s) for s in draft.stages]
+    halves = ((s.first, (s.first + s.last) // 2, s.last) for s in draft.stages)
     bounds = sorted({b for half in halves for b in half})
     if len(bounds) - 1 != 2 * ranks:
         return None
@@ -242,10 +242,6 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
         for p, (a, b) in zip(order, chunks, strict=True)
     ]
     return replace(draft, schedule=schedule, stages=tuple(stages))
-
-
-def _halves(stage: Stage) -> tuple[int, int, int]:
-    return stage.first, (stage.first + stage.last) // 2, stage.last
 
 
 def improved(

@@ -198,16 +198,14 @@ def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
     return seconds
 
 
-def _held(value: SplitValue, layout: Layout, mesh: Mesh) -> float:
-    return value.bytes / parts_in(layout, mesh)
-
-
 def made_bytes(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh) -> float:
     """Bytes of an operation's results on a device; kept for the backward pass."""
     if op.shape.moves:
         return 0.0
     pairs = zip(op.results, op.shape.results, strict=True)
-    return sum(_held(graph.values[v], made_layout(axes, split), mesh) for v, axes in pairs)
+    return sum(
+        graph.values[v].bytes / parts_in(made_layout(axes, split), mesh) for v, axes in pairs
+    )
 
 
 def parameter_gradient(

@@ -233,6 +233,7 @@ class _PointsRun:
             * SHARES[len(step.children)]
             / sum(SHARES[len(later.children)] for later in self.steps[index:])
         )
+        room = float(POINTS - sum(len(part.time) for part in self.lists))
         # The lists of two children lie behind each other, so each list ends where the next begins.
         inside = [*(self.inside[k] for k in step.children), np.zeros((0, len(self.weights)))]
         found = eliminate(
@@ -245,17 +246,13 @@ class _PointsRun:
                 np.concatenate(inside),
             ),
             Reach(self.outside[index], self.weights, self.regions),
-            Limits(self.slack, error, SHORT, self.work, self._room()),
+            Limits(self.slack, error, SHORT, self.work, room),
         )
         if not found.finished:
             raise _TooMuchWork
         self.work -= found.work
         self.error -= error if found.thinned else 0.0
         return _Lists(found.time, found.memory, found.origin, found.offset)
-
-    def _room(self) -> float:
-        """Points that may still be kept."""
-        return float(POINTS - sum(len(part.time) for part in self.lists))
 
     def _base(self, step: Step, tables: Sequence[FloatArray]) -> FloatArray:
         own = [tables[k] for k in step.factors]

@@ -211,7 +211,7 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
             total = sum(graph.num_ops for graph in mine)
             lines += ["", f"## {part}: {len(mine)} graphs, {total:,} ops", "", HEADINGS]
             lines += ["|---|---|---:|---:|---:|---:|---:|---|", *map(_row, mine)]
-    versions = {_versions(graph.origin["versions"]) for graph in graphs}
+    versions = {", ".join(map(" ".join, graph.origin["versions"].items())) for graph in graphs}
     return "\n".join([*lines, "", f"Versions: {'; '.join(sorted(versions))}."]) + "\n"
 
 
@@ -224,7 +224,3 @@ def _row(graph: CapturedGraph) -> str:
         f"{levels(graph.graph).max() + 1} | {cost.sum() / longest:.2f} | {megabytes:.1f} | "
         f"`{origin['spec']}`, {origin['optimizer']} |"
     )
-
-
-def _versions(versions: dict[str, str]) -> str:
-    return ", ".join(f"{package} {number}" for package, number in versions.items())
