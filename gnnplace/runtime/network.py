@@ -13,19 +13,15 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from gnnplace.runtime.board import OFFSET, STRIDE, WAITING, Board
+from gnnplace.runtime.board import OFFSET, Board
 from gnnplace.runtime.hosts import Hosts
-from gnnplace.runtime.memory import LINE, contiguous_stride, span
 from gnnplace.runtime.transport import (
-    ROW,
     SETUP_TIMEOUT,
+    GlooMessages,
     Message,
     Receive,
     Send,
     SharedMemoryTransport,
-    Transport,
-    shift,
-    stage,
 )
 
 LOST = "is lost"
@@ -34,7 +30,7 @@ ROUNDS = 20
 """Of the game that compares two clocks; the fastest one counts."""
 
 
-class NetworkTransport(Transport):
+class NetworkTransport(GlooMessages):
     """Carries messages between workers on several hosts.
 
     Args:
@@ -47,13 +43,11 @@ class NetworkTransport(Transport):
     def __init__(
         self, messages: tuple[Message, ...], board: Board, hosts: Hosts, host_of: Sequence[int]
     ) -> None:
-        self._messages, self._board = messages, board
+        super().__init__(messages, board)
         self._hosts, self._host_of = hosts, tuple(host_of)
         near = [i for i, m in enumerate(messages) if self._inside(m)]
-        self._near = {message: k for k, message in enumerate(near)}
+        self.elsewhere: dict[int, int] = {message: k for k, message in enumerate(near)}
         self._shared = SharedMemoryTransport(tuple(messages[i] for i in near), board)
-        self._pending: list[dist.Work] = []
-        self._worker, self._device = -1, torch.device("cpu")
 
     def _inside(self, message: Message) -> bool:
         ends = (self._host_of[message.source], self._host_of[message.target])
@@ -95,81 +89,27 @@ class NetworkTransport(Transport):
 
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits for all workers of all hosts."""
-        with self._reaching():
+        with self.reaching():
             dist.barrier()
 
     def held(self, worker: int) -> float:
         """Buffers in shared memory of what it receives, and both ends of what goes by gloo."""
-        far = [
-            message
-            for i, message in enumerate(self._messages)
-            if i not in self._near and worker in (message.source, message.target)
-        ]
-        return self._shared.held(worker) + float(
-            sum(message.capacity * message.dtype.itemsize for message in far)
-        )
+        return self._shared.held(worker) + super().held(worker)
 
     def sender(self, message: int) -> Send:
         """Through shared memory, or a copy that gloo sends."""
-        if message in self._near:
-            return self._shared.sender(self._near[message])
-        form = self._messages[message]
-        staged: torch.Tensor | None = None
-        stride: tuple[int, ...] = ()
-
-        def send(tensor: torch.Tensor, turn: int) -> None:
-            nonlocal staged, stride
-            if staged is None:
-                stride = _fitting(form, tensor)
-                staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
-                self._post(_header(stride, shift(tensor)), form.target, 2 * message + 1)
-            stage(staged, tensor, stride)
-            self._post(staged.view(torch.uint8), form.target, 2 * message)
-
-        return send
-
-    def _post(self, tensor: torch.Tensor, target: int, tag: int) -> None:
-        with self._reaching(target):
-            work = dist.isend(tensor, target, tag=tag)
-        if work is not None:
-            self._pending.append(work)
+        if message in self.elsewhere:
+            return self._shared.sender(self.elsewhere[message])
+        return super().sender(message)
 
     def receiver(self, message: int) -> Receive:
         """From shared memory, or what gloo brings."""
-        if message in self._near:
-            return self._shared.receiver(self._near[message])
-        form, state = self._messages[message], self._worker * STRIDE + WAITING
-        room: torch.Tensor | None = None
-        there: torch.Tensor | None = None
-
-        def receive(turn: int) -> torch.Tensor:
-            nonlocal room, there
-            self._board.words[state] = message + 1
-            if room is None or there is None:
-                header = torch.zeros(ROW, dtype=torch.int64)
-                with self._reaching(form.source):
-                    dist.recv(header, form.source, tag=2 * message + 1)
-                stride = tuple(header[: len(form.shape)].tolist())
-                size, at = span(form.shape, stride), int(header[-1])
-                vector = torch.empty(size + LINE // form.dtype.itemsize, dtype=form.dtype)
-                room = vector[at : at + size].view(torch.uint8)
-                there = vector.as_strided(form.shape, stride, at)
-            with self._reaching(form.source):
-                dist.recv(room, form.source, tag=2 * message)
-            self._board.words[state] = 0
-            return there if self._device.type == "cpu" else there.to(self._device)
-
-        return receive
-
-    def finish_round(self) -> None:
-        """Waits for the sends of this worker."""
-        with self._reaching():
-            for work in self._pending:
-                work.wait()
-        self._pending.clear()
+        if message in self.elsewhere:
+            return self._shared.receiver(self.elsewhere[message])
+        return super().receiver(message)
 
     @contextmanager
-    def _reaching(self, worker: int | None = None) -> Iterator[None]:
+    def reaching(self, worker: int | None = None) -> Iterator[None]:
         """Says in a few words that another host does not answer, instead of gloo's many.
 
         Raises:
@@ -199,16 +139,3 @@ class NetworkTransport(Transport):
     def dispose(self) -> None:
         """Nothing is left behind."""
         self._shared.dispose()
-
-
-def _fitting(form: Message, tensor: torch.Tensor) -> tuple[int, ...]:
-    """The tensor's own strides if they fit into the buffer, else those of a contiguous one."""
-    stride = tuple(tensor.stride())
-    return stride if span(form.shape, stride) <= form.capacity else contiguous_stride(form.shape)
-
-
-def _header(stride: tuple[int, ...], shift: int) -> torch.Tensor:
-    header = torch.zeros(ROW, dtype=torch.int64)
-    header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
-    header[-1] = shift
-    return header

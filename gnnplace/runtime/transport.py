@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,12 +30,14 @@ from gnnplace.runtime.board import STRIDE, WAITING, Board, ordered_stores
 from gnnplace.runtime.memory import LINE, Arena, contiguous_stride, shared_words, span
 
 ROW = 32
-"""Words of a message's layout: a flag, then its strides (torch ops know at most 25 dimensions);
-the last one is its `shift`."""
+"""Words of a message's layout: its strides (torch ops know at most 25 dimensions); the last one is
+its `shift`."""
 Send = Callable[[torch.Tensor, int], None]
 Receive = Callable[[int], torch.Tensor]
 SETUP_TIMEOUT = timedelta(seconds=60)
-"""For the first meeting; later waits are the supervisor's to end."""
+"""For the first meeting of several hosts."""
+LONG = timedelta(days=1)
+"""For workers of one host: how long they wait is the supervisor's to end."""
 
 
 @contextmanager
@@ -142,23 +144,18 @@ class MessageLayouts:
         self._messages = messages
         self.words = shared_words(len(messages) * ROW)
 
-    def ready(self, message: int) -> int:
-        """Index in `words` of a message's flag: 1 once its strides are published."""
-        return message * ROW
-
     def publish(self, message: int, tensor: torch.Tensor) -> tuple[int, ...]:
         """Says how `tensor` lies in the buffer: its own strides if they fit, else contiguous."""
         stride = self._messages[message].stride_of(tensor)
-        base = message * ROW + 1
+        base = message * ROW
         for i, step in enumerate(stride):
             self.words[base + i] = step
-        self.words[base + ROW - 2] = shift(tensor)
-        self.words[self.ready(message)] = 1
+        self.words[base + ROW - 1] = shift(tensor)
         return stride
 
     def read(self, message: int) -> tuple[int, ...]:
         """The published strides of a message."""
-        base = message * ROW + 1
+        base = message * ROW
         dimensions = len(self._messages[message].shape)
         return tuple(self.words[base + i] for i in range(dimensions))
 
@@ -287,80 +284,115 @@ class SharedMemoryTransport(Transport):
         return receive
 
 
-class GlooTransport(Transport):
-    """Point-to-point messages, tagged by their number.
+class GlooMessages(Transport):
+    """Point-to-point messages of gloo, tagged by their numbers; the first one's strides go before.
 
     Args:
         messages: All messages of the run.
         board: Says how many workers meet, and what each waits for.
     """
 
+    elsewhere: Container[int] = ()
+    """Messages that do not go by gloo."""
+
     def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
-        self._messages = messages
-        self._board = board
-        self._layouts = MessageLayouts(messages)
-        self._meeting = os.memfd_create("gnnplace gloo store")
+        self._messages, self._board = messages, board
         self._pending: list[dist.Work] = []
-        self._worker = -1
-        self._device = torch.device("cpu")
-
-    def open(self, worker: int, device: torch.device) -> None:
-        """Meets the other workers through a file store, in memory that has no name."""
-        self._worker, self._device = worker, device
-        join_group(self._meeting, worker, self._board.num_workers, SETUP_TIMEOUT)
-
-    def barrier(self, worker: int, meeting: int) -> None:
-        """Waits at the board."""
-        self._board.barrier(worker, meeting)
+        self._worker, self._device = -1, torch.device("cpu")
 
     def held(self, worker: int) -> float:
         """A buffer at both ends of each message."""
-        mine = [m for m in self._messages if worker in (m.source, m.target)]
-        return float(sum(m.capacity * m.dtype.itemsize for m in mine))
+        return float(
+            sum(
+                m.capacity * m.dtype.itemsize
+                for i, m in enumerate(self._messages)
+                if i not in self.elsewhere and worker in (m.source, m.target)
+            )
+        )
 
     def sender(self, message: int) -> Send:
         """A function that copies the tensor and starts sending the copy."""
         form = self._messages[message]
         staged: torch.Tensor | None = None
+        stride: tuple[int, ...] = ()
 
         def send(tensor: torch.Tensor, turn: int) -> None:
-            nonlocal staged
+            nonlocal staged, stride
             if staged is None:
-                stride = self._layouts.publish(message, tensor)
+                stride = form.stride_of(tensor)
                 staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
-            stage(staged, tensor, self._layouts.read(message))
-            work = dist.isend(staged.view(torch.uint8), form.target, tag=message)
-            if work is not None:
-                self._pending.append(work)
+                self._post(_header(stride, shift(tensor)), form.target, 2 * message + 1)
+            stage(staged, tensor, stride)
+            self._post(staged.view(torch.uint8), form.target, 2 * message)
 
         return send
 
+    def _post(self, tensor: torch.Tensor, target: int, tag: int) -> None:
+        with self.reaching(target):
+            work = dist.isend(tensor, target, tag=tag)
+        if work is not None:
+            self._pending.append(work)
+
     def receiver(self, message: int) -> Receive:
         """A function that waits for the message and returns its buffer, with its strides."""
-        form = self._messages[message]
-        room = torch.empty(form.capacity + LINE // form.dtype.itemsize, dtype=form.dtype)
-        state = self._worker * STRIDE + WAITING
+        form, state = self._messages[message], self._worker * STRIDE + WAITING
+        room: torch.Tensor | None = None
+        there: torch.Tensor | None = None
 
         def receive(turn: int) -> torch.Tensor:
+            nonlocal room, there
             self._board.words[state] = message + 1
-            size, at = self._arriving(message), self._layouts.shift(message)
-            dist.recv(room[at : at + size].view(torch.uint8), form.source, tag=message)
+            if room is None or there is None:
+                header = torch.zeros(ROW, dtype=torch.int64)
+                with self.reaching(form.source):
+                    dist.recv(header, form.source, tag=2 * message + 1)
+                stride = tuple(header[: len(form.shape)].tolist())
+                size, at = span(form.shape, stride), int(header[-1])
+                vector = torch.empty(size + LINE // form.dtype.itemsize, dtype=form.dtype)
+                room = vector[at : at + size].view(torch.uint8)
+                there = vector.as_strided(form.shape, stride, at)
+            with self.reaching(form.source):
+                dist.recv(room, form.source, tag=2 * message)
             self._board.words[state] = 0
-            tensor = room.as_strided(form.shape, self._layouts.read(message), at)
-            return tensor if self._device.type == "cpu" else tensor.to(self._device)
+            return there if self._device.type == "cpu" else there.to(self._device)
 
         return receive
 
-    def _arriving(self, message: int) -> int:
-        """Elements on their way; waits in the first round until the sender has said so."""
-        self._board.wait(self._layouts.words, self._layouts.ready(message), 1)
-        return span(self._messages[message].shape, self._layouts.read(message))
-
     def finish_round(self) -> None:
         """Waits for the sends of this worker."""
-        for work in self._pending:
-            work.wait()
+        with self.reaching():
+            for work in self._pending:
+                work.wait()
         self._pending.clear()
+
+    @contextmanager
+    def reaching(self, worker: int | None = None) -> Iterator[None]:
+        """Where another worker, or any of them, is waited for."""
+        yield
+
+
+def _header(stride: tuple[int, ...], shift: int) -> torch.Tensor:
+    header = torch.zeros(ROW, dtype=torch.int64)
+    header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
+    header[-1] = shift
+    return header
+
+
+class GlooTransport(GlooMessages):
+    """Those between workers that were forked here; arguments as of `GlooMessages`."""
+
+    def __init__(self, messages: tuple[Message, ...], board: Board) -> None:
+        super().__init__(messages, board)
+        self._meeting = os.memfd_create("gnnplace gloo store")
+
+    def open(self, worker: int, device: torch.device) -> None:
+        """Meets the other workers through a file store, in memory that has no name."""
+        self._worker, self._device = worker, device
+        join_group(self._meeting, worker, self._board.num_workers, LONG)
+
+    def barrier(self, worker: int, meeting: int) -> None:
+        """Waits at the board."""
+        self._board.barrier(worker, meeting)
 
     def close(self) -> None:
         """Leaves the process group."""
