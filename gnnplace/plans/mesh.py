@@ -244,7 +244,7 @@ class MeshFabric:
         alone = self.send(size, *pairs[0])
         if link is None or size <= 0:
             return alone
-        if link.fabric is None:
+        if link.fabric not in FABRICS:  # what a user measured stands on the links
             return message_seconds(size, min(self._shared(pairs)), link.latency)
         held = Counter(self.server[a] for a, _ in pairs)
         return max(alone, message_seconds(max(held.values()) * size, _together(link.fabric)))
@@ -261,7 +261,7 @@ class MeshFabric:
         if link is None:
             a, b = (self.cluster.devices[d].name for d in (source, target))
             raise InputError(f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}")
-        if link.fabric is not None:
+        if link.fabric is not None and link.fabric in FABRICS:
             return message(link.fabric, size).seconds
         return message_seconds(size, link.bandwidth, link.latency)
 

@@ -77,6 +77,9 @@ def test_meshes_reduce_by_them(tmp_path):
     known, link = MeshFabric(measured.cluster), measured.cluster.links[0]  # a file has links alone
     ring = ring_seconds(ALL_REDUCE, 8, 2**20, link.bandwidth / 8, 2.5 * link.latency)
     assert known.collective(ALL_REDUCE, 2**20, every) == pytest.approx(ring)
+    alone = link.latency + 2**20 / link.bandwidth
+    assert known.send(2**20, 0, 1) == pytest.approx(alone)
+    assert known.sends(2**20, [(0, 1), (2, 3)]) > alone
 
 
 def test_faults(tmp_path):
