@@ -1,7 +1,6 @@
 """The execution room: placed programs run on workers, measured and verified."""
 
 from gnnplace.execution.eager import eager_step_time as eager_step_time
-from gnnplace.execution.eager import eager_step_times as eager_step_times
 from gnnplace.execution.executor import execute as execute
 from gnnplace.execution.objective import Measured as Measured
 from gnnplace.execution.objective import MeasuredObjective as MeasuredObjective

@@ -299,13 +299,18 @@ def _main(device_map: Mapping[str, Name]) -> torch.device:
     return _device(next(iter(gpus), CPU))
 
 
+def _home(name: str, device_map: Mapping[str, Name]) -> Name | None:
+    """The device of the first of the map's modules that a name lies in."""
+    parts = name.split(".")
+    around = (".".join(parts[:k]) for k in range(len(parts)))
+    return next((device_map[each] for each in around if each in device_map), None)
+
+
 def _homes(model: nn.Module, device_map: Mapping[str, Name]) -> dict[str, torch.device]:
     """Device of each parameter and buffer."""
     homes = {}
     for name, _ in _tensors(model):
-        parts = name.split(".")
-        around = (".".join(parts[:k]) for k in range(len(parts)))
-        home = next((device_map[each] for each in around if each in device_map), None)
+        home = _home(name, device_map)
         if home is None:
             raise InputError(f"device map: nothing in it holds {name!r}")
         homes[name] = _device(home)
@@ -362,9 +367,7 @@ def _hooked(name: str, module: nn.Module, device_map: Mapping[str, Name]) -> Nam
     """The device of a module with a hook: of the map, or inside one and with something to hold."""
     if name in device_map:
         return device_map[name]
-    parts = name.split(".")
-    around = (".".join(parts[:k]) for k in range(len(parts)))
-    home = next((device_map[each] for each in around if each in device_map), None)
+    home = _home(name, device_map)
     return home if home is not None and len(module.state_dict()) else None
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
 
 import torch
 from torch import nn
@@ -59,24 +57,6 @@ def eager_step_time(
                 progress(f"timing eager PyTorch on {cores}: step {k + 1} of {warmup + steps}")
             times.append(_step(module, update))
     return median(times[warmup:])
-
-
-def eager_step_times(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    loss: Callable[..., torch.Tensor] | None = None,
-    optimizer: str | Optimizer = "sgd",
-    steps: int = 5,
-    progress: Progress | None = None,
-) -> dict[int, float]:
-    """Seconds of an eager step by number of threads: one, and one for each core."""
-    given: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "progress": progress}
-    counts = sorted({1, len(os.sched_getaffinity(0))})
-    return {
-        threads: eager_step_time(model, inputs, threads=threads, steps=steps, **given)
-        for threads in counts
-    }
 
 
 def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimizer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gnnplace.execution.dry_run import DryRun, claimed_count, dry_run
-from gnnplace.execution.eager import eager_step_times
+from gnnplace.execution.eager import eager_step_time
 from gnnplace.execution.executor import execute
 from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
@@ -163,11 +165,9 @@ def eager_times(
     model: str, options: CaptureOptions | None = None, progress: Callable[[str], None] | None = None
 ) -> dict[int, float]:
     """Measured seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
-    options, workload = options or CaptureOptions(), workload_of(model)
-    return eager_step_times(
-        workload.model,
-        workload.inputs,
-        loss=workload.loss,
-        optimizer=options.optimizer,
-        progress=progress,
-    )
+    options, made = options or CaptureOptions(), workload_of(model)
+    own: dict[str, Any] = {"loss": made.loss, "optimizer": options.optimizer, "progress": progress}
+    return {
+        threads: eager_step_time(made.model, made.inputs, threads=threads, **own)
+        for threads in sorted({1, len(os.sched_getaffinity(0))})
+    }

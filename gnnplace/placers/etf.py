@@ -51,6 +51,32 @@ def still_open(
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
 
+@inner(_nrt=False)
+def hand_on(
+    compiled: Compiled, op: int, d: int, finish: float,
+    there: FloatArray, missing: IntArray, ready: IntArray, num_ready: int,
+) -> int:  # fmt: skip
+    """When the tensors of an op on device ``d`` would be on each device, in ``there``. [n, D]
+
+    Ops that waited for nothing else are put behind the ``num_ready`` that are ready; how many.
+    """
+    for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
+        other = compiled.flow_op[i]
+        for target in range(there.shape[1]):
+            at, links = finish, compiled.links
+            if target != d:
+                if not linked(links, Index(d), Index(target)):
+                    at = NEVER
+                else:
+                    at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
+            there[other, target] = max(there[other, target], at)
+        missing[other] -= 1
+        if missing[other] == 0:
+            ready[num_ready] = other
+            num_ready += 1
+    return num_ready
+
+
 @kernel
 def etf_kernel(
     compiled: Compiled, by_rank: IntArray, allowed: BoolArray
@@ -132,21 +158,7 @@ def etf_kernel(
         start[op] = best
         finish[op] = free[d] = best + compiled.times[op, d]
         # 4. When its tensors would be on each device; ops that waited for nothing else are ready.
-        num_ready = 0
-        for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
-            other = compiled.flow_op[i]
-            for target in range(num_devices):
-                at = finish[op]
-                if target != d:
-                    if not linked(links, Index(d), Index(target)):
-                        at = NEVER
-                    else:
-                        at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
-                there[other, target] = max(there[other, target], at)
-            missing[other] -= 1
-            if missing[other] == 0:
-                ready[num_ready] = other
-                num_ready += 1
+        num_ready = hand_on(compiled, op, d, finish[op], there, missing, ready, 0)
     return device, start
 
 

@@ -21,15 +21,15 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import Index, empty_ints, full_ints, zero_floats, zero_table
+from gnnplace.graph.kernel_arrays import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.etf import NEVER
+from gnnplace.placers.etf import NEVER, hand_on
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, least_times
 from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
-from gnnplace.simulation.transfer import DELAY, linked, pay, service_time
+from gnnplace.simulation.transfer import pay
 
 MOST_EDGES = 6_000
 LP_SECONDS = 10.0
@@ -113,28 +113,12 @@ def favourite_kernel(
             ]
             extra = pay(links, free, told, inputs, made_on, compiled.size, d)
             start[op] = max(start[op], free[d] + extra)
+            for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+                made_on[compiled.op_tensor[i]] = d
         finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
         # 3. When its tensors would be on each device; ops that waited for nothing else are ready.
-        for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
-            tensor = compiled.op_tensor[j]
-            made_on[tensor] = d
-            for k in range(compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]):
-                other = compiled.consumer[k]
-                for target in range(num_devices):
-                    at = finish[op]
-                    if target != d:
-                        if not linked(links, Index(d), Index(target)):
-                            at = NEVER
-                        else:
-                            size = compiled.size[tensor]
-                            service = service_time(links, Index(d), Index(target), size)
-                            at += links.costs[d, target, DELAY] + service
-                    there[other, target] = max(there[other, target], at)
-                missing[other] -= 1
-                if missing[other] == 0:
-                    ready[num_ready] = other
-                    num_ready += 1
+        num_ready = hand_on(compiled, op, d, finish[op], there, missing, ready, num_ready)
     return device, start
 
 

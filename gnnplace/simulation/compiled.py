@@ -161,16 +161,17 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     inputs = np.bincount(consumer, minlength=problem.num_ops)
     return compiled._replace(
         num_inputs=inputs.astype(np.int32),
-        op_tensor_offset=_offset(np.bincount(graph.producer[listed], minlength=problem.num_ops)),
+        op_tensor_offset=offsets(np.bincount(graph.producer[listed], minlength=problem.num_ops)),
         op_tensor=listed,
-        consumer_offset=_offset(sent),
+        consumer_offset=offsets(sent),
         consumer=consumer.copy(),
-        input_offset=_offset(inputs),
+        input_offset=offsets(inputs),
         input_tensor=tensor[by_consumer],
     )
 
 
-def _offset(counts: LongArray) -> IntArray:
+def offsets(counts: LongArray) -> IntArray:
+    """Where each of several runs begins that lie behind each other, and where the last ends."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 

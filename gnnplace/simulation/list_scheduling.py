@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray, LongArray
+from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import (
     ONE,
@@ -50,7 +50,7 @@ from gnnplace.graph.kernel_arrays import (
 )
 from gnnplace.graph.orders import upward_rank
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled, mean_times
+from gnnplace.simulation.compiled import Compiled, mean_times, offsets
 from gnnplace.simulation.kernels import run_kernel, step_times_kernel
 from gnnplace.simulation.transfer import (
     LATENCY,
@@ -304,9 +304,9 @@ def reversed_problem(compiled: Compiled) -> Compiled:
     by_consumer = np.argsort(compiled.consumer, kind="stable").astype(np.int32)
     return compiled._replace(
         num_inputs=inputs.astype(np.int32),
-        op_tensor_offset=_offset(outputs),
+        op_tensor_offset=offsets(outputs),
         op_tensor=by_consumer,
-        flow_offset=_offset(outputs),
+        flow_offset=offsets(outputs),
         flow_op=source[by_consumer],
         flow_size=compiled.size[tensor][by_consumer],
         head=compiled.tail,
@@ -314,14 +314,10 @@ def reversed_problem(compiled: Compiled) -> Compiled:
         size=compiled.size[tensor],
         consumer_offset=np.arange(edges + 1, dtype=np.int32),
         consumer=source,
-        input_offset=_offset(inputs),
+        input_offset=offsets(inputs),
         input_tensor=np.argsort(source, kind="stable").astype(np.int32),
         links=reversed_links(compiled.links),
     )
-
-
-def _offset(counts: LongArray) -> IntArray:
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
 def times_of(

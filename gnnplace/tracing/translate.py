@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
 from gnnplace.tracing.attention import PORTABLE
+from gnnplace.tracing.batch_state import is_static
 from gnnplace.tracing.blame import node_place, on_numbers
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
 from gnnplace.tracing.recompute import Draws, Region, region_of
@@ -57,7 +58,7 @@ class Translator:
             self._add_element(node)
         elif node.target in ALIASES:
             self._names[node.name] = self.value_name(node.all_input_nodes[0])
-        elif _is_check(node):
+        elif is_static(node):
             return
         elif isinstance(node.target, torch._ops.OpOverload):
             self.ops.append(self._op(node, node.target))
@@ -143,12 +144,6 @@ def _no_tensor(node: fx.Node) -> str:
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
-
-
-def _is_check(node: fx.Node) -> bool:
-    """Whether the node makes no tensor (an assertion on shapes or numbers)."""
-    value = node.meta.get("val")
-    return not isinstance(value, torch.Tensor | list | tuple)
 
 
 def is_view(target: torch._ops.OpOverload) -> bool:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, classified_images
 
 
 class ConvUnit(nn.Module):
@@ -65,8 +65,5 @@ def inception(
         depth: Blocks.
         classes: The number of classes of the classifier.
     """
-    random = generator(0)
-    x = torch.randn(batch, 3, size, size, generator=random)
-    y = torch.randint(classes, (batch,), generator=random)
     model = Inception(width, depth, classes)
-    return Workload("inception", model, (x, y), functional.cross_entropy)
+    return classified_images("inception", model, batch, size, classes)

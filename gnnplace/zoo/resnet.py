@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo.workload import Workload, classified_images
 
 EXPANSION = 4
 
@@ -62,13 +62,6 @@ class ResNet(nn.Module):
         return self.head(self.stages(self.stem(x)).mean((2, 3)))
 
 
-def _workload(name: str, model: nn.Module, batch: int, size: int, classes: int) -> Workload:
-    random = generator(0)
-    x = torch.randn(batch, 3, size, size, generator=random)
-    y = torch.randint(classes, (batch,), generator=random)
-    return Workload(name, model, (x, y), functional.cross_entropy)
-
-
 def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
     """ResNet-50: 3, 4, 6 and 3 bottlenecks.
 
@@ -78,7 +71,7 @@ def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
         classes: The number of classes of the classifier.
     """
     model = ResNet((3, 4, 6, 3), 64, classes)
-    return _workload("resnet50", model, batch, size, classes)
+    return classified_images("resnet50", model, batch, size, classes)
 
 
 def small_resnet(batch: int = 8, size: int = 32, width: int = 16, classes: int = 10) -> Workload:
@@ -91,4 +84,4 @@ def small_resnet(batch: int = 8, size: int = 32, width: int = 16, classes: int =
         classes: The number of classes of the classifier.
     """
     model = ResNet((1, 1, 1, 1), width, classes)
-    return _workload("small_resnet", model, batch, size, classes)
+    return classified_images("small_resnet", model, batch, size, classes)

@@ -11,17 +11,22 @@ from torch.nn import functional
 from gnnplace.zoo.workload import Workload, generator
 
 
+def tower(inputs: int, hidden: int, outputs: int, depth: int) -> nn.Sequential:
+    """`depth` hidden layers with ReLU, and an output layer."""
+    sizes = [inputs] + [hidden] * depth
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
 class Tower(nn.Module):
     """Embedding of a bag of ids and an MLP. [batch, ids] -> [batch, width]."""
 
     def __init__(self, vocabulary: int, width: int, hidden: int, depth: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        sizes = [width] + [hidden] * depth
-        layers: list[nn.Module] = []
-        for inputs, outputs in itertools.pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], width))
+        self.layers = tower(width, hidden, width, depth)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the normalised representation."""

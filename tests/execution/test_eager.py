@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.execution import eager_step_time, eager_step_times
+from gnnplace.execution import eager_step_time
 from gnnplace.execution.eager import torch_optimizer
+from gnnplace.execution.running import eager_times
 from gnnplace.tracing.optimizers import adamw, sgd
 
 
@@ -22,7 +23,7 @@ def test_the_model_and_the_threads_stay_as_they_were():
 
 
 def test_one_and_all_cores_stand_side_by_side():
-    times = eager_step_times(nn.Linear(4, 2), torch.ones(3, 4), steps=1)
+    times = eager_times("mlp?batch=3&width=4")
     assert 1 in times
     assert all(seconds > 0 for seconds in times.values())
 

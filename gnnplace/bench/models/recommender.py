@@ -12,16 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace.zoo.two_tower import tower
 from gnnplace.zoo.workload import Workload, generator
-
-
-def tower(inputs: int, hidden: int, outputs: int, depth: int) -> nn.Sequential:
-    """`depth` hidden layers with ReLU, and an output layer."""
-    sizes = [inputs] + [hidden] * depth
-    layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
 class Recommender(nn.Module):

@@ -42,7 +42,7 @@ from gnnplace.graph.narrow import (
     segments,
     split_cycles,
 )
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers.search.space import SearchSpace, unit_mean
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
 from gnnplace.simulation.compiled import least_times, longest_path
 
@@ -275,7 +275,7 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     problem = space.problem
     coordinate = coordinates(space)
     alone = far_apart(problem, coordinate, count)
-    line = np.argsort(_unit_coordinate(problem, coordinate), kind="stable")
+    line = np.argsort(unit_mean(problem, coordinate), kind="stable")
     line = line[~alone[line]]
     place = np.full(problem.num_units, -1, dtype=np.int32)
     place[line] = np.arange(len(line))
@@ -321,15 +321,6 @@ def coordinates(space: SearchSpace) -> FloatArray:
     inputs = (graph.predecessor_offset, graph.predecessor)
     place = follow_forward(graph.topological_order, *inputs, forward, place)
     return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))
-
-
-def _unit_coordinate(problem: Problem, coordinate: FloatArray) -> FloatArray:
-    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
-    forward = (problem.phase == FORWARD).astype(np.float64)
-    has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
-    weight = np.where(has_forward[problem.unit_of], forward, 1.0)
-    total = np.bincount(problem.unit_of, weight * coordinate, problem.num_units)
-    return np.asarray(total / np.bincount(problem.unit_of, weight, problem.num_units))
 
 
 def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:

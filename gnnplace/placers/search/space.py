@@ -165,12 +165,7 @@ class SearchSpace:
     @cached_property
     def unit_coordinate(self) -> FloatArray:
         """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
-        problem = self.problem
-        forward = (problem.phase == FORWARD).astype(np.float64)
-        has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
-        weight = np.where(has_forward[problem.unit_of], forward, 1.0)
-        total = np.bincount(problem.unit_of, weight * self.coordinate, problem.num_units)
-        return total / np.bincount(problem.unit_of, weight, problem.num_units)
+        return unit_mean(self.problem, self.coordinate)
 
     @cached_property
     def unit_order(self) -> IntArray:
@@ -331,3 +326,12 @@ def with_own_order(
         return Found(device, own)
     score, order = space.sequence(device)
     return Found(device, own if space.score(device, own) < score else order)
+
+
+def unit_mean(problem: Problem, coordinate: FloatArray) -> FloatArray:
+    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+    forward = (problem.phase == FORWARD).astype(np.float64)
+    has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
+    weight = np.where(has_forward[problem.unit_of], forward, 1.0)
+    total = np.bincount(problem.unit_of, weight * coordinate, problem.num_units)
+    return np.asarray(total / np.bincount(problem.unit_of, weight, problem.num_units))

@@ -16,10 +16,10 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_floats, zero_int_table
+from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_int_table
 from gnnplace.placers.search.moves import seed_kernel, threshold_of
 from gnnplace.placers.search.space import NO_BUDGET
-from gnnplace.placers.throughput.load import Flows
+from gnnplace.placers.throughput.load import Flows, loads
 from gnnplace.simulation.transfer import with_messages
 
 MEAN = 0.05  # of the mean load in the energy
@@ -187,16 +187,10 @@ def anneal_kernel(
     return best
 
 
-@kernel
-def fresh_loads(flows: Flows, device: IntArray, readers: IntArray) -> tuple[FloatArray, FloatArray]:
+def fresh_loads(flows: Flows, device: IntArray) -> tuple[FloatArray, FloatArray]:
     """Seconds and resident bytes of each device, summed anew. [D], [D]"""
-    load, resident = zero_floats(len(flows.memory)), zero_floats(len(flows.memory))
-    for u in range(len(device)):
-        load[device[u]] += flows.work[u, device[u]]
-        resident[device[u]] += flows.state[u]
-    for k in range(len(flows.producer)):
-        add_flow(flows, k, device[flows.producer[k]], readers, 1, load)
-    return load, resident
+    resident = np.bincount(device, flows.state, len(flows.memory))
+    return loads(flows, device), resident.astype(np.float64)
 
 
 def local_search(
@@ -223,7 +217,7 @@ def local_search(
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     readers = count_readers(tight, device)
-    load, resident = fresh_loads(tight, device, readers)
+    load, resident = fresh_loads(tight, device)
     best = float(load.max()) if (resident <= tight.memory).all() else np.inf
     scale = float(load.max())
     penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
@@ -247,7 +241,7 @@ def local_search(
             best,
         )
         # Sums that are changed a million times drift.
-        load, resident = fresh_loads(tight, device, readers)
+        load, resident = fresh_loads(tight, device)
         turn += 1
         if timed:
             took = max(1e-6, time.perf_counter() - called)

@@ -28,7 +28,7 @@ from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.cutting import StageCalls, pieces_of
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.passes import StageCode, last_readers, output_of
-from gnnplace.plans.run.seats import Seat, Seats, seats_of
+from gnnplace.plans.run.seats import Seat, Seats, check_processes, seats_of
 from gnnplace.plans.segments.chains import inputs_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import (
@@ -103,18 +103,9 @@ def mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
         InputError: there is no process group, or one of another size.
     """
     count = int(torch.Size(shape).numel())
-    if not dist.is_initialized():
-        if "RANK" not in os.environ:
-            raise InputError(
-                f"plan over {count} devices: there is no process group; start the script with "
-                f"torchrun --nproc-per-node {count}"
-            )
+    if not dist.is_initialized() and "RANK" in os.environ:
         dist.init_process_group()
-    if dist.get_world_size() != count:
-        raise InputError(
-            f"plan over {count} devices: there are {dist.get_world_size()} processes; make a plan "
-            "for as many, or start as many"
-        )
+    check_processes(count)
     names = tuple(f"mesh{i}" for i in range(len(shape)))
     return flattened(init_device_mesh(kind, shape, mesh_dim_names=names))
 

@@ -145,6 +145,24 @@ class Seat:
         ]
 
 
+def check_processes(count: int) -> None:
+    """Refuses to run a plan of so many devices on more or fewer processes.
+
+    Raises:
+        InputError: there is no process group, or one of another size.
+    """
+    if not dist.is_initialized():
+        raise InputError(
+            f"plan over {count} devices: there is no process group; start the script with "
+            f"torchrun --nproc-per-node {count}"
+        )
+    if dist.get_world_size() != count:
+        raise InputError(
+            f"plan over {count} devices: there are {dist.get_world_size()} processes; make a plan "
+            "for as many, or start as many"
+        )
+
+
 def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]]) -> Seat:
     """This process's seat; makes the groups of all.
 
@@ -156,17 +174,8 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     Raises:
         InputError: there are more or fewer processes than devices.
     """
-    if seats.count > 1 and not dist.is_initialized():
-        raise InputError(
-            f"plan over {seats.count} devices: there is no process group; start the script with "
-            f"torchrun --nproc-per-node {seats.count}"
-        )
-    started = dist.get_world_size() if dist.is_initialized() else 1
-    if started != seats.count:
-        raise InputError(
-            f"plan over {seats.count} devices: there are {started} processes; start as many as "
-            "devices"
-        )
+    if seats.count > 1 or dist.is_initialized():
+        check_processes(seats.count)
     process = dist.get_rank() if seats.count > 1 else 0
     rank, replica, shard = seats.of(process)
     mesh: DeviceMesh | None = None

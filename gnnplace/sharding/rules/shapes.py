@@ -54,7 +54,8 @@ def reshaped(case: Case) -> Rule:
     draft = RuleDraft(case)
     draft.read(0, inner)
     made = draft.rule(SHAPE, outer)
-    return Rule(SHAPE, made.extents, made.reads, made.results, run=_reshape(made.results[0], after))
+    run = _remade(torch.Tensor.reshape, made.results[0], after)
+    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
 
 
 def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axes]:
@@ -103,9 +104,11 @@ def _skip_ones(shape: tuple[int, ...], axis: int) -> int:
     return axis
 
 
-def _reshape(axes: Axes, shape: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+def _remade(
+    method: Callable[..., torch.Tensor], axes: Axes, shape: tuple[int, ...]
+) -> Callable[..., torch.Tensor]:
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-        return args[0].reshape(local_shape(axes, shape, share))
+        return method(args[0], local_shape(axes, shape, share))
 
     return run
 
@@ -143,14 +146,8 @@ def expanded(case: Case) -> Rule:
     pairs = zip(before, axes[new:], after[new:], strict=True)
     draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
     made = draft.rule(SHAPE, axes)
-    return Rule(SHAPE, made.extents, made.reads, made.results, run=_expand(made.results[0], after))
-
-
-def _expand(axes: Axes, shape: tuple[int, ...]) -> Callable[..., torch.Tensor]:
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-        return args[0].expand(local_shape(axes, shape, share))
-
-    return run
+    run = _remade(torch.Tensor.expand, made.results[0], after)
+    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
 
 
 def kept(case: Case) -> Rule:

@@ -26,7 +26,7 @@ def test_loads_follow_moves(seed: int) -> None:
     flows, rng = make_flows(SearchSpace(problem)), np.random.default_rng(seed)
     device = np.zeros(problem.num_units, dtype=np.int32)
     readers = count_readers(flows, device)
-    load, resident = fresh_loads(flows, device, readers)
+    load, resident = fresh_loads(flows, device)
     for _ in range(100):
         unit, target = rng.integers(problem.num_units), rng.integers(problem.num_devices)
         move(flows, unit, target, device, readers, load, resident)
