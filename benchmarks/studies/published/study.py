@@ -11,6 +11,7 @@ from benchmarks.studies.published import (
     bigscience,
     foundry,
     golden,
+    internevo,
     neusight,
     sailor,
     simumax,
@@ -42,6 +43,7 @@ SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
     simumax.FOLDER: ("megatron-lm", simumax.outcomes),
     golden.FOLDER: ("megatron-lm", golden.outcomes),
     weak_scaling.FOLDER: ("megatron-lm", weak_scaling.outcomes),
+    internevo.FOLDER: ("internevo", internevo.outcomes),
     sailor.FOLDER: ("sailor", sailor.outcomes),
     neusight.FOLDER: ("pytorch", neusight.outcomes),
 }
@@ -71,7 +73,8 @@ def study_published(
     there = {name: how for name, how in SETS.items() if (folder / name).is_dir()}
     if not there:
         raise InputError(f"--data {data}: has none of the sets {', '.join(SETS)}")
-    there[weak_scaling.FOLDER] = SETS[weak_scaling.FOLDER]  # its rows stand in the checkout
+    for name in (weak_scaling.FOLDER, internevo.FOLDER):  # whose rows stand in the checkout
+        there[name] = SETS[name]
     others = sorted(x.name for x in folder.iterdir() if x.is_dir() and x.name not in SETS)
     if others:
         progress(f"study published: no reader of runs for {', '.join(others)}")

@@ -34,7 +34,7 @@ CARDS = 4 * 25e9 / 8  # bytes a second of a GPU's part of a server's cards
 
 
 @cache
-def machine(servers: int) -> Cluster:
+def machine(servers: int, cards: float = CARDS) -> Cluster:
     """Servers of eight A100; of links what the first GPU sees is all that is asked."""
     inner = preset("nvswitch-a100-80-8")
     if servers == 1:
@@ -43,7 +43,7 @@ def machine(servers: int) -> Cluster:
         inner.devices[0].model_copy(update={"name": f"gpu:{i}"}) for i in range(8 * servers)
     )
     outer = tuple(
-        Link(source="gpu:0", target=f"gpu:{i}", latency=17e-6, bandwidth=0.9 * CARDS)
+        Link(source="gpu:0", target=f"gpu:{i}", latency=17e-6, bandwidth=0.9 * cards)
         for i in range(8, len(many))
     )
     return Cluster(many, inner.links + outer, f"a100-80 {servers}x8")

@@ -126,10 +126,9 @@ def _activations(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[
 def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Of parameters that every replica has."""
     d, own = setting.decoder, setting.constants
-    count = words.dp * words.cp
+    count, parts = words.dp * words.cp, words.parted
     told = words.gradients or setting.traits["gradients"]
     parameter, gradient, optimizer = state_per_parameter(setting, told)
-    parts = count if words.zero else 1
     buckets = own["bucket_bytes"] if count > 1 and words.zero == 0 else 0.0
     if setting.precision == "16-master":
         gradient += own["half_gradient"]
@@ -155,7 +154,7 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     moving = activations + again + passing + gradients
     updating = state
     if words.zero and count > 1:
-        updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / count)
+        updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / parts)
     context = own["context"] * GIBIBYTE
     flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
     allocated = np.maximum(state + moving, updating) + setting.workspace
@@ -165,10 +164,10 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
 def _sharded(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     """Of parameters and gradients that replicas part (FSDP)."""
     d, own = setting.decoder, setting.constants
-    count = words.dp * words.cp
+    count = words.parted
     told = words.gradients or setting.traits["gradients"]
     parameter, gradient, optimizer = state_per_parameter(setting, told)
-    parted = (cut.parameters - cut.experts) / count + cut.experts / (count // words.ep)
+    parted = (cut.parameters - cut.experts) / count + cut.experts / max(1, count // words.ep)
     state = (parameter + gradient + optimizer) * parted
     dense = layer = d.layer_matrices / words.tp + d.layer_vectors
     if d.experts:

@@ -14,6 +14,7 @@ from gnnplace.plans.decoders.step import cut_of, step_time
 from gnnplace.plans.decoders.words import GivenWords
 
 LIKELY = 0.5
+WHOLE = ("nanotron", "megatron-deepspeed")  # whose ZeRO parts over all replicas
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,12 @@ def _check(setting: PricingSetting, words: GivenWords) -> None:
         raise InputError(f"{d.kv_heads} heads of keys and {words.tp} shards do not divide")
     if str(words.zero) not in traits["zeros"]:
         raise InputError(f"zero={words.zero}: {setting.name} has {', '.join(traits['zeros'])}")
+    group, replicas = words.zero_group, words.dp * words.cp
+    if group and (setting.name in WHOLE or not words.zero or replicas % group or group % words.ep):
+        raise InputError(
+            f"zero_group={group}: must divide {replicas} replicas, parted by a zero from 1 on; not "
+            f"of {', '.join(WHOLE)}"
+        )
     if words.schedule.partition(":")[0] not in traits["schedules"]:
         raise InputError(f"schedule={words.schedule}: {setting.name} has none of that name")
     _check_modes(setting, words)

@@ -40,7 +40,7 @@ TRAITS: dict[str, Traits] = {
                            "zeros": "01", "schedules": ("1f1b",), "hides": "none",
                            "attention": "products", "compiles": False, "graphs": ("off",)},
     "internevo": {"cut": "equal", "precision": "bf16-master", "gradients": "same", "zeros": "01",
-                  "schedules": ("1f1b", "interleaved"), "hides": "reduce+gather",
+                  "schedules": ("1f1b", "interleaved"), "hides": "reduce",
                   "attention": "flash", "compiles": False, "graphs": ("off",)},
     "torchtitan": {"cut": "ends", "precision": "bf16-mixed", "gradients": "fp32", "zeros": "03",
                    "schedules": ("1f1b", "gpipe", "interleaved"), "hides": "reduce+gather",

@@ -10,7 +10,9 @@ messages of q_r take
 with v chunks a rank the last two over v. Then replicas exchange gradients (in the last backward
 pass, where they are hidden) and the optimizer steps. Sharded parameters (ZeRO 2, 3, FSDP, Zhao et
 al., 2023, arXiv 2304.11277) are gathered and their gradients scattered in every micro-batch, behind
-the layer before or after; what is hidden costs `overlap` of itself.
+the layer before or after; what is hidden costs `overlap` of itself. Where ZeRO parts over groups of
+g replicas, state is gathered and scattered in a group, and a g-th of the gradients summed over
+groups (Zhao et al., hybrid sharding; Megatron-LM's optimizer instances; InternEvo's zero1).
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.words import GivenWords
 
 EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
-BUCKET = 12.5e6  # parameters of a bucket of gradients: 25 MB in half precision
 FULLEST_TENSOR = 0.6  # of a layer's largest matrix, in a bucket that it fills alone
 
 
@@ -183,17 +184,19 @@ def _sharded(
         experts: those of the device's experts, which have fewer replicas.
     """
     d, network = setting.decoder, setting.network
-    count = words.dp * words.cp
+    count = words.parted
     members = replicas_in_server(setting, words)
     wide = _gradient_bytes(setting, words)
 
     def both(parameters: float, over: int = count) -> tuple[float, float]:
-        gather = network.exchange(ALL_GATHER, over, 2.0 * parameters, members)
-        return gather, network.exchange(REDUCE_SCATTER, over, wide * parameters, members)
+        gather = network.exchange(ALL_GATHER, over, 2.0 * parameters, min(members, over))
+        return gather, _scattered(setting, words, wide * parameters, over)
 
     gather, scatter = both(matrices + d.layer_vectors)
     if experts:
-        gather, scatter = np.add((gather, scatter), both(experts, count // words.ep)).tolist()
+        gather, scatter = np.add(
+            (gather, scatter), both(experts, max(1, count // words.ep))
+        ).tolist()
     first, last = both(d.embedding / words.tp + d.learned * d.hidden)
     late = scatter + (gather if words.zero == 3 else 0.0)
 
@@ -254,7 +257,7 @@ def _pipelined(
 def _update(setting: PricingSetting, words: GivenWords, cut: Cut, rank: int) -> float:
     """Seconds of the optimizer's step on a rank; experts are parted over fewer replicas."""
     own, parameters = setting.constants, float(cut.parameters[rank])
-    experts, parts = float(cut.experts[rank]), words.dp * words.cp if words.zero else 1
+    experts, parts = float(cut.experts[rank]), words.parted
     parted = (parameters - experts) / parts + experts / max(1, parts // words.ep)
     size = own["update_whole"] * parameters + own["update_part"] * parted
     return setting.kernels.stream(size) + own["host_update"]
@@ -286,7 +289,7 @@ def _in_buckets(
     """All-reduces of buckets of gradients, hidden in the last backward pass."""
     d, own = setting.decoder, setting.constants
     largest = max(2 * d.feed_forward, d.hidden) * d.hidden / words.tp
-    buckets = max(1.0, parameters / max(BUCKET, FULLEST_TENSOR * largest))
+    buckets = max(1.0, parameters / max(own["bucket"], FULLEST_TENSOR * largest))
     size = _gradient_bytes(setting, words) * parameters / buckets
     once = setting.network.reduce(words.dp * words.cp, size, members)
     if setting.checks is not None:
@@ -296,24 +299,33 @@ def _in_buckets(
 
 def _at_end(setting: PricingSetting, words: GivenWords, parameters: float, members: int) -> float:
     """Gradients summed after the last backward pass: reduced, or scattered if they are parted."""
-    network, count = setting.network, words.dp * words.cp
     size = _gradient_bytes(setting, words) * parameters
     if words.zero and setting.constants["scatters"]:
-        return network.exchange(REDUCE_SCATTER, count, size, members)
-    return network.reduce(count, size, members)
+        return _scattered(setting, words, size, words.parted)
+    return setting.network.reduce(words.dp * words.cp, size, members)
+
+
+def _scattered(setting: PricingSetting, words: GivenWords, size: float, group: int) -> float:
+    """So many bytes of gradients that are scattered in a group and summed over all groups."""
+    network, members = setting.network, replicas_in_server(setting, words)
+    inside, groups = min(members, group), words.dp * words.cp // words.parted
+    scattered = network.exchange(REDUCE_SCATTER, group, size, inside)
+    return scattered + network.reduce(groups, size / group, min(groups, members // inside))
 
 
 def _gathered(
     setting: PricingSetting, words: GivenWords, cut: Cut, members: int, hides: str
 ) -> float:
     """Parameters that are gathered after a parted step of the optimizer."""
-    own, network, count = setting.constants, setting.network, words.dp * words.cp
+    own, network, count = setting.constants, setting.network, words.parted
+    members = min(members, count)
     if hides == "reduce+gather":
         return 0.0
     size = 2.0 * float(cut.parameters.max())
     seconds = network.exchange(ALL_GATHER, count, own["gather_bytes"] * size, members)
     if count > members:
-        calls = own["gathers_layer"] * float(cut.layers.max())
+        layers = float(cut.layers.max())
+        calls = own["gathers_layer"] * layers + min(own["broadcasts_layer"] * layers, count)
         seconds += calls * (count - 1) * network.rates["ring_latency"]
     if setting.checks is not None:
         seconds += 2 * setting.checks["check"] * count

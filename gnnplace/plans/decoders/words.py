@@ -17,7 +17,7 @@ from pathlib import Path
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
 
-NUMBERS = ("dp", "tp", "shards", "cp", "ep", "pp", "microbatch_size", "batch")
+NUMBERS = ("dp", "tp", "shards", "cp", "ep", "pp", "microbatch_size", "batch", "zero_group")
 WORDS: Mapping[str, str] = {
     "zero": "[0-3]",
     "sp": "on|off",
@@ -46,6 +46,7 @@ class GivenWords:
         microbatch_size: examples of a replica and micro-batch.
         batch: examples of a step; None: the model's.
         zero: 0 to 3.
+        zero_group: replicas that ZeRO parts over; None: all, those of `cp` too.
         sp: whether tokens are split between the layers' products, "on" or "off".
         gradients: the type in which they are summed; empty: the framework's.
         recompute: "none", "selective", "full", "block:K" or "uniform:K".
@@ -66,6 +67,7 @@ class GivenWords:
     microbatch_size: int = 1
     batch: int | None = None
     zero: int = 0
+    zero_group: int | None = None
     sp: str = "on"
     gradients: str = ""
     recompute: str = "none"
@@ -79,6 +81,11 @@ class GivenWords:
     def devices(self) -> int:
         """GPUs used."""
         return self.dp * max(self.tp, self.shards) * self.cp * self.pp
+
+    @property
+    def parted(self) -> int:
+        """Replicas that the optimizer's state is parted over."""
+        return (self.zero_group or self.dp * self.cp) if self.zero else 1
 
     @property
     def chunks(self) -> int:

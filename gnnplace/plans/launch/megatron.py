@@ -228,6 +228,9 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     flags += stage_flags(plan)
     if plan.zero == 1:
         flags.append("--use-distributed-optimizer")
+        if plan.group and plan.dp:
+            groups = plan.dp * plan.cp // plan.group
+            flags.append(f"--num-distributed-optimizer-instances {groups}")
     elif plan.zero:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[plan.zero]
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
@@ -410,7 +413,11 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
         plan = plan.with_dp(processes[0] * processes[1], source)
     elif "world-size" in flags:
         plan = plan.with_dp(number_of(flags, "world-size", source), source)
-    return plan
+    count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
+    if count > 1 and plan.dp and plan.zero:
+        return replace(plan, group=plan.dp * plan.cp // count)
+    return replace(plan, notes=(*plan.notes, f"optimizer of {count} instances: its ZeRO is priced "
+                                "over all replicas")) if count > 1 else plan  # fmt: skip
 
 
 def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
@@ -636,8 +643,6 @@ def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
         yield "layers that predict further tokens (mtp) are not counted"
     if "vocab-size" not in flags and "padded-vocab-size" not in flags and "num-layers" in flags:
         yield "no --vocab-size: 50257 tokens are assumed"
-    if "num-distributed-optimizer-instances" in flags:
-        yield "several instances of the distributed optimizer count as one"
     if "step-batch-size-schedule" in flags:
         yield "the batch is that of the last steps (--step-batch-size-schedule)"
     modules = flags.get("recompute-modules")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -288,10 +289,10 @@ def test_every_stage_has_its_own_kinds_memory():
     assert "rank 0 lacks" in wrong.reason
 
 
-def test_internevo_parts_the_optimizer_and_hides_its_exchanges():
+def test_internevo_parts_the_optimizer_and_hides_its_reductions():
     """`hybrid_zero_optim.py` of InternLM/InternEvo: half gradients, float32 copies and moments
-    parted, reductions and gathers behind the passes: 2 + 2 + 12/16 bytes, and a step that bare
-    exchanges over two servers make longer."""
+    parted, reductions behind the passes, broadcasts bare: 2 + 2 + 12/16 bytes, and a step that
+    bare reductions over two servers make longer."""
     llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
     setting = setting_of(llama, preset("dgx-a100-2x8"), framework_name="internevo")
     words = "dp=16,zero=1,microbatch_size=2"
@@ -338,3 +339,32 @@ def test_more_stages_have_a_longer_bubble():
         for s in ("1f1b", "interleaved:4")
     )
     assert 0 < plain - chunks < plain * 7 / 16
+
+
+def test_zero_parts_over_groups_of_replicas():
+    """InternEvo's zero1 of a server: 2 + 2 bytes and an eighth of 12; gathers stay inside."""
+    setting = setting_of(LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo")
+    whole, parted = (price(setting, words_in(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8"))
+    assert parted.state == pytest.approx(LLAMA.parameters * (4 + 12 / 8), rel=1e-9)
+    assert whole.state == pytest.approx(LLAMA.parameters * (4 + 12 / 256), rel=1e-9)
+    hops = 7 * 32 * 255 * setting.network.rates["ring_latency"]  # of broadcasts over 256 replicas
+    assert whole.step_time - parted.step_time > 0.99 * hops
+
+
+def test_hybrid_shards_are_those_of_a_group():
+    """512 GPUs in groups of 8: parameters cross no servers, an eighth of gradients do."""
+    setting = setting_of(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
+                         framework_name="torchtitan")  # fmt: skip
+    whole, hybrid = (price(setting, words_in(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8"))
+    assert hybrid.state == pytest.approx(64 * whole.state)
+    assert hybrid.step_time < whole.step_time
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nanotron", "dp=8,zero=1,zero_group=4"), ("internevo", "dp=8,zero=1,zero_group=3"),
+     ("internevo", "dp=8,zero_group=4")],
+)  # fmt: skip
+def test_groups_that_cannot_be_are_refused(name, words):
+    setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
+    assert "must divide 8 replicas" in price(setting, words_in(words)).reason

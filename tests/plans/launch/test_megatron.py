@@ -368,3 +368,10 @@ def test_captured_launches_are_written():
     assert "--cuda-graph-impl full_iteration" in text
     assert "--no-check-for-nan-in-loss-and-grad" in text
     assert read_megatron(text, "file").cuda_graphs == "iteration"
+
+
+def test_instances_of_the_optimizer_are_groups_of_zero():
+    plan = LaunchPlan(dp=16, microbatch_size=1, batch=16, sizes=SIZES, zero=1, group=8)
+    text = write_megatron(plan, [])
+    assert "--num-distributed-optimizer-instances 2" in text
+    assert read_megatron(text, "file").group == 8

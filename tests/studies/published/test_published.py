@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.studies.__main__ import run
-from benchmarks.studies.published import foundry, vtrain, weak_scaling
+from benchmarks.studies.published import foundry, internevo, vtrain, weak_scaling
 from benchmarks.studies.published.outcomes import (
     Outcome,
     choices,
@@ -108,6 +108,15 @@ def test_what_published_rows_recompute_is_refused_without(tmp_path):
     ran, without = foundry.outcomes(tmp_path)
     assert (ran.ran, without.ran, without.seconds) == (True, False, None)
     assert not without.answer.feasible
+
+
+def test_groups_of_zero_are_near_what_internevo_published(tmp_path):
+    """Nothing is fitted to 46 rows of 8 to 1,024 A100: zero1 of a server, and of all replicas."""
+    rows = internevo.outcomes(tmp_path)
+    groups, whole = ([o.error for o in rows if bool(o.plan.zero_group) is g] for g in (True, False))
+    assert len(groups) + len(whole) == 46
+    assert sum(map(abs, groups)) / len(groups) < 0.05
+    assert sum(map(abs, whole)) / len(whole) < 0.08
 
 
 def test_weak_scaling_of_megatron_is_near_what_was_published(tmp_path):
