@@ -221,21 +221,27 @@ class DeviceWorker:
         clock: DeviceClock,
     ) -> None:
         """Runs all steps and notes their clocks; keeps the numbers of the first one."""
-        words, row = self.records.words, self.records.row
         for step in range(self.num_steps):
-            turn = step + 1
-            set_step(step)
-            self.board.put(self.number, STEP, turn)
-            self.transport.barrier(self.number, turn)
-            switches = involuntary_switches()
-            clock.begin()
-            step_function(turn, words, step * row)
-            clock.finish(words, step * row, self.records.num_ticks)
-            self.transport.finish_round()
-            words[step * row + row - 1] = involuntary_switches() - switches
-            self.board.put(self.number, DONE, turn)
+            self.board.put(self.number, STEP, step + 1)
+            self.transport.barrier(self.number, step + 1)
+            self.once(step + 1, step, step_function, clock, step * self.records.row)
             if step == 0 and self.saved is not None:
                 self._save_state(tensors)
+
+    def once(
+        self, turn: int, step: int, function: StepFunction, clock: DeviceClock, base: int = 0
+    ) -> None:
+        """Runs its ``turn``-th step, of number ``step``; its clocks go to word ``base`` and on."""
+        words, row = self.records.words, self.records.row
+        set_step(step)
+        self.board.put(self.number, STEP, turn)
+        switches = involuntary_switches()
+        clock.begin()
+        function(turn, words, base)
+        clock.finish(words, base, self.records.num_ticks)
+        self.transport.finish_round()
+        words[base + row - 1] = involuntary_switches() - switches
+        self.board.put(self.number, DONE, turn)
 
     def _save_state(self, tensors: dict[str, torch.Tensor]) -> None:
         holders = self.plan.holders

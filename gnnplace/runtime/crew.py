@@ -6,7 +6,6 @@ that was said of workers holds: a crew member that dies, raises or hangs ends th
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -14,13 +13,11 @@ from typing import Any
 
 from gnnplace.errors import ExecutionError
 from gnnplace.runtime.workers import (
-    Reply,
     Task,
     Worker,
-    WorkerFailure,
-    describe,
     end_workers,
     prepare_worker,
+    reply_of,
     start_worker,
     supervise,
 )
@@ -101,23 +98,12 @@ class Crew:
 
 def _serve(task: Task, pipe: Connection, parent: int) -> None:
     prepare_worker(task, parent)
-    reply, answer = _reply(task.run)
+    reply, answer = reply_of(task.run)
     pipe.send(reply)
     while not reply.failed:
         try:
             request = pipe.recv()
         except EOFError:
             return
-        reply, _ = _reply(lambda given=request: answer(given), keep=True)  # type: ignore[misc]
+        reply, _ = reply_of(lambda given=request: answer(given), keep=True)  # type: ignore[misc]
         pipe.send(reply)
-
-
-def _reply(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
-    """What the work comes to, and its result, which is part of the reply if it is to be kept."""
-    try:
-        result = work()
-        return Reply(False, result if keep else None, time.monotonic()), result
-    except WorkerFailure as failure:
-        return Reply(True, str(failure), time.monotonic()), None
-    except BaseException as error:
-        return Reply(True, describe(error), time.monotonic()), None

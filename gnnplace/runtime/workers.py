@@ -144,13 +144,18 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
 
 def _work(task: Task, pipe: Connection, parent: int) -> None:
     prepare_worker(task, parent)
+    pipe.send(reply_of(task.run, keep=True)[0])
+
+
+def reply_of(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
+    """What the work comes to, and its result, which is part of the reply if it is to be kept."""
     try:
-        message = Reply(False, task.run(), time.monotonic())
+        result = work()
+        return Reply(False, result if keep else None, time.monotonic()), result
     except WorkerFailure as failure:
-        message = Reply(True, str(failure), time.monotonic())
+        return Reply(True, str(failure), time.monotonic()), None
     except BaseException as error:
-        message = Reply(True, describe(error), time.monotonic())
-    pipe.send(message)
+        return Reply(True, describe(error), time.monotonic()), None
 
 
 def describe(error: BaseException) -> str:

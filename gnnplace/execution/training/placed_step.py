@@ -20,15 +20,13 @@ from gnnplace.execution.result import STATEFUL, SavedValues, StepTiming
 from gnnplace.execution.setting import RunSetting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.training.updates import LiveUpdate
-from gnnplace.execution.worker import DeviceClock, DeviceWorker, device_clock, involuntary_switches
+from gnnplace.execution.worker import DeviceClock, DeviceWorker, device_clock
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
-from gnnplace.runtime.board import DONE, STEP
 from gnnplace.runtime.crew import Crew
 from gnnplace.runtime.memory import shared_copies
 from gnnplace.runtime.workers import Task, WorkerFailure, describe
 from gnnplace.tracing.cut_batch import GIVEN
-from gnnplace.tracing.operations import set_step
 from gnnplace.tracing.program import Program
 
 PUBLISH, TAKE, UPDATE = "publish", "take", "update"
@@ -199,22 +197,10 @@ class StandingWorker(DeviceWorker):
                 self._update(tensors)
             else:
                 self._copy(tensors, ("input", GIVEN))
-                self._once(request, function, clock)
+                turn, step = request
+                self.once(turn, step, function, clock)
         except Exception as error:
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
-
-    def _once(self, request: tuple[int, int], function: StepFunction, clock: DeviceClock) -> None:
-        turn, step = request
-        words, row = self.records.words, self.records.row
-        set_step(step)
-        self.board.put(self.number, STEP, turn)
-        switches = involuntary_switches()
-        clock.begin()
-        function(turn, words, 0)
-        clock.finish(words, 0, self.records.num_ticks)
-        self.transport.finish_round()
-        words[row - 1] = involuntary_switches() - switches
-        self.board.put(self.number, DONE, turn)
 
     def _update(self, tensors: dict[str, torch.Tensor]) -> None:
         """Runs its updates one by one; each touches one parameter alone."""
