@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import median
 
 import torch
 from torch import nn
 
 from gnnplace.errors import InputError
+from gnnplace.processes import torch_threads
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule
@@ -49,7 +49,7 @@ def eager_step_time(
         raise InputError(f"threads={threads}, steps={steps}: at least one of each is needed")
     module = StepModule(copy.deepcopy(model), loss, inputs)
     update = torch_optimizer(find_optimizer(optimizer), module)
-    with _threads(threads):
+    with torch_threads(threads):
         times = []
         for k in range(warmup + steps):
             if progress is not None:
@@ -76,13 +76,3 @@ def _step(module: StepModule, update: torch.optim.Optimizer) -> float:
     module(*module.inputs()).backward()
     update.step()
     return time.perf_counter() - start
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

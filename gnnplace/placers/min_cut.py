@@ -8,12 +8,6 @@ the method, not a defect of this file. Complexity: O(D (U + edges)).
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
@@ -21,8 +15,8 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
 from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import Problem
+from gnnplace.processes import silent
 
-OUTPUT = 1  # file descriptor of the standard output
 WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
 
 
@@ -59,7 +53,7 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
         return np.zeros(space.problem.num_units, dtype=np.int32)
     offset, neighbour, weight = _weighted_edges(space)
     speed = space.speed[devices]
-    with _silent():
+    with silent(1):  # METIS writes its remarks on the standard output of the process
         _, part = pymetis.part_graph(
             len(devices),
             xadj=offset.tolist(),
@@ -70,23 +64,6 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
             options=pymetis.Options(seed=seed),
         )
     return np.array(part, dtype=np.int32)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Drops what C code prints: METIS writes its remarks on the standard output of the process."""
-    sys.stdout.flush()
-    flush = ctypes.CDLL(None).fflush
-    flush(None)
-    kept, nowhere = os.dup(OUTPUT), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, OUTPUT)
-        yield
-    finally:
-        flush(None)
-        os.dup2(kept, OUTPUT)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _whole(values: FloatArray) -> IntArray:

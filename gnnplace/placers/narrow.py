@@ -53,33 +53,12 @@ class Narrow(Placer):
         narrow = narrow_problem(space)
         if narrow is None:
             return CoarseAnnealing().search(space, rng, deadline)
-        return narrow_search(space, narrow, SearchSpace(narrow.problem), (), rng, deadline)
-
-
-def narrow_search(
-    space: SearchSpace,
-    narrow: NarrowProblem,
-    coarse: SearchSpace,
-    extra: Iterable[IntArray],
-    rng: np.random.Generator,
-    deadline: float,
-) -> Found:
-    """The best placement found on narrow groups until the deadline; without one, in a first round.
-
-    Args:
-        space: the search space of the whole problem.
-        narrow: the coarse problem of its narrow groups.
-        coarse: the space of that.
-        extra: devices of the coarse units to start from besides the constructions. Each [U]
-        rng: the source of the seed of the kernels.
-        deadline: when to be back.
-    """
-    search = NarrowSearch(space, narrow, coarse, extra, rng)
-    if deadline <= NO_BUDGET:
-        search.first_round()
-    while search.has_time(deadline):
-        search.lap()
-    return search.found
+        search = NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng)
+        if deadline <= NO_BUDGET:
+            search.first_round()
+        while search.has_time(deadline):
+            search.lap()
+        return search.found
 
 
 class NarrowSearch:

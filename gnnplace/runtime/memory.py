@@ -20,7 +20,6 @@ What a worker takes is said in three parts:
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
@@ -30,6 +29,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from gnnplace.errors import ExecutionError
+from gnnplace.processes import silent
 
 WORD = 8
 LINE = 64
@@ -193,12 +193,12 @@ class StepPeak:
             self.bytes = float(torch.cuda.max_memory_allocated(self._device) - before)
             return
         profiled = profile(profile_memory=True)
-        with _silent():
+        with silent(2):
             profiled.__enter__()
         try:
             yield
         finally:
-            with _silent():
+            with silent(2):
                 profiled.__exit__(None, None, None)
         self.bytes = float(_peak(profiled))
 
@@ -209,19 +209,6 @@ def _peak(profiled: profile) -> int:
     events = [event for event in results.events() if event.name() == "[memory]"] if results else []
     events.sort(key=lambda event: event.start_ns())
     return max(accumulate(event.nbytes() for event in events), default=0)  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keeps what the profiler's library tells of itself from standard error."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> float:

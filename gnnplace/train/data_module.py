@@ -329,16 +329,10 @@ class ProblemDataModule(LightningDataModule):
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)
         draws = ProblemDraws(
-            families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large, large_ops
-        )
-        draws = replace(
-            draws,
-            datasets=datasets,
-            presets=presets,
-            on_presets=on_presets,
-            tight=tight,
+            families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large,
+            large_ops, datasets=datasets, presets=presets, on_presets=on_presets, tight=tight,
             groups=groups,
-        )
+        )  # fmt: skip
         validation = replace(
             draws,
             families=validation_families,
@@ -383,9 +377,7 @@ class ProblemDataModule(LightningDataModule):
         """The same problems each time."""
         return self._held_out("test")
 
-    def predict_dataloader(self) -> DataLoader[ProblemSample]:
-        """The test problems."""
-        return self._held_out("test")
+    predict_dataloader = test_dataloader
 
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int

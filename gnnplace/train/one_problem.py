@@ -51,13 +51,7 @@ class FewProblems(LightningDataModule):
         """The problems that are validated on, once."""
         return self._loader(self._referenced())
 
-    def test_dataloader(self) -> DataLoader[ProblemSample]:
-        """The problems that are validated on, once."""
-        return self._loader(self._referenced())
-
-    def predict_dataloader(self) -> DataLoader[ProblemSample]:
-        """The problems that are validated on, once."""
-        return self._loader(self._referenced())
+    test_dataloader = predict_dataloader = val_dataloader
 
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int

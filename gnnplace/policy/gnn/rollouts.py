@@ -13,7 +13,6 @@ label.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, islice
@@ -36,6 +35,7 @@ from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
+from gnnplace.processes import torch_threads
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -64,17 +64,6 @@ def shared_noise(
         temperature = np.exp(rng.uniform(*np.log(SHARED)))
         noise += (temperature * rng.gumbel(size=(int(of.max()) + 1, devices)))[of]
     return own
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Has torch compute on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Drawn(NamedTuple):
@@ -158,7 +147,7 @@ class Episodes:
 
         On one thread: on small graphs several wait for each other longer than they work.
         """
-        with one_thread():
+        with torch_threads(1):
             return policy.network(policy.states([self.inputs]), self.devices)
 
     def orders(
