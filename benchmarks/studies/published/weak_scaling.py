@@ -1,8 +1,9 @@
 """Megatron-LM's weak scaling on 32 to 512 A100 (Narayanan et al., 2021, arXiv 2104.04473, table 1).
 
 What is published are TFLOP/s a GPU (`benchmarks.studies.plans.megatron`). The size of micro-batches
-is not: the one that is predicted to be the fastest is taken. Megatron split no tokens then. Nothing
-is fitted to these rows.
+is not: the one that is predicted to be the fastest is taken. Megatron split no tokens then, and
+summed float16 gradients as such (`megatron/arguments.py` of August 2021, 3d718bf: in float32 for
+bfloat16 alone, unless told). Nothing is fitted to these rows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     dp = gpus // tp // pp
     plans = [
         GivenWords(
-            dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch, recompute="full", sp="off"
+            dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch, recompute="full", sp="off",
+            gradients="same",
         )
         for size in MICRO_BATCHES
         if batch % (dp * size) == 0

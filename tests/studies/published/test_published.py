@@ -120,7 +120,7 @@ def test_groups_of_zero_are_near_what_internevo_published(tmp_path):
 
 
 def test_weak_scaling_of_megatron_is_near_what_was_published(tmp_path):
-    """Table 1 of arXiv 2104.04473, nothing fitted: within a tenth."""
+    """Table 1 of arXiv 2104.04473, nothing fitted: within a twentieth."""
     rows = weak_scaling.outcomes(tmp_path)
     assert [o.plan.devices for o in rows] == [32, 64, 128, 256, 512]
-    assert max(abs(o.error) for o in rows) < 0.1
+    assert max(abs(o.error) for o in rows) < 0.05
