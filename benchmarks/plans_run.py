@@ -55,6 +55,9 @@ MODELS = {  # and examples of a step
 SHARDS = {  # plans of models whose tokens are cut
     "llama": (
         "cp=2,zero=1",
+        "tp=2,cp=2,regather=on",
+        "pp=2,tp=2,schedule=zero-bubble,regather=on",
+        "pp=2,tp=2,schedule=1f1b,recompute=selective,regather=on",
         "dp=2,tp=2,cp=2,zero=1",
         "pp=2,tp=2,cp=2,schedule=1f1b,recompute=full",
         "pp=2,cp=2,schedule=1f1b",

@@ -169,6 +169,7 @@ def _entry(
             layers=stage.together if again else 0,
         ),
         border=stage.choice.border if split else "whole",
+        regather=split and stage.choice.regather,
         placements=source.placements(
             kind, stage.mesh.axes, examples, stage.first, stage.last, stage.choice
         )

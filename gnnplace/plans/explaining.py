@@ -355,6 +355,10 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
             cut = stages[-1].choice.border == "tokens"
             choice = SplitChoice(WEIGHTS, border="whole" if cut else "tokens")
             yield f"sp={'off' if cut else 'on'}", with_splits(pricer, plain, (choice,))
+        on = not any(s.choice.regather for s in stages)
+        made = [replace(s, choice=replace(s.choice, regather=on and s.mesh.shards > 1))
+                for s in stages]  # fmt: skip
+        yield f"regather={'on' if on else 'off'}", replace(plain, stages=tuple(made))
         told = "the fastest split of layers that fits (shards=N)"
         one = tuple(replace(s, mesh=replace(s.mesh, outer=1)) for s in stages)
         yield told, with_splits(pricer, replace(plain, stages=one), FREELY)

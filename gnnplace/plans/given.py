@@ -56,6 +56,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "sp": ("on", "off"),
     "compile": (),
     "cuda_graphs": (),
+    "regather": ("on", "off"),
     "schedule": (),
     "layers": (),
 }
@@ -255,7 +256,15 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
         for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
     ]
     draft = Draft(size, microbatches, schedule, tuple(stages))
-    return with_splits(pricer, draft, shards.choices) if shards.count > 1 else draft
+    word = given.get("regather")
+    if shards.count == 1:
+        if word == "on":
+            raise InputError(
+                "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
+            )
+        return draft
+    choices = [replace(choice, regather=word == "on") for choice in shards.choices]
+    return with_splits(pricer, draft, choices, regather=word is None)
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
@@ -373,7 +382,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
-            choice = SplitChoice(border=entry.border, labels=labels)
+            choice = SplitChoice(border=entry.border, regather=entry.regather, labels=labels)
         stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, together,
                             kind == "selective", choice))  # fmt: skip
         begin += len(own)

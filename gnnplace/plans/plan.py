@@ -72,9 +72,10 @@ class StageEntry(Schema):
     parameters and calls over each of the three in DTensor's words (`segments.placements`). What
     goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut along
     its `tokens`, the second axis, or its `examples`, where there are equal parts; a word for all
-    shards, or one for the outer and one for the inner ones: `examples,tokens`. `saved` are the
-    bytes that a device keeps of a micro-batch between its forward and its backward pass, `seconds`
-    those of its forward pass, gradients of activations and of weights; predicted.
+    shards, or one for the outer and one for the inner ones: `examples,tokens`. With `regather` a
+    shard keeps its part of what shards gather, and gathers it again for the backward pass. `saved`
+    are the bytes that a device keeps of a micro-batch between its forward and its backward pass,
+    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
     """
 
     modules: list[Name]
@@ -83,6 +84,7 @@ class StageEntry(Schema):
     border: Annotated[str, StringConstraints(pattern=f"^({BORDER})(,({BORDER}))?$")] = "whole"
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: RecomputeEntry = RecomputeEntry()
+    regather: bool = False
     placements: dict[Name, Annotated[list[Name], Field(min_length=3, max_length=3)]] = {}
     seconds: list[Seconds] = []
     saved: Size | None = None
@@ -283,6 +285,7 @@ class Plan:
         again = sum(len(s.recompute.modules) for s in self.file.stages)
         more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
         more += [f"{again} recomputed"] if again else []
+        more += ["regathered"] if any(s.regather for s in self.file.stages) else []
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
         return ", ".join([told, cut, self.file.schedule, *more])
 

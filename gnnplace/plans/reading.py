@@ -175,6 +175,8 @@ def _stages(file: PlanFile) -> Iterator[str]:
         for name in again.modules:
             if name not in known:
                 yield f"{where}.recompute.modules: {name!r} is none of the stage's members"
+        if stage.regather and math.prod(stage.axes) == 1:
+            yield f"{where}.regather: one shard gathers nothing again; set it to false"
         for name, words in stage.placements.items():
             yield from _placed(words, stage, f"{where}.placements.{name}")
         if len(stage.seconds) not in (0, 3):

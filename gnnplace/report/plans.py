@@ -163,7 +163,7 @@ def _meshed(stage: StageEntry) -> object:
     """Equal for stages of like meshes and splits, as much of each recomputed."""
     ends = [bool(layer_of(module)) for module in stage.modules]
     return (len(stage.rows), len(stage.rows[0]), stage.zero, stage.border, split_words(stage),
-            len(stage.recompute.modules), all(ends))  # fmt: skip
+            len(stage.recompute.modules), stage.regather, all(ends))  # fmt: skip
 
 
 def _stage(number: int, stage: StageEntry) -> str:
@@ -175,6 +175,7 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
     part = "attention of " if stage.recompute.kind == "selective" else ""
     count = len(stage.recompute.modules)
     more += [f"{part}{count} segment{'s' * (count > 1)} recomputed"] if count else []
+    more += ["gathered inputs kept as parts"] if stage.regather else []
     mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
     told = ", ".join([mesh, *more])
     return f"{told}; {cut}" if (cut := split_words(stage)) else told

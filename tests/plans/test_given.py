@@ -82,6 +82,8 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
         ("cp=4,ep=2", "the shards that cut tokens, ep=cp"),
         ("cp=2,tp=4", "dp x tp x cp x pp is 8"),
         ("shards=3,pp=2", "dp x shards x pp is 6"),
+        ("tp=2,regather=yes", "regather=yes: must be one of on, off"),
+        ("pp=2,regather=on", "one shard gathers nothing; give tp, cp or shards"),
         ("tp=2,sp=some", "sp=some: must be one of on, off"),
         ("pp=2,layers=2+x", "layers=2[+]x: must be 'equal', or numbers such as 6"),
     ],

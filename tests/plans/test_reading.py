@@ -30,6 +30,7 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
     "parts": ({},),
     "placements": ({},),
     "recompute": ({}, 7),
+    "regather": (True,),
     "layers": (7,),
     "modules": ([], "no such name"),
     "saved": (None, 7, 10**30),
@@ -162,6 +163,11 @@ def contradictions():
         "members",
         lambda p: p["stages"][1].update(members=p["stages"][0]["members"]),
         ("stages[1].members: 's0' is in stages[0], too"),
+    )
+    yield (
+        "parts",
+        lambda p: p["stages"][0].update(regather=True, devices=[[["cpu:0"]]], placements={}),
+        (f"{first}.regather: one shard gathers nothing again"),
     )
     yield (
         "again",

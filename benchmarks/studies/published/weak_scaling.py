@@ -40,7 +40,13 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     dp = gpus // tp // pp
     plans = [
         GivenWords(
-            dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch, recompute="full", sp="off",
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            microbatch_size=size,
+            batch=batch,
+            recompute="full",
+            sp="off",
             gradients="same",
         )
         for size in MICRO_BATCHES

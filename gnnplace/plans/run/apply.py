@@ -170,9 +170,19 @@ def _code(
             layouts.several,
             (border_of(file, k - 1) if k else "whole", border_of(file, k)),
             file.microbatch_size,
+            _regathering(known, pieces[k], file.stages[k].regather),
         )
         for k in own
     }
+
+
+def _regathering(known: _Model, piece: StageCalls, regather: bool) -> frozenset[int]:
+    """Calls of a stage that keep parts of what shards gather: all but those of attention."""
+    runs = known.cuts.runs if regather else ()
+    found = {
+        i for run in runs for own in attention_runs(known.layers.calls, range(*run)) for i in own
+    }
+    return frozenset(piece.calls) - found if regather else frozenset()
 
 
 def border_of(file: PlanFile, stage: int) -> str:

@@ -31,8 +31,8 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     LayerCall,
 )
-from gnnplace.sharding.captured.layout import REPLICATED, Layout
-from gnnplace.sharding.run.move import moved
+from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
+from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 
 SHARD = 1 << 20  # more than there are calls that draw
@@ -52,6 +52,7 @@ class StageCode:
         autocast: makes the context of a forward pass.
         cut: how what enters, and what leaves, is cut over the shards, in the words of borders.
         examples: of a micro-batch.
+        regather: calls that keep parts of what shards gather for them.
     """
 
     graph: CallGraph
@@ -65,6 +66,7 @@ class StageCode:
     several: frozenset[int] = frozenset()
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
+    regather: frozenset[int] = frozenset()
 
     @property
     def whole(self) -> Layout:
@@ -162,6 +164,8 @@ class _Pass:
     read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
     fresh: bool = False
     buffers: dict[int, torch.Tensor] | None = None
+    parts: Regathering = field(default_factory=Regathering)
+    regather: bool = False
 
     def calls(self, first: int, last: int) -> None:
         """Runs calls by position."""
@@ -215,6 +219,7 @@ class _Pass:
         code = self.code
         call = code.graph.calls[index]
         if code.placed:
+            self.regather = index in code.regather and not self.fresh
             self._placed(code.placed[index])
             return
         tensors = [self.get(value, code.whole, code.whole) for value in call.reads]
@@ -238,20 +243,22 @@ class _Pass:
     def _run(self, call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
-            found = product(call.kind, args, kwargs, self.queue)
+            pack = self.parts.packed if self.regather else None
+            found = product(call.kind, args, kwargs, self.queue, pack)
             if found is not None:
                 return found
         return call.function(*args, **kwargs)
 
     def _placed(self, stage: PlacedCall) -> None:
-        """A call's part over the shards."""
+        """A call's part over the shards; what was gathered for it may be gathered again."""
         call = stage.call
         tensors = [self.get(*read) for read in stage.reads]
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
             call = replace(call, function=lambda *args, **named: self._run(stage.call, args, named))
-        made = run_part(call, stage.rule, stage.share, tensors)
+        with self.parts.of(tensors) if self.regather else nullcontext():
+            made = run_part(call, stage.rule, stage.share, tensors)
         for tensor, (value, layout) in zip(made, stage.results, strict=True):
             self.values[value] = (tensor, layout)
 
@@ -267,7 +274,9 @@ class _Pass:
         known = self.read.setdefault(value, {})
         if (read, gradient) not in known:
             tensor, layout = self._found(value)
-            known[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+            made = known[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+            if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
+                self.parts.add(made, tensor, mesh, layout, read)
         return known[read, gradient]
 
     def _found(self, value: int) -> tuple[torch.Tensor, Layout]:

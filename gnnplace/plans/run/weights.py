@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from gnnplace.sharding.run.move import unpacked
+
 QUEUED = ("linear", "addmm")
 START, PATIENCE = 2.0**15, 2000
 MOST = {"16-mixed": 2.0**24, "16-master": 2.0**15}
@@ -62,8 +64,11 @@ class _Product(torch.autograd.Function):
         leaves: tuple[torch.Tensor, torch.Tensor | None],
         transposed: bool,
         queue: Queue,
+        pack: Callable[[torch.Tensor], Any] | None,
     ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
+        kept = x if pack is None else pack(x)
+        ctx.save_for_backward(weight, *([x] if kept is x else []))
+        ctx.part, ctx.shape = None if kept is x else kept, x.shape
         ctx.leaves, ctx.transposed, ctx.queue = leaves, transposed, queue
         if transposed:
             return functional.linear(x, weight, bias)
@@ -72,13 +77,14 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors
         own, bias = ctx.leaves
         rows = given.reshape(-1, given.shape[-1])
-        inputs = x.reshape(-1, x.shape[-1])
-        transposed = ctx.transposed
+        part, transposed = saved[0] if saved else ctx.part, ctx.transposed
 
         def later() -> None:
+            x = unpacked(part)  # all shards come here in the same order
+            inputs = x.reshape(-1, x.shape[-1])
             if own.requires_grad:
                 # As ATen's mm_mat2_backward: by the layout of the second factor.
                 made = rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
@@ -91,12 +97,16 @@ class _Product(torch.autograd.Function):
         apart = rows.sum(0) if ctx.needs_input_grad[2] else None  # of a bias that is no leaf
         if ctx.needs_input_grad[0]:
             factor = weight if transposed else weight.t()
-            back = rows.mm(factor).view(x.shape)
-        return back, None, apart, None, None, None
+            back = rows.mm(factor).view(ctx.shape)
+        return back, None, apart, None, None, None, None
 
 
 def product(
-    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], queue: Queue
+    kind: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    queue: Queue,
+    pack: Callable[[torch.Tensor], Any] | None = None,
 ) -> torch.Tensor | None:
     """A product whose weight gradients wait; None where it is not of that form.
 
@@ -105,6 +115,7 @@ def product(
         args: the positional arguments of the call.
         kwargs: the arguments that it gets by name.
         queue: that gets the gradients.
+        pack: of what is read, what is kept until then; see `sharding.run.move.unpacked`.
     """
     if kind == "linear":
         x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
@@ -126,7 +137,7 @@ def product(
     with torch.autocast(x.device.type, enabled=False):
         made: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, weight.detach(), bias if leaves[1] is None or bias is None else bias.detach(),
-            leaves, kind == "linear", queue,
+            leaves, kind == "linear", queue, pack,
         )  # fmt: skip
     return made
 

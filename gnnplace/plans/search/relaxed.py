@@ -106,7 +106,7 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         state,
         end,
         np.maximum(pricer.most_freed(costs), costs.scores),
-        costs.forward,
+        np.maximum(costs.forward - costs.gathered, 0.0),
         costs.scores,
         costs.attention,
     ]

@@ -132,7 +132,7 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     freed = pricer.most_freed(costs)
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
     sums[partition.SECONDS] = found.forward + found.backward + found.weights
-    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward, 0.0))
+    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, costs.forward - costs.gathered, 0.0))
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
     gather, scatter, after, state = pricer.of_segments(shape.zero, costs, costs.parameters, mesh)
@@ -223,6 +223,8 @@ def _choices(
             for price in PRICES:
                 state, saved = price * unit, price * unit * FLYING
                 yield 1, SplitChoice(FREE, "", border, state, saved, once)
+                if price and border == "tokens":
+                    yield 1, SplitChoice(FREE, "", border, state, saved, once, regather=True)
     if experts and experts % shards == examples % shards == 0:
         yield 1, SplitChoice(EXAMPLES, "", "examples", once=once)
     for outer in (2**k for k in range(1, shards.bit_length() - 1)):

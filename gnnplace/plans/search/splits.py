@@ -21,13 +21,16 @@ from gnnplace.plans.segments.chain import SplitChoice
 STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a device's bytes
 
 
-def with_splits(pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice]) -> Draft:
+def with_splits(
+    pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice], *, regather: bool = False
+) -> Draft:
     """A draft whose stages have the splits with which they fit, or the leanest ones.
 
     Args:
         pricer: of the model and the cluster, at the draft's micro-batch.
         draft: with recomputation and ZeRO chosen.
         choices: styles of the splits and borders, each of them tried.
+        regather: whether what does not fit otherwise may gather again what shards gathered.
     """
     ranks, found = draft.ranks, []
     for number, choice in enumerate(choices):
@@ -45,6 +48,9 @@ def with_splits(pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice]) ->
         priced = realized(pricer, made_draft)
         if priced is not None:
             found.append((max(priced.lacking[1], 0.0), priced.step_time, number, made_draft))
+    if regather and not any(lack == 0.0 for lack, *_ in found):
+        lean = [replace(choice, regather=True) for choice in choices]
+        return with_splits(pricer, draft, (*choices, *lean))
     return min(found)[-1] if found else draft
 
 

@@ -246,6 +246,8 @@ class Pricer:
         costs = found.costs
         again = costs.attention if stage.attention else costs.forward
         recomputed = float(again[sorted(stage.recompute)].sum())
+        if not stage.attention:  # what is computed again keeps nothing that is gathered
+            weights -= float(costs.gathered[sorted(stage.recompute)].sum())
         freed, held = self._freed(stage, costs)
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, found)
@@ -363,13 +365,12 @@ class Pricer:
         again = sorted(stage.recompute)
         if stage.attention:
             return float(costs.scores[again].sum()), float(costs.scores[again].max(initial=0.0))
-        freed = float(costs.saved[again].sum())
+        freed, made = float(costs.saved[again].sum()), costs.saved + costs.whole
         if not stage.together:
-            entering, held = costs.entering[again].sum(), costs.saved[again].max(initial=0.0)
-            return freed - float(entering), float(held)
+            return freed - float(costs.entering[again].sum()), float(made[again].max(initial=0.0))
         runs = joined_runs(self.chain.layers, again, stage.together)
         entering = sum(float(costs.entering[run[0]]) for run in runs)
-        return freed - entering, max((float(costs.saved[run].sum()) for run in runs), default=0.0)
+        return freed - entering, max((float(made[run].sum()) for run in runs), default=0.0)
 
     def fitted(
         self,
@@ -458,7 +459,8 @@ class Pricer:
             if sums is None:
                 return []
             run, costs = np.arange(stage.first, stage.last), sums.costs
-            freed, again = costs.saved[run] - costs.entering[run], costs.forward[run]
+            freed = costs.saved[run] - costs.entering[run]
+            again = costs.forward[run] - costs.gathered[run]
             if stage.attention:
                 freed, again = costs.scores[run], costs.attention[run]
             rate = many * freed / np.maximum(again, 1e-12)

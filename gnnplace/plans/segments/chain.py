@@ -133,6 +133,8 @@ class SplitChoice:
         once: part of what comes once a step that a micro-batch bears.
         zero: stage of ZeRO that `state` is counted with.
         replicas: that it is over.
+        regather: keep the part of what shards gather, and gather it again (Korthikanti et al.,
+            2022, arXiv 2205.05198, section 4.2.2).
         labels: of every call by name, for each axis, where they are given and not chosen.
     """
 
@@ -144,6 +146,7 @@ class SplitChoice:
     once: float = 0.0
     zero: int = 0
     replicas: int = 1
+    regather: bool = False
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
 
     @cached_property
@@ -174,11 +177,13 @@ class SegmentCosts:
         tied: elements of `parameters` that other segments read too. [segments]
         attention: seconds of `forward` of what selective recomputation takes again. [segments]
         scores: bytes of `saved` that this frees. [segments]
+        gathered: seconds of `weights` that gather again what shards gathered. [segments]
+        whole: bytes that `saved` lacks by it. [segments]
         summed: elements of `parameters` that several shards have alike, and whose gradients are
             sums over these: over the shards; of two axes over the inner one, the outer one, both.
             [1 or 3, segments]
 
-    The last five may be given for one segment, and are the same for all then.
+    The last seven may be given for one segment, and are the same for all then.
     """
 
     forward: FloatArray
@@ -194,10 +199,12 @@ class SegmentCosts:
     tied: FloatArray = field(default_factory=lambda: np.zeros(1))
     attention: FloatArray = field(default_factory=lambda: np.zeros(1))
     scores: FloatArray = field(default_factory=lambda: np.zeros(1))
+    gathered: FloatArray = field(default_factory=lambda: np.zeros(1))
+    whole: FloatArray = field(default_factory=lambda: np.zeros(1))
     summed: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
 
     def __post_init__(self) -> None:
-        for name in ("frozen", "tied", "attention", "scores", "summed"):
+        for name in ("frozen", "tied", "attention", "scores", "gathered", "whole", "summed"):
             given = np.asarray(getattr(self, name))
             wide = np.broadcast_to(given, (*given.shape[:-1], *self.forward.shape))
             object.__setattr__(self, name, wide)

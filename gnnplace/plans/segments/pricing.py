@@ -12,7 +12,7 @@ launches begin while the backward pass keeps the device busy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -42,6 +42,7 @@ from gnnplace.sharding.captured.layout import (
     Mesh,
     first_label,
     gradient_layout,
+    is_gathered,
     made_layout,
     parts_in,
     parts_of,
@@ -53,9 +54,9 @@ from gnnplace.sharding.rules.rule import Rule
 from gnnplace.sharding.rules.shapes import SHAPE
 
 FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
-Split = tuple[tuple[Configuration, ...], tuple[float, float, float]]
-"""Configurations of a segment's calls; seconds of its collectives, forward and backward, and those
-of the first that attention has."""
+Split = tuple[tuple[Configuration, ...], tuple[float, float, float, float]]
+"""Configurations of a segment's calls; seconds of its collectives: forward and backward, those of
+the first that attention has, and of gathering again."""
 Grid = tuple[Mesh, int]
 """Shards along each of their axes, and parts of the batch."""
 
@@ -204,20 +205,24 @@ class ModelCosts:
         """
         calls = self._calls(number)
         split, moved = self._split(number, kind, grid, choice)
-        key = (number, kind, grid, split, moved)
+        key = (number, kind, grid, split, moved, choice.border, choice.regather)
         if key in self._priced:
             return self._priced[key]
         parts = [self.part(i, c, kind, grid) for i, c in zip(calls, split, strict=True)]
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, grid)
         parameters, frozen, tied, summed = self._parameters(calls, split, grid)
-        kept = self._kept(calls, split, recorded, grid)
+        kept = whole = self._kept(calls, split, recorded, grid)
+        before: dict[int, Layout] | None = None
+        if choice.regather:
+            before = {v: self.border(v, grid, choice) for v in self.cuts.crossing[number]}
+            kept = self._kept(calls, split, recorded, grid, before=before)
         largest = max((r.largest for r in recorded), default=0.0)
         made = self._priced[key] = np.array(
             [
                 passes[0] + moved[0],
                 passes[1] + moved[1],
-                passes[2],
+                passes[2] + moved[3],
                 update,
                 kept,
                 self._entering(number, grid, choice),
@@ -226,7 +231,9 @@ class ModelCosts:
                 _error([t for p in parts for t in (p.forward, p.whole)]),
                 frozen,
                 tied,
-                *self._attention(number, split, parts, grid, kept, moved[2]),
+                *self._attention(number, split, parts, grid, kept, moved[2], before),
+                moved[3],
+                whole - kept,
                 launched,
                 *summed,
             ]
@@ -241,6 +248,7 @@ class ModelCosts:
         grid: Grid,
         kept: float,
         moved: float,
+        before: Mapping[int, Layout] | None,
     ) -> tuple[float, float]:
         """Seconds of making attention again from queries, keys and values, and bytes it frees.
 
@@ -251,13 +259,14 @@ class ModelCosts:
             grid: shards along each of their axes, and parts of the batch.
             kept: bytes kept of a micro-batch.
             moved: seconds of collectives of attention's forward pass.
+            before: see `_kept`.
         """
         calls, again = self._calls(number), self.attention[number]
         if not again:
             return 0.0, 0.0
         inside = [p.forward for i, p in zip(calls, parts, strict=True) if i in again]
         recorded = [p.recorded for p in parts]
-        rest = self._kept(calls, split, recorded, grid, again)
+        rest = self._kept(calls, split, recorded, grid, again, before)
         return _pass(inside, late=False) + moved, max(kept - rest, 0.0)
 
     @cached_property
@@ -385,38 +394,75 @@ class ModelCosts:
         recorded: Sequence[Recorded],
         grid: Grid,
         again: frozenset[int] = frozenset(),
+        before: Mapping[int, Layout] | None = None,
     ) -> float:
         """Bytes kept of a micro-batch on a device; views of one tensor once.
 
-        Of calls that are made `again` only what they read of others is kept, as it was made.
+        Of calls that are made `again` only what they read of others is kept, as it was made; so is
+        what is gathered, but in attention, where layouts of what enters are given as `before`.
         """
         kept: dict[int, float] = {}
         made: dict[int, float] = {}
         graph, rules = self.layers.calls, self.layers.rules
         roots, total = self.roots(calls), 0.0
+        parts: dict[int, float] = {}  # of what is gathered again, and of views of it
+        layouts = dict(before or {})
+        attention = self._attending if before is not None else frozenset[int]()
         for i, chosen, found in zip(calls, split, recorded, strict=True):
             if i in again:
                 sizes = [(v, made[v]) for v in graph.calls[i].reads if v in made]
             else:
                 total += found.inner
                 sizes = [*self.kept_values(i, chosen, found, grid)]
+                if before is not None and i not in attention:
+                    own = self._gathered(i, chosen, layouts, parts, grid[0])
+                    sizes = [(v, size / own.get(v, parts.get(v, 1.0))) for v, size in sizes]
                 for value, axes in zip(graph.calls[i].results, rules[i].results, strict=True):
-                    parts = parts_in(made_layout(axes, chosen), grid[0])
-                    made[value] = self._bytes(value, grid) / parts
+                    layouts[value] = made_layout(axes, chosen)
+                    made[value] = self._bytes(value, grid) / parts_in(layouts[value], grid[0])
             for value, size in sizes:
-                own = roots.get(value, value)
-                kept[own] = max(kept.get(own, 0.0), size)
+                root = roots.get(value, value)
+                kept[root] = max(kept.get(root, 0.0), size)
         return total + sum(kept.values())
+
+    def _gathered(
+        self,
+        index: int,
+        chosen: Configuration,
+        layouts: Mapping[int, Layout],
+        parts: dict[int, float],
+        mesh: Mesh,
+    ) -> dict[int, float]:
+        """Of how many parts each value is gathered that a call reads; views of it have as many."""
+        call, rule, own = self.layers.calls.calls[index], self.layers.rules[index], {}
+        for value, axes in zip(call.reads, rule.reads, strict=True):
+            made, read = layouts.get(value), read_layout(axes, chosen)
+            if made is not None and is_gathered(made, read, mesh):
+                own[value] = parts_in(made, mesh) / parts_in(read, mesh)
+        if self._is_view(index):
+            share = own.get(call.reads[0], parts.get(call.reads[0], 1.0))
+            parts.update(dict.fromkeys(call.results, share))
+        return own
+
+    @cached_property
+    def _attending(self) -> frozenset[int]:
+        """Calls that make attention's result."""
+        return frozenset().union(*self.attention)
 
     def roots(self, calls: Sequence[int]) -> dict[int, int]:
         """The tensor that each value is a view of, of what some calls make."""
         found: dict[int, int] = {}
         for i in calls:
-            call, rule = self.layers.calls.calls[i], self.layers.rules[i]
-            views = rule.kind == SHAPE and len(call.reads) == 1
+            call, views = self.layers.calls.calls[i], self._is_view(i)
             for value in call.results:
                 found[value] = found.get(call.reads[0], call.reads[0]) if views else value
         return found
+
+    def _is_view(self, index: int) -> bool:
+        """Whether a call makes a view of the one tensor that it reads, and no other type of it."""
+        call, values = self.layers.calls.calls[index], self.layers.calls.values
+        views = self.layers.rules[index].kind == SHAPE and len(call.reads) == 1
+        return views and all(values[v].dtype == values[call.reads[0]].dtype for v in call.results)
 
     def kept_values(
         self, index: int, chosen: Configuration, found: Recorded, grid: Grid
@@ -472,13 +518,14 @@ class ModelCosts:
         """The configuration of every call over the shards, and seconds of its collectives."""
         calls, alike = self._calls(number), self.cuts.segments[number].kind
         if math.prod(grid[0]) == 1:
-            return tuple((None,) for _ in calls), (0.0, 0.0, 0.0)
+            return tuple((None,) for _ in calls), (0.0, 0.0, 0.0, 0.0)
         given: Given | None = None
         if choice.labels is not None:
-            told, whole = choice.told, (None,) * len(grid[0])
+            whole = (None,) * len(grid[0])
             names = (self.layers.calls.calls[i].name for i in calls)
-            given = tuple(told.get(name, whole) for name in names)
-        known = (alike, kind, grid, choice if given is None else (given, choice.border))
+            given = tuple(choice.told.get(name, whole) for name in names)
+        told = choice if given is None else (given, choice.border, choice.regather)
+        known = (alike, kind, grid, told)
         if known not in self._chosen:
             if given is None:
                 problem = self._problem(number, kind, grid, choice)
@@ -488,7 +535,8 @@ class ModelCosts:
                 chosen = problem.completed(choice)
             places = range(problem.before, problem.before + len(calls))
             split = tuple(problem.options[k][chosen[k]] for k in places)
-            self._chosen[known] = split, problem.exchanged(chosen, self.attention[number])
+            attention, again = self.attention[number], choice.regather
+            self._chosen[known] = split, problem.exchanged(chosen, attention, again=again)
         return self._chosen[known]
 
     def _problem(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> SegmentProblem:

@@ -41,6 +41,7 @@ from gnnplace.sharding.captured.layout import (
     SplitGraph,
     SplitOp,
     gradient_layout,
+    is_gathered,
     made_layout,
     parts_in,
     read_layout,
@@ -289,13 +290,23 @@ class SegmentProblem(CapturedProblem):
         return np.zeros(len(self.options[op]))
 
     def exchanged(
-        self, chosen: Sequence[int], some: Collection[int] = ()
-    ) -> tuple[float, float, float]:
-        """Seconds of collectives in the forward and in the backward pass; forward of some calls."""
+        self, chosen: Sequence[int], some: Collection[int] = (), *, again: bool = False
+    ) -> tuple[float, float, float, float]:
+        """Seconds of collectives.
+
+        Args:
+            chosen: number of every operation's configuration.
+            some: calls of which those of the forward pass are told, too.
+            again: whether what others gather and keep is gathered again.
+
+        Returns:
+            Of the forward pass, of the backward pass, of `some` and of gathering again.
+        """
         own = [float(self.exchanges(op)[chosen[op]]) / 2 for op in range(len(self.graph.ops))]
         places = {self.before + k for k, call in enumerate(self.calls) if call in some}
         there = back = sum(own)
-        inside = sum(own[op] for op in places)
+        inside, gathered = sum(own[op] for op in places), 0.0
+        kept = self._kept(chosen, places) if again else frozenset()
         for link in self.links:
             if link.parameter:
                 continue
@@ -303,8 +314,21 @@ class SegmentProblem(CapturedProblem):
             ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
             there += ahead
             inside += ahead if link.v in places else 0.0
+            if link.value in kept and is_gathered(before[0], after[0], self.mesh):
+                gathered += ahead if link.v not in places else 0.0
             back += link.cost(before, after).total - ahead
-        return there, back, inside
+        return there, back, inside, gathered
+
+    def _kept(self, chosen: Sequence[int], apart: Collection[int]) -> frozenset[int]:
+        """Values that operations keep for their backward pass, and those that they are views of."""
+        assert self.source is not None
+        source, found, roots = self.source, set[int](), self.source.roots(self.calls)
+        for place, call in enumerate(self.calls, self.before):
+            if place not in apart:
+                split = self.options[place][chosen[place]]
+                recorded = source.part(call, split, self.kind, self.priced).recorded
+                found.update(v for v, _ in source.kept_values(call, split, recorded, self.priced))
+        return frozenset(found | {roots.get(value, value) for value in found})
 
 
 def sum_of(gradient: Layout) -> int:

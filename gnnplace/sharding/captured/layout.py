@@ -227,6 +227,11 @@ def read_layout(axes: Axes, configuration: Configuration) -> Layout:
     return tuple(_axis(axes, label, REPLICATED) for label in configuration)
 
 
+def is_gathered(before: Layout, after: Layout, mesh: Mesh) -> bool:
+    """Whether a device has more of what was made in one layout when it is read in another."""
+    return PARTIAL not in before and parts_in(before, mesh) > parts_in(after, mesh)
+
+
 def gradient_layout(axes: Axes, configuration: Configuration) -> Layout:
     """Layout of the gradient that a read leaves behind."""
     return made_layout(axes, configuration)

@@ -61,9 +61,10 @@ Cost = Callable[[Port, Port], Moved]
 class PortLink:
     """An edge before it is a table: both ends' ports by configuration, and the cost of a pair.
 
-    ``info`` is of the value that is handed over.
+    ``info`` is of the value that is handed over, ``value`` its number.
     """
 
+    value: int
     u: int
     v: int
     before: tuple[Port, ...]
@@ -148,18 +149,26 @@ class CapturedProblem:
             states = self.shared[value]
             if sources is not None:
                 self.links.append(
-                    PortLink(node, self.position[value], sources, states, info, self._handed(value))
+                    PortLink(
+                        value,
+                        node,
+                        self.position[value],
+                        sources,
+                        states,
+                        info,
+                        self._handed(value),
+                    )
                 )
             for op, slot in self.readers[value]:
                 cost = self._taken(value)
                 self.links.append(
-                    PortLink(self.position[value], op, states, self.ports(op, slot), info, cost,
-                         info.source == PARAMETER)
+                    PortLink(value, self.position[value], op, states, self.ports(op, slot), info,
+                         cost, info.source == PARAMETER)
                 )  # fmt: skip
         elif sources is not None:
             (op, slot), = self.readers[value]  # fmt: skip
             self.links.append(
-                PortLink(node, op, sources, self.ports(op, slot), info, self._handed(value))
+                PortLink(value, node, op, sources, self.ports(op, slot), info, self._handed(value))
             )
 
     def _handed(self, value: int) -> Cost:

@@ -10,6 +10,9 @@ of several axes go by whole tensors, since it gets these wrong on two dimensions
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout, Place, settled
 
@@ -113,6 +117,69 @@ def moved(
         alias.register_hook(lambda g: redistributed(g.contiguous(), mesh, gradient, back))
         return alias
     return _Move.apply(local, mesh, before, after, gradient)  # type: ignore[no-untyped-call]
+
+
+@dataclass(eq=False)
+class _RegatheredPart:
+    """The part of what was gathered, of which autograd keeps so many views."""
+
+    local: torch.Tensor
+    layouts: tuple[DeviceMesh, Layout, Layout]
+    views: int = 0
+    used: int = 0
+    whole: torch.Tensor | None = None
+
+    def view(self, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+        """A view of the whole, gathered for the first of them and dropped after the last."""
+        if self.whole is None:
+            self.whole = redistributed(self.local, *self.layouts)
+        found = self.whole.as_strided(size, stride, offset)
+        self.used += 1
+        if self.used % self.views == 0:
+            self.whole = None
+        return found
+
+
+@dataclass(eq=False)
+class Regathering:
+    """Tensors that shards gathered, of which autograd keeps parts, as in Megatron-LM.
+
+    Every process must go back through the same calls in the same order.
+    """
+
+    kept: dict[StorageWeakRef, _RegatheredPart] = field(default_factory=dict)
+
+    def add(self, whole: torch.Tensor, local: torch.Tensor, *layouts: Any) -> None:
+        """A tensor and the part that it was gathered from, with its mesh and layouts."""
+        self.kept[StorageWeakRef(whole.untyped_storage())] = _RegatheredPart(
+            local.detach(), layouts
+        )
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
+        """Within, what is saved of the gathered ones among some tensors is a part."""
+        if not any(self._found(tensor) for tensor in tensors):
+            return nullcontext()
+        return torch.autograd.graph.saved_tensors_hooks(self.packed, unpacked)
+
+    def _found(self, tensor: torch.Tensor) -> _RegatheredPart | None:
+        return self.kept.get(StorageWeakRef(tensor.untyped_storage())) if self.kept else None
+
+    def packed(self, tensor: torch.Tensor) -> Any:
+        """What is kept of a tensor: see `unpacked`."""
+        found = self._found(tensor)
+        if found is None or tensor.dtype != found.local.dtype or tensor.is_conj():
+            return tensor
+        found.views += 1
+        return found, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def unpacked(packed: Any) -> torch.Tensor:
+    """The tensor of which something was kept; a collective where that is a part."""
+    if isinstance(packed, torch.Tensor):
+        return packed
+    kept, *view = packed
+    found: torch.Tensor = kept.view(*view)
+    return found
 
 
 def is_plain(before: Layout, after: Layout) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace.costs.collectives import ALL_GATHER
 from gnnplace.errors import InputError
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.mesh import Mesh
@@ -117,7 +118,15 @@ def chain_parameters(chain):
 
 
 @pytest.mark.parametrize(
-    "words", ["tp=4", "tp=2,pp=2", "shards=4", "tp=2,sp=off,dp=2", "tp=2,cp=2,dp=2"]
+    "words",
+    [
+        "tp=4",
+        "tp=2,pp=2",
+        "shards=4",
+        "tp=2,sp=off,dp=2",
+        "tp=2,cp=2,dp=2",
+        "tp=2,pp=2,regather=on,recompute=block:1",
+    ],
 )
 def test_a_plan_that_is_given_again_takes_as_long(llama, words):
     plan = given_plan(llama, CLUSTER, f"{words},microbatch_size=1")
@@ -138,6 +147,55 @@ def test_a_stage_that_lacks_memory_takes_the_split_that_fits(llama):
     tight = given_plan(llama, small, "shards=4,microbatch_size=1")
     assert tight.feasible
     assert tight.step_time >= roomy.step_time
+
+
+WIDE = LLAMA.replace("=64&", "=1024&").replace("=256&", "=2048&").replace("h=16", "h=1024")
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return chain_of(WIDE, CLUSTER, precision="bf16-master")
+
+
+def test_what_is_gathered_again_is_kept_as_a_part(wide):
+    """Inputs of queries, gates and the head at least: tokens by width, of which 3 of 4 parts go."""
+    plain, lean = (
+        given_plan(wide, CLUSTER, f"tp=4,microbatch_size=1,regather={word}").file.stages[0]
+        for word in ("off", "on")
+    )
+    assert lean.placements == plain.placements
+    assert lean.seconds[:2] == plain.seconds[:2]
+    size = 1024 * 1024 * 2
+    gather = wide.source.fabric.collective(ALL_GATHER, size, range(4))
+    count = (lean.seconds[2] - plain.seconds[2]) / gather
+    assert round(count) >= 2 + 2 + 1
+    assert count == pytest.approx(round(count), rel=1e-9)
+    assert plain.saved - lean.saved == round(count) * size * 3 / 4
+
+
+def test_what_is_computed_again_gathers_once(wide):
+    words = "tp=4,microbatch_size=1,recompute=full"
+    one, other = (given_plan(wide, CLUSTER, f"{words},regather={x}").file for x in ("off", "on"))
+    assert one.step_time == pytest.approx(other.step_time, rel=1e-12)
+    assert one.memory == other.memory
+
+
+def test_a_stage_gathers_again_unasked_where_nothing_else_fits(wide):
+    words = "tp=4,microbatch_size=1"
+    entry = given_plan(wide, CLUSTER, words).file.memory["gpu:0"]
+    for part in np.linspace(1.0, 0.5, 101):
+        devices = tuple(
+            d.model_copy(update={"memory": d.reserve + part * (entry.all - entry.slack)})
+            for d in CLUSTER.devices
+        )
+        small = Cluster(devices, CLUSTER.links, CLUSTER.name)
+        found = given_plan(wide, small, words)
+        asked = given_plan(wide, small, f"{words},regather=off")
+        assert found.file.stages[0].regather == (not asked.feasible)
+        if not asked.feasible:
+            break
+    assert found.feasible
+    assert not asked.feasible
 
 
 MIXTRAL = (

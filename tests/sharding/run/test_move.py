@@ -4,10 +4,13 @@ import itertools
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place, settled
-from gnnplace.sharding.run.move import changed, is_plain, moved
+from gnnplace.sharding.run.move import Regathering, changed, is_plain, moved
 from tests.sharding.mesh_processes import on_processes
 
 PLACES = (REPLICATED, PARTIAL, Place(0), Place(1))
@@ -101,3 +104,36 @@ def every_plain_change(rank):
 
 def test_plain_changes_of_four_devices():
     assert on_processes(4, every_plain_change) == [[]] * 4
+
+
+def gathered_twice(rank):
+    """Two products and a view's of one gathered tensor, which is kept, or gathered again."""
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    x, weights = torch.randn(4, 6, 8), [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    gathers, gather = [], dist.all_gather_single
+    dist.all_gather_single = lambda *args, **named: gathers.append(0) or gather(*args, **named)
+    found = []
+    for again in (False, True):
+        parts = Regathering()
+        local = part(x, (Place(1),), mesh).requires_grad_()
+        whole = moved(local, mesh, (Place(1),), (REPLICATED,), (PARTIAL,))
+        if again:
+            parts.add(whole, local, mesh, (Place(1),), (REPLICATED,))
+        made, storage = 0.0, StorageWeakRef(whole.untyped_storage())
+        for weight, read in zip(weights, (whole, whole, whole.view(24, 8)), strict=True):
+            with parts.of([read]):
+                made = made + functional.linear(read, weight).square().sum()
+        del whole, read
+        gone = storage.expired()
+        made.backward()
+        gradients = [local.grad, *(weight.grad for weight in weights)]
+        found.append((gone, len(gathers), gradients))
+        for weight in weights:
+            weight.grad = None
+    same = all(torch.equal(a, b) for a, b in zip(found[0][2], found[1][2], strict=True))
+    return [f[:2] for f in found], same
+
+
+def test_what_is_gathered_again_is_kept_as_a_part_and_gathered_once_for_all_that_read_it():
+    assert on_processes(2, gathered_twice) == [([(False, 1), (True, 3)], True)] * 2
