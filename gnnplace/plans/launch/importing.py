@@ -101,4 +101,5 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
     hidden = [name for name in plan.overlap if name != "p2p"]
     if hidden:
         lines.append(f"overlap of {', '.join(hidden)}: priced without")
-    return replace(plan, gradients=None, dp=plan.dp).words, lines
+    eager = replace(plan, gradients=None, group=None, compile=False, cuda_graphs=None)
+    return eager.words, lines

@@ -43,7 +43,7 @@ class LaunchPlan:
         batch: examples of a step.
         accumulation: micro-batches of a step, where a file says these and no batch.
         zero: stage of ZeRO.
-        group: replicas that ZeRO parts over; None: all.
+        group: replicas that ZeRO parts over, those of `cp` beside; None: all.
         recompute: none, selective, full, block:K or uniform:K.
         schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
         precision: in Lightning's words.
@@ -119,9 +119,12 @@ class LaunchPlan:
         if self.microbatch_size is not None:
             found.append(f"microbatch_size={self.microbatch_size}")
         found += [f"zero={self.zero}"] if self.zero else []
+        found += [f"zero_group={self.group * self.cp}"] if self.group and self.zero else []
         found += [f"gradients={self.gradients}"] if self.gradients == "fp32" else []
         found += [f"recompute={self.recompute}"] if self.recompute != NONE else []
         found += [f"schedule={self.full_schedule}"] if self.schedule != "1f1b" else []
+        found += ["compile=on"] * self.compile
+        found += [f"cuda_graphs={self.cuda_graphs}"] if self.cuda_graphs else []
         return ",".join(found)
 
     def with_one_stage_a_rank(self) -> LaunchPlan:

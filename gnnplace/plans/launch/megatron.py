@@ -229,8 +229,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     if plan.zero == 1:
         flags.append("--use-distributed-optimizer")
         if plan.group and plan.dp:
-            groups = plan.dp * plan.cp // plan.group
-            flags.append(f"--num-distributed-optimizer-instances {groups}")
+            flags.append(f"--num-distributed-optimizer-instances {plan.dp // plan.group}")
     elif plan.zero:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[plan.zero]
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
@@ -414,8 +413,8 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
     elif "world-size" in flags:
         plan = plan.with_dp(number_of(flags, "world-size", source), source)
     count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
-    if count > 1 and plan.dp and plan.zero:
-        return replace(plan, group=plan.dp * plan.cp // count)
+    if count > 1 and plan.dp and plan.zero and plan.dp % count == 0:
+        return replace(plan, group=plan.dp // count)
     return replace(plan, notes=(*plan.notes, f"optimizer of {count} instances: its ZeRO is priced "
                                 "over all replicas")) if count > 1 else plan  # fmt: skip
 

@@ -77,7 +77,7 @@ def row_words(plan: LaunchPlan) -> str:
     schedule = {"zero-bubble": "1f1b", "v": "interleaved:2"}.get(plan.schedule, plan.full_schedule)
     told = [f"{name}={getattr(plan, name) or 1}" for name in ("dp", "tp", "cp", "ep", "pp")]
     told += [f"microbatch_size={plan.microbatch_size}", f"batch={plan.batch}", f"zero={plan.zero}"]
-    told += [f"zero_group={plan.group}"] if plan.group and plan.zero else []
+    told += [f"zero_group={plan.group * plan.cp}"] if plan.group and plan.zero else []
     told += ["sp=off"] if not plan.sp else []
     told += [f"gradients={plan.gradients}"] if plan.gradients else []
     told += [f"recompute={plan.recompute}", f"schedule={schedule}"]

@@ -47,7 +47,7 @@ parallelism_config:
 
 @pytest.mark.parametrize(
     ("text", "words", "group"),
-    [(TP_HSDP, "dp=4,tp=2,zero=3", 2), (CP, "cp=8,zero=3,recompute=full", None)],
+    [(TP_HSDP, "dp=4,tp=2,zero=3,zero_group=2", 2), (CP, "cp=8,zero=3,recompute=full", None)],
 )
 def test_real_files_have_the_words_that_they_mean(text, words, group):
     plan = read_accelerate(text, "file")

@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.launch.importing import completed
+from gnnplace.plans.launch.importing import completed, priced_words
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.megatron import read_megatron, write_megatron
 from gnnplace.plans.launch.registry import LAUNCHERS
@@ -39,6 +39,19 @@ def test_a_launch_file_takes_what_its_words_take_in_a_table():
     assert found.framework == "megatron-lm"
     assert found.answer == told
     assert found.answer.step_time
+
+
+def test_groups_compiled_layers_and_captured_launches_are_priced_as_in_a_table():
+    plan = LaunchPlan(dp=64, microbatch_size=1, batch=64, zero=3, group=8, precision="bf16-mixed",
+                      gradients="fp32", sizes=SIZES, compile=True,
+                      cuda_graphs="off")  # fmt: skip
+    assert plan.words.endswith("zero=3,zero_group=8,gradients=fp32,compile=on,cuda_graphs=off")
+    found = price_launch_plan(plan, "torchtitan", CLUSTER)
+    told = price_plans(SIZES.model, CLUSTER, f"{plan.words},batch=64", framework_name="torchtitan")
+    assert found.answer == told.answers[0]
+    words, lines = priced_words(plan)
+    assert words == "dp=64,microbatch_size=1,zero=3"
+    assert "compile: priced as eager PyTorch" in lines
 
 
 def test_a_run_is_explained_at_its_frameworks_prices():
