@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             "The number of devices, N; more than the cluster has are copies of it.",
         ),
         ("--most", (int, DEVICES), 8, "The most devices that a group may have."),
-        ("--placer", str, "best", "The placer of a group's step."),
+        ("--placer", str, "best", "The placer of a group's step; plan: it is a plan of layers."),
     )
     _training_arguments(parser)
     add_options(

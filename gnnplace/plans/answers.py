@@ -290,7 +290,12 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
-    """What a plan of one's own takes.
+    """What a plan of one's own takes; arguments and errors as of `given_priced`."""
+    return plan_of(chain, cluster, given_priced(chain, cluster, given))
+
+
+def given_priced(chain: Chain, cluster: Cluster, given: str | Plan) -> Priced:
+    """The draft of a plan of one's own, priced.
 
     Args:
         chain: the model as a chain of segments, with their prices.
@@ -315,4 +320,4 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
     priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")
-    return plan_of(chain, cluster, priced)
+    return priced

@@ -84,6 +84,7 @@ def test_the_table_the_sentence_and_the_plot(
         (["PROBLEM", "--batch", "4", "--microbatches", "two"], "--microbatches"),
         (["PROBLEM", "--batch", "4", "-o", "plot.png"], "plot.png"),
         (["PROBLEM", "--batch", "4", "--most", "0"], "--most"),
+        (["PROBLEM", "--batch", "4", "--placer", "plan"], "--placer plan"),
         (["PROBLEM", "--batch", "4", "--forward-only"], "--forward-only"),
         (["PROBLEM", "--batch", "4", "--epochs-table", "nowhere.csv"], "nowhere.csv"),
     ],

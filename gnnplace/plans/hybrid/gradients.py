@@ -40,8 +40,6 @@ class ReplicaStep:
         backward_end: seconds at which each device would have done all but its updates. [D]
         updates: seconds of each device's update ops. [D]
         microbatches: M, into which the batch of a group is cut.
-        estimated: whether op times were not all measured.
-        placer: the name of the placer that placed it.
     """
 
     step_time: float
@@ -49,8 +47,6 @@ class ReplicaStep:
     backward_end: FloatArray
     updates: FloatArray
     microbatches: int
-    estimated: bool
-    placer: str
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,6 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
         backward_end=end,
         updates=np.bincount(simulation.device, spent, devices).astype(np.float64),
         microbatches=problem.microbatches,
-        estimated=bool(problem.estimated.any()),
-        placer=result.placer,
     )
 
 

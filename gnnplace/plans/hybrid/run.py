@@ -1,4 +1,4 @@
-"""A hybrid step run for real: groups of model-parallel devices as a plan, with DDP beside it.
+"""Groups of model-parallel devices as plans: their steps for a study, and one run for real.
 
 A group is a pipeline of its devices, or its layers are split over them, whichever plan is faster by
 predicted times. The plan's runner compares it with the user's own step, and times PyTorch's
@@ -7,17 +7,30 @@ DistributedDataParallel by turns with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.errors import InputError
-from gnnplace.plans.answers import given_plan
+import numpy as np
+
+from gnnplace.costs.memory import PARAMETER
+from gnnplace.costs.profiling.targets import is_problem_file, resolve_cluster
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.answers import given_priced, plan_of
+from gnnplace.plans.hybrid.gradients import ReplicaStep
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
+from gnnplace.plans.plans import CAPTURING
 from gnnplace.plans.run.workers import PlanRun, run_plan
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.search.draft import Priced
+from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
+
+if TYPE_CHECKING:
+    from gnnplace.plans.hybrid.study import Search
 
 Progress = Callable[[str], None]
 TRAINED = 3  # steps of AdamW whose losses are compared
@@ -64,7 +77,7 @@ def execute_hybrid(
         ExecutionError: a worker died, hung or failed.
     """
     running = running or Running()
-    progress("planning: capturing the model")
+    progress(CAPTURING)
     plan = grouped_plan(model, cluster, running, accept_other_loss)
     progress(f"running {plan.shape}")
     done = run_plan(
@@ -93,13 +106,87 @@ def grouped_plan(
         raise InputError(
             f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
         )
-    plans, refused = list[Plan](), InputError("")
-    for axis in ("pp", "shards") if running.devices > 1 else ("pp",):
-        words = f"dp={running.groups},microbatch_size={size},{axis}={running.devices}"
+    plans = priced_groups(chain, found, running.groups, running.devices, size)
+    return plan_of(chain, found, min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time)))
+
+
+def priced_groups(
+    chain: Chain, cluster: Cluster, groups: int, devices: int, size: int
+) -> list[Priced]:
+    """Plans of groups that are pipelines, and of groups that split layers; those that can be.
+
+    Args:
+        chain: the model.
+        cluster: its devices, as many as all groups have or more.
+        groups: replicas of a group.
+        devices: of a group.
+        size: examples of a micro-batch of a group.
+
+    Raises:
+        InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
+    """
+    plans, refused = list[Priced](), InputError("")
+    for axis in ("pp", "shards") if devices > 1 else ("pp",):
+        words = f"dp={groups},microbatch_size={size},{axis}={devices}"
         try:
-            plans.append(given_plan(chain, found, words))
-        except InputError as error:  # fewer layers than devices, or no axis with equal parts
+            plans.append(given_priced(chain, cluster, words))
+        except InputError as error:
             refused = error
     if not plans:
         raise refused
-    return min(plans, key=lambda plan: (not plan.feasible, plan.step_time))
+    return plans
+
+
+class PlannedSteps:
+    """Steps of groups as plans have them, for every number of micro-batches asked for.
+
+    Args are those of `plans.hybrid.study.Placing`.
+
+    Raises:
+        InputError: it is a problem file, or there is no such model.
+        CaptureError: naming the module that cannot be captured.
+    """
+
+    has_gradients = True
+    origin = "predicted by joint plans, gradients exchanged after the last pass"
+
+    def __init__(self, what: str, cluster: Cluster, search: Search, progress: Progress) -> None:
+        if is_problem_file(what):
+            raise InputError("--placer plan: a problem file has ops and no layers; give a model")
+        progress(CAPTURING)
+        accept = search.capture.accept_other_loss
+        self.chain = chain_of(what, cluster, accept_other_loss=accept)
+        self.microbatches = sorted(set(search.microbatches))
+
+    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
+        """The plans that fit.
+
+        Raises:
+            InfeasibleError: none does.
+        """
+        cluster = with_slack(cluster)
+        chain, told = on_cluster(self.chain, cluster), "no plan of a group fits its memory"
+        found = list[ReplicaStep]()
+        for size in (chain.batch // m for m in self.microbatches if chain.batch % m == 0):
+            try:
+                plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
+            except InputError as error:
+                told = str(error)
+                continue
+            found += [replica_step(chain, cluster, one) for one in plans if one.lacking[1] <= 0]
+        if not found:
+            raise InfeasibleError(told)
+        return found
+
+
+def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
+    """A plan as data parallelism sees it: a rank has its gradients after its last pass."""
+    pricer = Pricer(chain, MeshFabric(cluster), priced.draft.size)
+    begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
+    held, ends, updates = np.zeros((3, cluster.num_devices))
+    for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):
+        here = list(stage.mesh.devices)
+        held[here] += PARAMETER[chain.precision][1] * pricer.trained(stage)
+        ends[here], updates[here] = begun[rank], priced.ends[rank]
+    rows = tuple(np.array([[end, size]]) for end, size in zip(ends, held, strict=True))
+    return ReplicaStep(priced.step_time, rows, ends, updates, priced.draft.microbatches)

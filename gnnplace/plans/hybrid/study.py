@@ -33,6 +33,7 @@ from gnnplace.tracing.options import CaptureOptions
 Progress = Callable[[str], None]
 NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"
 MICROBATCHES = (1, 4)
+PLAN = "plan"  # in place of a placer: steps are those of joint plans
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,13 @@ def study_hybrid(
     name = what if problem is None else problem.name
     preset = preset_of(name)
     training = _training(what, preset, options)
-    place_on = Placing(what, own if cluster is not None else None, search, progress)
+    place_on: Placing | PlannedSteps
+    if search.placer == PLAN:
+        from gnnplace.plans.hybrid.run import PlannedSteps
+
+        place_on = PlannedSteps(what, own, search, progress)
+    else:
+        place_on = Placing(what, own if cluster is not None else None, search, progress)
     splitter = Splitter(fabric, training, place_on, overlap=options.overlap)
     rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
     if not any(row.parts is not None for row in rows):
@@ -190,7 +197,7 @@ class Search:
     """How a group's step is placed.
 
     Attributes:
-        placer: the name of the placer.
+        placer: the name of the placer; "plan": groups are pipelines or split layers, as plans.
         budget: seconds of each search.
         seed: the seed of all randomness.
         microbatches: numbers of micro-batches to try.

@@ -273,6 +273,14 @@ class Pricer:
             error / seconds,
         )
 
+    def trained(self, stage: Stage) -> float:
+        """Elements of parameters that a device of a stage trains, each once."""
+        found = self.sums(stage.mesh, choice=stage.choice)
+        if found is None:
+            return 0.0
+        own = found.parameters[stage.last] - found.parameters[stage.first]
+        return float(own) - self._twice(stage, found)
+
     def _twice(self, stage: Stage, found: SegmentSums) -> float:
         """Elements of tied parameters that were counted for every segment that reads them."""
         total = 0.0

@@ -25,7 +25,7 @@ def step(
     """One device: backward ends at ``end``, the step at ``end + update``."""
     rows = np.array(gradients, dtype=np.float64).reshape(-1, 2)
     ends, updates = np.array([end]), np.array([update])
-    return ReplicaStep(end + update, (rows,), ends, updates, 1, False, "single")
+    return ReplicaStep(end + update, (rows,), ends, updates, 1)
 
 
 def all_reduce(pace: float, latency: float = 0.0) -> Callable[[int, float], float]:
@@ -99,7 +99,7 @@ def test_buckets_wait_for_their_last_gradient() -> None:
 def test_the_slowest_ring_decides() -> None:
     """Two devices, one of which has nothing to reduce."""
     rows = (np.array([[5.0, 100.0]]), np.empty((0, 2)))
-    found = ReplicaStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1, False, "x")
+    found = ReplicaStep(11.0, rows, np.array([10.0, 8.0]), np.array([1.0, 1.0]), 1)
     parts = with_all_reduce(found, all_reduce(0.1))
     assert parts.total == pytest.approx(16.0)  # 5 + 10 s of reducing, 1 s of update
     assert parts.all_reduce == pytest.approx(10.0)

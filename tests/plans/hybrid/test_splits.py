@@ -19,7 +19,7 @@ def placed(seconds: float, devices: int, size: float = 0.0, microbatches: int = 
     """A step of ``seconds`` whose gradients are all there at the end, ``size`` bytes a device."""
     rows = tuple(np.array([[seconds, size]]) for _ in range(devices))
     ends, updates = np.full(devices, seconds), np.zeros(devices)
-    return ReplicaStep(seconds, rows, ends, updates, microbatches, False, "x")
+    return ReplicaStep(seconds, rows, ends, updates, microbatches)
 
 
 def test_a_row_by_hand() -> None:
