@@ -10,7 +10,7 @@ import gnnplace
 from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_options, check_number
-from gnnplace.cli.options import add_accept, add_output
+from gnnplace.cli.options import add_output, add_shared
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
         ("--dask", str, "", "The address of a Dask scheduler whose workers run the cells."),
     )
-    add_accept(parser)
+    add_shared(parser, "accept-other-loss")
     add_options(
         parser,
         ("--keep", bool, False, "Keep problems and placements beside the rows."),

@@ -13,13 +13,9 @@ from gnnplace.cli.options import (
     add_by_module,
     add_capture_options,
     add_constraints,
-    add_fresh,
-    add_headroom,
     add_html,
-    add_json,
-    add_objective,
     add_search_options,
-    add_trace,
+    add_shared,
     capture_options,
     cluster_help,
     constraints_of,
@@ -60,16 +56,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--precision", str, "32-true", "The precision of plans, as gnnplace plan has it."),
         ("--batch", (int, COUNT), None, "The examples of a step, of plans."),
     )
-    add_objective(parser)
-    add_json(parser)
+    add_shared(parser, "objective", "json")
     add_html(parser, "the table, and timelines of the fastest placements")
-    add_trace(parser)
+    add_shared(parser, "trace")
     add_search_options(parser)
     add_capture_options(parser)
-    add_headroom(parser)
+    add_shared(parser, "headroom")
     add_constraints(parser)
     add_by_module(parser)
-    add_fresh(parser)
+    add_shared(parser, "fresh")
 
 
 def run(args: Namespace) -> int:

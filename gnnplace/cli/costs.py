@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.cli.console import print_json, print_lines
 from gnnplace.cli.numbers import add_options
-from gnnplace.cli.options import add_json, cluster_help
+from gnnplace.cli.options import add_shared, cluster_help
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import known_kind
 
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--framework", str, "pytorch", "The framework whose constants count."),
         ("--environment", str, None, "What the machine adds: checked-collectives."),
     )
-    add_json(parser)
+    add_shared(parser, "json")
 
 
 def run(args: Namespace) -> int:

@@ -13,9 +13,9 @@ from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
-    add_fresh,
     add_run_options,
     add_search_options,
+    add_shared,
     capture_options,
     model_help,
 )
@@ -39,7 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser, budget=1.0)
     add_capture_options(parser, auto=True)
-    add_fresh(parser)
+    add_shared(parser, "fresh")
     add_run_options(parser)
 
 

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, print_lines
-from gnnplace.cli.options import add_html, add_json, add_trace
+from gnnplace.cli.options import add_html, add_shared
 from gnnplace.cli.placed import add_placed, read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans.reading import is_plan, read_plan
@@ -27,9 +27,9 @@ SUMMARY = "Compares two placements or joint plans of one model: what moved, and 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_placed(parser, "before", "after")
-    add_json(parser)
+    add_shared(parser, "json")
     add_html(parser, "both timelines on one time axis, and what moved")
-    add_trace(parser)
+    add_shared(parser, "trace")
 
 
 def run(args: Namespace) -> int:

@@ -25,11 +25,9 @@ from gnnplace.cli.console import (
 from gnnplace.cli.numbers import STEPS, add_options
 from gnnplace.cli.options import (
     add_capture_options,
-    add_fresh,
     add_html,
-    add_json,
     add_run_options,
-    add_trace,
+    add_shared,
     model_help,
 )
 from gnnplace.cli.placed import cluster_of, placed_options
@@ -64,8 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             "The cluster the placement was made for; by default its devices' names say it.",
         ),
     )
-    add_json(parser)
-    add_trace(parser)
+    add_shared(parser, "json", "trace")
     add_html(parser, "the predicted step and the one that was run, beside each other")
     add_options(parser, ("--no-eager", bool, False, "Do not time eager PyTorch beside the run."))
     parser.add_argument(
@@ -75,7 +72,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Do not run it: check on tensors without numbers that N claimed GPUs could run it.",
     )
     add_capture_options(parser)
-    add_fresh(parser)
+    add_shared(parser, "fresh")
     add_run_options(parser)
     add_options(
         parser,

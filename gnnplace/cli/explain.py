@@ -7,7 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 import gnnplace
 from gnnplace.cli.console import console, print_json, print_lines, say
 from gnnplace.cli.numbers import add_options
-from gnnplace.cli.options import add_json, add_search_options
+from gnnplace.cli.options import add_search_options, add_shared
 from gnnplace.cli.placed import add_placed, read_placed
 from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
     )
     add_search_options(parser)
-    add_json(parser)
+    add_shared(parser, "json")
 
 
 def run(args: Namespace) -> int:

@@ -9,10 +9,9 @@ from gnnplace.cli.console import console, names_in, open_store, output_folder, p
 from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
     add_capture_options,
-    add_fresh,
-    add_json,
     add_run_options,
     add_search_options,
+    add_shared,
     capture_options,
     model_help,
 )
@@ -39,13 +38,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--clock", str, "auto", "The clock to compare by: auto, wall or virtual."),
         ("--stored", bool, False, "Calibrate on earlier runs in the store as well."),
     )
-    add_json(parser)
+    add_shared(parser, "json")
     parser.add_argument(
         "-o", "--output", default="fidelity-output", help="The folder of figures, page and files."
     )
     add_search_options(parser)
     add_capture_options(parser)
-    add_fresh(parser)
+    add_shared(parser, "fresh")
     add_run_options(parser)
 
 

@@ -20,12 +20,10 @@ from gnnplace.cli.numbers import (
 )
 from gnnplace.cli.options import (
     add_capture_options,
-    add_fresh,
     add_html,
-    add_json,
-    add_links,
     add_output,
     add_search_options,
+    add_shared,
     capture_options,
     cluster_help,
     model_help,
@@ -45,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser, ("--cluster", str, None, cluster_help("As for place; a problem file has its own"))
     )
-    add_links(parser)
+    add_shared(parser, "links")
     add_options(
         parser,
         (
@@ -66,12 +64,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--steps", (int, STEPS), 10, "With --execute: the number of steps to time."),
         ("--timeout", (float, SECONDS), 120.0, "With --execute: seconds without progress."),
     )
-    add_json(parser)
+    add_shared(parser, "json")
     add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
     add_html(parser, "the recommendation, the plot and every split")
     add_search_options(parser)
     add_capture_options(parser, many=True)
-    add_fresh(parser)
+    add_shared(parser, "fresh")
 
 
 def _training_arguments(parser: ArgumentParser) -> None:

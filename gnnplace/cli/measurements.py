@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options
-from gnnplace.cli.options import add_output, add_store
+from gnnplace.cli.options import add_output, add_shared
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
@@ -28,7 +28,7 @@ ACTIONS = ("list", "export", "prune", "calibrate")
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("action", help="list, export, prune or calibrate.")
-    add_store(parser)
+    add_shared(parser, "store")
     add_options(
         parser,
         ("--model", str, None, "Only runs of this model."),

@@ -28,7 +28,41 @@ from gnnplace.problem.placement import OPTIONS_KEY
 from gnnplace.sharding.answers import BANDWIDTH, FLOPS, SplitOptions
 
 AUTO = "auto"
+SHARED: dict[str, tuple[Any, Any, str]] = {
+    "accept-other-loss": (
+        bool, False, "Cut the batch into micro-batches also where that changes the loss.",
+    ),
+    "objective": (
+        str, gnnplace.TIME,
+        "What to minimise: time (of one step) or throughput (the interval between steps).",
+    ),
+    "store": (
+        str, None, "The store of measurements: an SQLite file, an SQLAlchemy URL or none; by "
+        "default $GNNPLACE_STORE, else a file in the user's data folder.",
+    ),
+    "calibration": (
+        str, None, "A calibration.json, as fidelity or measurements calibrate writes it.",
+    ),
+    "headroom": (
+        str, None, "What a placement leaves free on every device: a share, as 10%%, or bytes, as "
+        "2GB, or auto: what CUDA, NCCL and the allocator take on GPUs.",
+    ),
+    "table": (str, None, "A table by module to write: FILE.md or FILE.csv."),
+    "trace": (str, None, "A trace.json of the step to write; it opens in Perfetto."),
+    "fresh": (bool, False, "Measure op and link times anew, whatever is in the cache."),
+    "links": (
+        str, None, "A log of nccl-tests (sendrecv_perf, all_reduce_perf, …) run on this cluster; "
+        "what it measured replaces the figures of the links.",
+    ),
+    "json": (bool, False, "Print one JSON object."),
+}  # fmt: skip
+"""Options of several commands: kind, default and help; ``check_output`` is to come before work."""
 CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")
+
+
+def add_shared(parser: ArgumentParser, *names: str) -> None:
+    """Declares some of the options that several commands share."""
+    add_options(parser, *((f"--{name}", *SHARED[name]) for name in names))
 
 
 def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: bool = False) -> None:
@@ -45,7 +79,7 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
         ("--dtype", str, "float32", "The type of parameters: float32 or bfloat16."),
         ("--forward-only", bool, False, "Capture inference instead of a training step."),
     )
-    add_accept(parser)
+    add_shared(parser, "accept-other-loss")
     add_number(
         parser,
         "--groups",
@@ -62,19 +96,6 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
     told = "The number of shares that the batch is cut into"
     told += "; auto tries several and keeps the best." if auto else "."
     add_number(parser, "--microbatches", kind, MICROBATCHES, default=1, help=told)
-
-
-def add_accept(parser: ArgumentParser) -> None:
-    """Whether a batch is cut whatever becomes of the loss."""
-    add_options(
-        parser,
-        (
-            "--accept-other-loss",
-            bool,
-            False,
-            "Cut the batch into micro-batches also where that changes the loss.",
-        ),
-    )
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
@@ -196,19 +217,6 @@ def placer_options(args: Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in gnnplace.placer_options()}
 
 
-def add_objective(parser: ArgumentParser) -> None:
-    """What is minimised."""
-    add_options(
-        parser,
-        (
-            "--objective",
-            str,
-            gnnplace.TIME,
-            "What to minimise: time (of one step) or throughput (the interval between steps).",
-        ),
-    )
-
-
 def add_run_options(parser: ArgumentParser) -> None:
     """How a placement is executed, and where its measured steps are kept."""
     add_options(
@@ -223,63 +231,13 @@ def add_run_options(parser: ArgumentParser) -> None:
             "The seconds without progress after which a run is given up.",
         ),
     )
-    add_store(parser)
-
-
-def add_store(parser: ArgumentParser) -> None:
-    """Where measured steps are kept."""
-    add_options(
-        parser,
-        (
-            "--store",
-            str,
-            None,
-            "The store of measurements: an SQLite file, an SQLAlchemy URL or none; by default "
-            "$GNNPLACE_STORE, else a file in the user's data folder.",
-        ),
-    )
-
-
-def add_calibration(parser: ArgumentParser) -> None:
-    """A calibration to apply to problems."""
-    add_options(
-        parser,
-        (
-            "--calibration",
-            str,
-            None,
-            "A calibration.json, as fidelity or measurements calibrate writes it.",
-        ),
-    )
-
-
-def add_headroom(parser: ArgumentParser) -> None:
-    """Declares how much of every device stays free."""
-    parser.add_argument(
-        "--headroom",
-        type=str | None,
-        default=None,
-        help="What a placement leaves free on every device: a share, as 10%%, or bytes, as 2GB, or "
-        "auto: what CUDA, NCCL and the allocator take on GPUs.",
-    )
-
-
-def add_table(parser: ArgumentParser) -> None:
-    """Where the answer is written as a table by module."""
-    add_options(parser, ("--table", str, None, "A table by module to write: FILE.md or FILE.csv."))
+    add_shared(parser, "store")
 
 
 def add_html(parser: ArgumentParser, what: str) -> None:
     """Where a page about the answer is written; ``check_output`` before the work."""
     parser.add_argument(
         "--html", default=None, metavar="FILE", help=f"A page to write, as page.html: {what}."
-    )
-
-
-def add_trace(parser: ArgumentParser) -> None:
-    """Where steps are written for Perfetto; ``check_output`` before the work."""
-    add_options(
-        parser, ("--trace", str, None, "A trace.json of the step to write; it opens in Perfetto.")
     )
 
 
@@ -290,25 +248,6 @@ def add_chakra(parser: ArgumentParser) -> None:
         default=None,
         metavar="FOLDER",
         help="A folder for the step as Chakra execution traces in JSON, one a device.",
-    )
-
-
-def add_fresh(parser: ArgumentParser) -> None:
-    """Whether what is profiled is taken from the cache."""
-    add_options(
-        parser,
-        ("--fresh", bool, False, "Measure op and link times anew, whatever is in the cache."),
-    )
-
-
-def add_links(parser: ArgumentParser) -> None:
-    """Measurements of one's own for the cluster's links."""
-    parser.add_argument(
-        "--links",
-        type=str | None,
-        default=None,
-        help="A log of nccl-tests (sendrecv_perf, all_reduce_perf, …) run on this cluster; what it "
-        "measured replaces the figures of the links.",
     )
 
 
@@ -339,16 +278,11 @@ def add_output(parser: ArgumentParser, what: str, *, required: bool = True) -> N
     parser.add_argument("-o", "--output", required=required, default=None, help=what)
 
 
-def add_json(parser: ArgumentParser) -> None:
-    """One JSON object instead of tables."""
-    add_options(parser, ("--json", bool, False, "Print one JSON object."))
-
-
 def add_split_options(parser: ArgumentParser) -> None:
     """Devices, speeds, allowed splits, memory."""
     told = "The cluster whose fabric says what collectives take: a preset's name or a YAML file"
     parser.add_argument("--cluster", type=str | None, default=None, help=cluster_help(told))
-    add_links(parser)
+    add_shared(parser, "links")
     add_options(
         parser,
         (

@@ -20,19 +20,14 @@ from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
     add_by_module,
-    add_calibration,
     add_capture_options,
     add_chakra,
     add_constraints,
-    add_fresh,
-    add_headroom,
     add_html,
-    add_objective,
     add_output,
     add_placer_options,
     add_search_options,
-    add_table,
-    add_trace,
+    add_shared,
     capture_options,
     cluster_help,
     constraints_of,
@@ -136,7 +131,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", help=model_help("A problem file, or a model"))
     add_options(parser, ("--cluster", str, None, cluster_help()))
     add_placer_options(parser)
-    add_objective(parser)
+    add_shared(parser, "objective")
     add_output(parser, "The file to write, such as placement.json.")
     add_device_map(parser)
     add_options(
@@ -151,14 +146,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_search_options(parser)
     add_capture_options(parser, auto=True)
-    add_fresh(parser)
-    add_calibration(parser)
-    add_headroom(parser)
+    add_shared(parser, "fresh", "calibration", "headroom")
     add_constraints(parser)
     add_by_module(parser)
-    add_table(parser)
+    add_shared(parser, "table")
     add_html(parser, "timeline, memory, why each op is where it is and what it waits for")
-    add_trace(parser)
+    add_shared(parser, "trace")
     add_chakra(parser)
 
 

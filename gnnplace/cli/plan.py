@@ -12,10 +12,8 @@ from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, Range, add_number, add
 from gnnplace.cli.options import (
     add_constraints,
     add_html,
-    add_json,
     add_output,
-    add_table,
-    add_trace,
+    add_shared,
     cluster_help,
     constraints_of,
     model_help,
@@ -164,10 +162,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
     )
     add_constraints(parser)
-    add_table(parser)
+    add_shared(parser, "table")
     add_html(parser, "stages, timeline, memory of the fastest plan")
-    add_trace(parser)
-    add_json(parser)
+    add_shared(parser, "trace", "json")
     add_output(parser, "The file that the fastest plan is written to.", required=False)
 
 

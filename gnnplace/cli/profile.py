@@ -10,12 +10,10 @@ from gnnplace.cli.console import check_output, console, correction, say
 from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     add_by_module,
-    add_calibration,
     add_capture_options,
     add_constraints,
-    add_fresh,
-    add_links,
     add_output,
+    add_shared,
     capture_options,
     cluster_help,
     constraints_of,
@@ -34,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", help=model_help())
     parser.add_argument("--cluster", required=True, help=cluster_help())
-    add_links(parser)
+    add_shared(parser, "links")
     add_output(parser, "The file to write, such as problem.json.")
     add_capture_options(parser)
     add_options(
@@ -47,8 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
             "answers for the kinds that it has, whether they are here or not.",
         ),
     )
-    add_fresh(parser)
-    add_calibration(parser)
+    add_shared(parser, "fresh", "calibration")
     add_constraints(parser, limits=False)
     add_by_module(parser)
 

@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_output, add_trace
+from gnnplace.cli.options import add_output, add_shared
 from gnnplace.files import write_text
 from gnnplace.plans.reading import read_plan
 from gnnplace.report.plans import plan_page, write_plan_trace
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("problem", help="The problem file, or the file of a joint plan.")
     parser.add_argument("placements", nargs="*", help="The placement files; none of a plan.")
     add_output(parser, "The page to write, such as report.html.")
-    add_trace(parser)
+    add_shared(parser, "trace")
 
 
 def run(args: Namespace) -> int:

@@ -9,10 +9,9 @@ from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import NOT_NEGATIVE, add_options
 from gnnplace.cli.options import (
     add_constraints,
-    add_headroom,
     add_html,
-    add_json,
     add_output,
+    add_shared,
     add_split_options,
     constraints_of,
     model_help,
@@ -60,14 +59,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--pareto", bool, False, "Find every trade of time for memory."),
         ("--epsilon", (float, NOT_NEGATIVE), 0.0, "The relative error that --pareto may make."),
     )
-    add_json(parser)
+    add_shared(parser, "json")
     add_output(
         parser,
         "A picture of the --pareto frontier (.svg, .html), or the --executable plan.",
         required=False,
     )
     add_html(parser, "strategies side by side and what each layer takes, or the --pareto frontier")
-    add_headroom(parser)
+    add_shared(parser, "headroom")
     add_constraints(parser)
 
 

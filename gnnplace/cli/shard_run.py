@@ -7,7 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
 from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_options
-from gnnplace.cli.options import add_json, add_output, model_help
+from gnnplace.cli.options import add_output, add_shared, model_help
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.plans import run_lines
 from gnnplace.report.sharding import planned_lines
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--timeout", (float, SECONDS), 300.0, "The seconds without progress that end the run."),
         ("--memory-limit", (float, NOT_NEGATIVE), None, "The bytes that a device has."),
     )
-    add_json(parser)
+    add_shared(parser, "json")
     add_output(parser, "The file that the plan is written to.", required=False)
 
 

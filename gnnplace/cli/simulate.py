@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
-from gnnplace.cli.options import add_chakra, add_html, add_json, add_trace
+from gnnplace.cli.options import add_chakra, add_html, add_shared
 from gnnplace.problem import Problem, read_problem
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.placements import write_placements
@@ -26,9 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("problem", help="The problem file.")
     parser.add_argument("placement", help="The placement file.")
-    add_trace(parser)
+    add_shared(parser, "trace")
     add_chakra(parser)
-    add_json(parser)
+    add_shared(parser, "json")
     add_html(parser, "timeline, memory, where each device's seconds go")
 
 
