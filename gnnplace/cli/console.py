@@ -86,23 +86,22 @@ def print_lines(*lines: str) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def check_output(path: str | None) -> None:
+def check_output(*paths: str | None) -> None:
     """Complains before the work, not after it, when an output cannot be written.
 
     Raises:
-        InputError: the folder does not exist, or the path is a folder.
+        InputError: the folder of one does not exist, or the path is a folder.
     """
-    if path is None:
-        return
-    if Path(path).is_dir():
-        raise InputError(f"output {path!r}: is a folder; name a file")
-    if in_place(path):
-        return
-    folder = Path(os.path.realpath(path)).parent
-    if not folder.is_dir():
-        raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"output {path!r}: the folder {str(folder)!r} cannot be written to")
+    for path in paths:
+        if path is None or (in_place(path) and not Path(path).is_dir()):
+            continue
+        if Path(path).is_dir():
+            raise InputError(f"output {path!r}: is a folder; name a file")
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"output {path!r}: the folder {str(folder)!r} cannot be written to")
 
 
 def output_folder(path: str) -> Path:

@@ -34,8 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Compares two placements."""
-    check_output(args.html)
-    check_output(args.trace)
+    check_output(args.html, args.trace)
     if is_plan(args.before) and is_plan(args.after):
         return _plans(args)
     first, before, asked = read_placed(args, args.before)

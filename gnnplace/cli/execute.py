@@ -97,8 +97,7 @@ def run(args: Namespace) -> int:
         signal.signal(signal.SIGTERM, _stop)
         if not hosts.first:
             return _help(args, hosts)
-    check_output(args.trace)
-    check_output(args.html)
+    check_output(args.trace, args.html)
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
     say(f"capturing the step of {args.model}")

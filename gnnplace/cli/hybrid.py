@@ -119,8 +119,7 @@ def _study(args: Namespace) -> int:
     )
     from gnnplace.report.pictures import check_drawable, write_picture
 
-    check_output(args.output)
-    check_output(args.html)
+    check_output(args.output, args.html)
     if args.output is not None:
         check_drawable(args.output)
     named = {own.name for own in fields(HybridOptions)} - {"overlap"}

@@ -157,12 +157,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Places a problem or a model and writes the placement."""
-    check_output(args.output)
-    check_output(args.table)
-    check_output(args.html)
+    check_output(args.output, args.table, args.html, args.problem, args.trace)
     check_table(args.table)
-    check_output(args.problem)
-    check_output(args.trace)
     check_device_map(args)
     gnnplace.check_budget(args.budget)
     asked = constraints_of(args)

@@ -258,10 +258,7 @@ def _launched(args: Namespace, rate: float | None) -> int:
 
 def run(args: Namespace) -> int:
     """Searches plans, or predicts a given one."""
-    check_output(args.output)
-    check_output(args.html)
-    check_output(args.trace)
-    check_output(args.table)
+    check_output(args.output, args.html, args.trace, args.table)
     check_table(args.table)
     if args.goal not in GOALS:
         raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")

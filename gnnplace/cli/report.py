@@ -24,8 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Writes the page, and the trace if it is asked for."""
-    check_output(args.output)
-    check_output(args.trace)
+    check_output(args.output, args.trace)
     if not args.placements:
         return _plan(args)
     gnnplace.write_report(args.problem, args.placements, args.output, trace=args.trace)

@@ -34,8 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Predicts a placement's step."""
-    check_output(args.html)
-    check_output(args.trace)
+    check_output(args.html, args.trace)
     placement, problem = gnnplace.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
     simulation = gnnplace.simulate(problem, placement)
