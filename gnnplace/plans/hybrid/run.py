@@ -115,12 +115,7 @@ def priced_groups(
 ) -> list[Priced]:
     """Plans of groups that are pipelines, and of groups that split layers; those that can be.
 
-    Args:
-        chain: the model.
-        cluster: its devices, as many as all groups have or more.
-        groups: replicas of a group.
-        devices: of a group.
-        size: examples of a micro-batch of a group.
+    ``devices`` are those of each group, ``size`` the examples of its micro-batches.
 
     Raises:
         InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
