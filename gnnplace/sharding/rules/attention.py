@@ -31,8 +31,7 @@ def attention(case: Case) -> Rule:
     lead = tuple(
         HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
     )
-    draft = RuleDraft(case)
-    draft.read(0, (*lead, QUERIES, None))
+    draft = case.reads((*lead, QUERIES, None))
     for slot in range(1, 3):
         draft.read(slot, (*lead, None, None))
     mask = case.slot(3, "attn_mask")

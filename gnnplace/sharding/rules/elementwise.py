@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,12 +57,8 @@ def dropout(case: Case) -> Rule:
     one device, as long as all devices draw the same ones.
     """
     axes = numbered(len(case.results[0]))
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    made = draft.rule(ELEMENTWISE, axes)
-    return Rule(
-        ELEMENTWISE, made.extents, made.reads, made.results, run=_dropout(made.results[0], case)
-    )
+    made = case.reads(axes).rule(ELEMENTWISE, axes)
+    return replace(made, run=_dropout(made.results[0], case))
 
 
 def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
@@ -89,9 +86,7 @@ def along(position: int, default: int | None) -> Callable[[Case], Rule]:
         if not isinstance(axis, int) or not case.shapes[0]:
             return whole(case, "it mixes all axes")
         axes = numbered(len(case.shapes[0]), axis)
-        draft = RuleDraft(case)
-        draft.read(0, axes)
-        return draft.rule(ELEMENTWISE, *[axes] * len(case.results))
+        return case.reads(axes).rule(ELEMENTWISE, *[axes] * len(case.results))
 
     return rule
 
@@ -117,8 +112,7 @@ def reduced(case: Case) -> Rule:
     gone, keep = reduced_axes(case, rank)
     axes = numbered(rank)
     made = left_axes(axes, gone, keep)
-    draft = RuleDraft(case)
-    draft.read(0, axes)
+    draft = case.reads(axes)
     over = [str(axis) for axis in gone]
     return draft.rule(REDUCTION, made, run=_mean(over) if case.call.kind == "mean" else None)
 
@@ -128,9 +122,7 @@ def extreme(case: Case) -> Rule:
     rank = len(case.shapes[0])
     gone, keep = reduced_axes(case, rank)
     axes = numbered(rank, *gone)
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule(REDUCTION, *[left_axes(axes, gone, keep)] * len(case.results))
+    return case.reads(axes).rule(REDUCTION, *[left_axes(axes, gone, keep)] * len(case.results))
 
 
 def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:

@@ -145,8 +145,7 @@ def log_sum(case: Case) -> Rule:
         return extreme(case)
     axes = numbered(rank)
     label = axes[gone[0]] or ""
-    draft = RuleDraft(case)
-    draft.read(0, axes)
+    draft = case.reads(axes)
 
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
         if share.parts(label) == 1:
@@ -202,10 +201,7 @@ def comparison(position: int) -> Callable[[Case], Rule]:
         axes = numbered(len(case.shapes[0]))
         if kind == MEAN:
             return _by_count(case, axes, [0, 1])
-        draft = RuleDraft(case)
-        draft.read(0, axes)
-        draft.read(1, axes)
-        return draft.rule(LOSS, axes if kind == NONE else ())
+        return case.reads(axes, axes).rule(LOSS, axes if kind == NONE else ())
 
     return rule
 

@@ -9,7 +9,7 @@ import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
 from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.rule import Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.sharding.rules.rule import Case, Rule, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
 
@@ -19,17 +19,13 @@ def layer_norm(case: Case) -> Rule:
     rank = len(case.shapes[0])
     over = len(case.call.argument(1, "normalized_shape"))
     axes = numbered(rank, *range(rank - over, rank))
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule(NORM, axes)
+    return case.reads(axes).rule(NORM, axes)
 
 
 def group_norm(case: Case) -> Rule:
     """Along the batch alone: channels of a group belong together."""
     axes = (BATCH, *(None,) * (len(case.shapes[0]) - 1))
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule(NORM, axes)
+    return case.reads(axes).rule(NORM, axes)
 
 
 def batch_norm(case: Case) -> Rule:
@@ -38,8 +34,7 @@ def batch_norm(case: Case) -> Rule:
     axes = (BATCH, CHANNELS, *(None,) * (len(case.shapes[0]) - 2))
     if len(axes) != len(case.shapes[0]):
         return whole(case, "batch norm without channels")
-    draft = RuleDraft(case)
-    draft.read(0, axes)
+    draft = case.reads(axes)
     names = ("running_mean", "running_var", "weight", "bias")
     for position, name in enumerate(names, start=1):
         changed = training and position < 3

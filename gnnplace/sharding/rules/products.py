@@ -18,9 +18,7 @@ IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 def linear(case: Case) -> Rule:
     """`linear(x, weight, bias)`: 2 FLOP for each weight and row."""
     lead = numbered(len(case.results[0]) - 1)
-    draft = RuleDraft(case)
-    draft.read(0, (*lead, IN))
-    draft.read(1, (OUT, IN))
+    draft = case.reads((*lead, IN), (OUT, IN))
     draft.read(case.slot(2, "bias"), (OUT,))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[0][-1]
     return draft.rule("linear", (*lead, OUT), flops=flops, run=_biased(2, "bias"))
@@ -61,9 +59,9 @@ def matmul(case: Case) -> Rule:
         return whole(case, "a product with a vector")
     rank = len(case.results[0])
     lead = numbered(rank - 2)
-    draft = RuleDraft(case)
-    draft.read(0, (*_lead(a, case.results[0], lead), "rows", IN))
-    draft.read(1, (*_lead(b, case.results[0], lead), IN, OUT))
+    draft = case.reads(
+        (*_lead(a, case.results[0], lead), "rows", IN), (*_lead(b, case.results[0], lead), IN, OUT)
+    )
     flops = 2.0 * math.prod(case.results[0]) * a[-1]
     return draft.rule("product", (*lead, "rows", OUT), flops=flops)
 
@@ -91,9 +89,9 @@ def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) 
     if len(case.shapes[0]) != spatial + 2:
         return whole(case, "a convolution without a batch")
     grouped, rest = case.call.argument(6, "groups", 1) != 1, (None,) * spatial
-    draft = RuleDraft(case)
-    draft.read(0, ("0", None if grouped else IN, *rest))
-    draft.read(1, (*((None, None) if grouped else weight), *rest))
+    draft = case.reads(
+        ("0", None if grouped else IN, *rest), (*((None, None) if grouped else weight), *rest)
+    )
     draft.read(case.slot(2, "bias"), (None if grouped else OUT,))
     flops = 2.0 * math.prod(windows) * math.prod(case.shapes[1][1:])
     made = ("0", None if grouped else OUT, *rest)
@@ -105,9 +103,7 @@ def pool(case: Case) -> Rule:
     axes = tuple(str(i) if i < 2 else None for i in range(len(case.results[0])))
     if len(case.results) != 1:
         return whole(case, "pooling with indices")
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule("pool", axes)
+    return case.reads(axes).rule("pool", axes)
 
 
 def embedding(case: Case) -> Rule:
@@ -115,10 +111,9 @@ def embedding(case: Case) -> Rule:
     if case.call.argument(3, "max_norm") is not None or case.call.argument(6, "sparse"):
         return whole(case, "a table that is renormed, or sparse gradients")
     lead = numbered(len(case.results[0]) - 1)
-    draft = RuleDraft(case)
-    draft.read(0, lead)
-    draft.read(1, (VOCABULARY, FEATURES))
-    return draft.rule("embedding", (*lead, FEATURES), run=_lookup)
+    return case.reads(lead, (VOCABULARY, FEATURES)).rule(
+        "embedding", (*lead, FEATURES), run=_lookup
+    )
 
 
 def _lookup(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
@@ -167,8 +162,7 @@ def recurrent(case: Case) -> Rule:
     if len(case.shapes[0]) != 3:
         return whole(case, "a recurrent layer without a batch")
     state: Axes = (None, "0", None)
-    draft = RuleDraft(case)
-    draft.read(0, axes)
+    draft = case.reads(axes)
     count = 2 if call.kind == "lstm" else 1
     for slot in range(1, 1 + count):
         draft.read(slot, state)

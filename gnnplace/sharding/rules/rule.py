@@ -184,6 +184,13 @@ class Case:
     results: tuple[tuple[int, ...], ...]
     rows: Mapping[int, int] = field(default_factory=dict)
 
+    def reads(self, *axes: Axes) -> RuleDraft:
+        """A rule being written, with the labels of the first tensors read."""
+        draft = RuleDraft(self)
+        for slot, own in enumerate(axes):
+            draft.read(slot, own)
+        return draft
+
     def slot(self, position: int, name: str) -> int | None:
         """Which of the tensors read this argument is; None if it is none."""
         if not isinstance(self.call.argument(position, name), CallRef):

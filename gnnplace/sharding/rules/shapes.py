@@ -51,11 +51,8 @@ def reshaped(case: Case) -> Rule:
         return whole(case, "a view as another type")
     before, after = case.shapes[0], case.results[0]
     inner, outer = _grouped(before, after)
-    draft = RuleDraft(case)
-    draft.read(0, inner)
-    made = draft.rule(SHAPE, outer)
-    run = _remade(torch.Tensor.reshape, made.results[0], after)
-    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
+    made = case.reads(inner).rule(SHAPE, outer)
+    return replace(made, run=_remade(torch.Tensor.reshape, made.results[0], after))
 
 
 def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axes]:
@@ -117,9 +114,7 @@ def permuted(case: Case) -> Rule:
     """`transpose`, `permute` and `t`, by following a tensor of numbered axes."""
     rank = len(case.shapes[0])
     order = _order(case.call, rank)
-    draft = RuleDraft(case)
-    draft.read(0, numbered(rank))
-    return draft.rule(SHAPE, tuple(str(axis) for axis in order))
+    return case.reads(numbered(rank)).rule(SHAPE, tuple(str(axis) for axis in order))
 
 
 def _order(call: LayerCall, rank: int) -> tuple[int, ...]:
@@ -146,8 +141,7 @@ def expanded(case: Case) -> Rule:
     pairs = zip(before, axes[new:], after[new:], strict=True)
     draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
     made = draft.rule(SHAPE, axes)
-    run = _remade(torch.Tensor.expand, made.results[0], after)
-    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
+    return replace(made, run=_remade(torch.Tensor.expand, made.results[0], after))
 
 
 def kept(case: Case) -> Rule:
@@ -163,9 +157,7 @@ def indexed(case: Case) -> Rule:
     found = _indexed_axes(case)
     if found is None:
         return whole(case, "an index that is a tensor")
-    draft = RuleDraft(case)
-    draft.read(0, found[0])
-    return draft.rule(SHAPE, found[1])
+    return case.reads(found[0]).rule(SHAPE, found[1])
 
 
 def assigned(case: Case) -> Rule:
@@ -200,9 +192,9 @@ def made_like(case: Case) -> Rule:
     before, after = case.shapes[0], case.results[0]
     pairs = zip(before, after, strict=False)
     axes = [str(k) if a == b else None for k, (a, b) in enumerate(pairs)]
-    draft = RuleDraft(case)
-    draft.read(0, (*axes, *[None] * (len(before) - len(axes))))
-    made = draft.rule(SHAPE, (*axes, *[None] * (len(after) - len(axes))))
+    made = case.reads((*axes, *[None] * (len(before) - len(axes)))).rule(
+        SHAPE, (*axes, *[None] * (len(after) - len(axes)))
+    )
 
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
         shape = local_shape(made.results[0], after, share)
@@ -210,7 +202,7 @@ def made_like(case: Case) -> Rule:
         rest = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
         return call.function(args[0], shape, *value, **rest)
 
-    return Rule(SHAPE, made.extents, made.reads, made.results, run=run)
+    return replace(made, run=run)
 
 
 def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
@@ -252,9 +244,7 @@ def pieces(case: Case) -> Rule:
     axes = numbered(rank, axis)
     gone = case.call.kind in ("unbind", "select")
     made = tuple(label for i, label in enumerate(axes) if i != axis) if gone else axes
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule(SHAPE, *[made] * len(case.results))
+    return case.reads(axes).rule(SHAPE, *[made] * len(case.results))
 
 
 def joined(case: Case) -> Rule:
@@ -278,9 +268,7 @@ def padded(case: Case) -> Rule:
     amounts = case.call.argument(1, "pad")
     grown = [len(before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
     axes = numbered(len(before), *grown)
-    draft = RuleDraft(case)
-    draft.read(0, axes)
-    return draft.rule(SHAPE, axes) if math.prod(after) else whole(case)
+    return case.reads(axes).rule(SHAPE, axes) if math.prod(after) else whole(case)
 
 
 RESHAPED = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
