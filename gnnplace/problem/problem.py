@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.errors import FormatError, InputError, of_faults, within
 from gnnplace.files import MOST, Bytes, Schema, Seconds, parse, read_json, uncollected, write_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
@@ -281,11 +281,9 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
         faults.append(f"microbatches: {told}")
     if faults:
         raise of_faults(FormatError, faults, source)
-    try:
+    with within(source):
         cluster = Cluster(tuple(file.devices), tuple(file.links))
         problem = replace(_assemble(file, cluster), captured=_captured(data))
-    except InputError as error:
-        raise FormatError(f"{source}: {error}") from None
     if faults := spelling_faults(problem.cluster, problem.time):
         raise of_faults(FormatError, faults, source)
     return problem

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, within
 from gnnplace.files import Schema, parse, read_json, write_arrays, write_json
 from gnnplace.sharding.solver.classes import ClassTable
 
@@ -170,10 +170,8 @@ def read_sharding(path: str | Path) -> ShardingProblem:
     """
     file = parse(ShardingFile, read_json(path), str(path))
     arrays = _read_arrays(Path(path).with_suffix(".npz"))
-    try:
+    with within(path):
         return _assemble(file, arrays)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _read_arrays(path: Path) -> dict[str, FloatArray]:

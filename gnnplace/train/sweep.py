@@ -49,7 +49,7 @@ from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, within
 from gnnplace.files import read_yaml, write_text
 from gnnplace.train.training_cli import TrainingCLI, complete, is_checkpoint
 
@@ -84,10 +84,8 @@ def read_file(path: str) -> SearchSpace:
     data = read_yaml(path)
     if not isinstance(data, dict) or not data:
         raise FormatError(f"{path}: top level: must map key paths to values; {HOW}")
-    try:
+    with within(path):
         return {str(key): parse_values(str(key), str(value)) for key, value in data.items()}
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def parse_assignments(assignments: list[str]) -> SearchSpace:

@@ -25,7 +25,7 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 import numpy as np
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, within
 from gnnplace.files import read_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster
@@ -200,11 +200,9 @@ def read_node_link(path: str | Path, cluster: Cluster | None = None) -> Problem:
         FormatError: naming the file, the key path and the fault.
     """
     data = read_json(path)
-    try:
+    with within(path):
         graph = _node_link(data)
         return from_networkx(graph, cluster, Path(path).stem)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _node_link(data: Any) -> nx.MultiDiGraph:
@@ -242,7 +240,5 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     except (OSError, ParseError, nx.NetworkXError, KeyError, ValueError) as error:
         told = str(error).splitlines() or [type(error).__name__]
         raise FormatError(f"{path}: cannot be read: {told[0]}") from None
-    try:
+    with within(path):
         return from_networkx(graph, cluster, Path(path).stem)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None

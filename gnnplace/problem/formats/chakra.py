@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, within
 from gnnplace.files import Schema, parse
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
@@ -63,10 +63,8 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
             raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
         except InputError as error:
             raise FormatError(f"{file}: {error}") from None
-    try:
+    with within(path):
         return _problem(where.stem, nodes, cluster)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 class _Outputs(Schema, extra="ignore"):

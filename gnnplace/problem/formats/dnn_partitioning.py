@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import InputError, within
 from gnnplace.files import parse, read_json
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, Problem, build_problem
@@ -79,10 +79,8 @@ def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
         FormatError: naming the file, the key path and the fault.
     """
     file = parse(PartitioningFile, read_json(path), str(path))
-    try:
+    with within(path):
         return _problem(Path(path).stem, file, cluster)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def own_cluster(file: PartitioningFile) -> Cluster:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, within
 from gnnplace.files import read_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
@@ -53,10 +53,8 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
         FormatError: naming the file, the line and the fault.
     """
     layers, edges = _parse(str(path), read_text(path))
-    try:
+    with within(path):
         return _problem(Path(path).stem, layers, edges, cluster or preset(DEFAULT_CLUSTER))
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _parse(source: str, text: str) -> tuple[dict[str, PipedreamLayer], list[tuple[str, str]]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InputError, within
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import DEFAULT_CLUSTER, GivenOp, problem_of
 from gnnplace.problem.problem import PHASES, Problem
@@ -159,7 +159,5 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
         raise FormatError(f"{path}: cannot be read: {told}") from None
     if not isinstance(data, Data):
         raise FormatError(f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data")
-    try:
+    with within(path):
         return from_pyg(data, cluster, Path(path).stem)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, within
 from gnnplace.files import write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
@@ -157,10 +157,8 @@ def read_captured(path: str | Path) -> CapturedGraph:
     fault = _header_fault(header) or _array_fault(arrays, len(header["kinds"]))
     if fault:
         raise FormatError(f"{path}: {fault}")
-    try:
+    with within(path):
         return _assemble(header, arrays)
-    except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
 
 
 def _header_fault(header: dict[str, Any]) -> str:
