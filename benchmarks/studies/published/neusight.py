@@ -6,8 +6,8 @@ Models are captured with two and with three layers, their ops priced from the ta
 layers taken to be as the third. Nothing is fitted to the steps. The allocator's cache was emptied
 before each step, which some forward passes were timed with: where one takes more than
 `SHARE` of its backward pass, whose products are twice as many, the backward pass alone counts.
-Left out are compiled models (`-fusion`), four GPUs (`-dp4`, `-tp4`, `-pp4`), Switch's mixtures, and
-GPUs of AMD.
+Models under `torch.compile` (`-fusion`) are priced as such. Left out are four GPUs (`-dp4`, `-tp4`,
+`-pp4`), Switch's mixtures, and GPUs of AMD.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ KINDS = {"A100": "a100-80", "A100-40": "a100", "H100": "h100", "L4": "l4", "P100
          "P4": "p4", "T4": "t4", "V100": "v100"}  # fmt: skip
 LOW, HIGH = 0.911, 1.021
 """Tenth and ninetieth percentile of published over predicted seconds of 39 rows of five GPUs."""
-ROW = re.compile(r"(?P<model>\w+)-(?P<what>train|inf)-(?P<length>\d+)-(?P<batch>\d+)")
+ROW = re.compile(
+    r"(?P<model>\w+)-(?P<what>train|inf)-(?P<length>\d+)-(?P<batch>\d+)(?P<fused>-fusion)?"
+)
 
 
 def kind_of(folder: str) -> str | None:
@@ -66,30 +68,32 @@ def rows(path: Path) -> Iterator[Outcome]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: cannot be read: {error}") from None
     inference, length, batch = found["what"] == "inf", int(found["length"]), int(found["batch"])
-    forward, backward = passes(found["model"], batch, length, inference, layers, kind)
+    fused = found["fused"] is not None
+    forward, backward = passes(found["model"], batch, length, inference, layers, kind, fused)
     if not inference and ahead > SHARE * back:
         ahead = forward = 0.0
     seconds = forward + backward
     yield Outcome(
-        f"{path.stem}, {kind}", kind, None, GivenWords(microbatch_size=batch, batch=batch),
+        f"{path.stem}, {kind}", f"{kind}, compiled" if fused else kind, None,
+        GivenWords(microbatch_size=batch, batch=batch),
         PlanAnswer(seconds, LOW * seconds, HIGH * seconds, feasible=True), ahead + back, ran=True,
     )  # fmt: skip
 
 
 def passes(
-    model: str, batch: int, length: int, inference: bool, layers: int, kind: str
+    model: str, batch: int, length: int, inference: bool, layers: int, kind: str, fused: bool
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass on a kind of GPU, as the third layer goes on."""
-    few, more = (phases(model, batch, length, inference, count, kind) for count in LAYERS)
+    few, more = (phases(model, batch, length, inference, count, kind, fused) for count in LAYERS)
     first, second = (a + (layers - LAYERS[0]) * (b - a) for a, b in zip(few, more, strict=True))
     return first, second
 
 
 @cache
 def phases(
-    model: str, batch: int, length: int, inference: bool, layers: int, kind: str
+    model: str, batch: int, length: int, inference: bool, layers: int, kind: str, fused: bool
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass of so many layers."""
     program = captured(model, batch, length, inference, layers)
-    times = estimated_times(program, kind)
+    times = estimated_times(program, kind, compiled=fused)
     return phase_seconds(program, times, FORWARD), phase_seconds(program, times, BACKWARD)

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.floors import EAGER, NOTHING, with_floor
+from gnnplace.costs.floors import COMPILED, EAGER, NOTHING, with_floor
 from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict_in_step
 from gnnplace.costs.profiling.description import Description, describe
+from gnnplace.costs.profiling.fusion import fused_groups
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
 from gnnplace.tracing.attention import attention, attention_backward
@@ -68,8 +69,11 @@ def measured_times(seconds: FloatArray) -> KindTimes:
     return KindTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
 
 
-def estimated_times(program: Program, kind: str, tables: CostTables | None = None) -> KindTimes:
-    """Times of every op on a kind of device, eager, and where they are from.
+def estimated_times(
+    program: Program, kind: str, tables: CostTables | None = None, *, compiled: bool = False,
+    cuda_graphs: bool = False,
+) -> KindTimes:  # fmt: skip
+    """Times of every op on a kind of device, and where they are from.
 
     Launches and the host add what they take of eager PyTorch on a GPU, nothing on a CPU, whose
     tables count what ops take as they are called.
@@ -79,6 +83,9 @@ def estimated_times(program: Program, kind: str, tables: CostTables | None = Non
         program: Its values need no tensors.
         kind: The kind of device, by any of its names.
         tables: The tables to answer from; those that are shipped by default.
+        compiled: Under `torch.compile`: what is fused stands at the first op of its kernel, and
+            the host is not waited for.
+        cuda_graphs: Launches are captured: nothing is waited for, nor are there gaps.
 
     Raises:
         InputError: no figures of the kind are known.
@@ -89,8 +96,13 @@ def estimated_times(program: Program, kind: str, tables: CostTables | None = Non
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
-    view = found.view
-    floor = EAGER
+    view, floor = found.view, EAGER
+    if compiled:
+        groups, share = fused_groups(program)
+        kernel = np.bincount(groups, kernel * share, count).astype(np.float64)
+        view, floor = view | (groups != np.arange(count)), COMPILED
+    if cuda_graphs:
+        floor = NOTHING
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
     seconds = with_floor(kernel, view, _late(program), _layers(program), floor)

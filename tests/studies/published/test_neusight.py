@@ -40,7 +40,7 @@ def test_a_forward_pass_with_the_allocator_in_it_does_not_count(tmp_path, monkey
     label(tmp_path, "gpt2_large-train-1024-4", 500.0, 1000.0)
     label(tmp_path, "gpt2_large-train-1024-8", 900.0, 1000.0)
     label(tmp_path, "gpt2_large-inf-1024-4", 500.0, 0.0)
-    label(tmp_path, "gpt2_large-inf-1024-4-fusion", 400.0, 0.0)
+    label(tmp_path, "gpt2_large-inf-1024-4-tp4", 400.0, 0.0)
     label(tmp_path, "switchxl4-train-512-1", 400.0, 800.0)
     found = {o.question: (o.seconds, o.answer.step_time) for o in neusight.outcomes(tmp_path)}
     assert found == {
@@ -56,3 +56,12 @@ def test_a_published_step_is_near(tmp_path):
     (found,) = neusight.outcomes(tmp_path)
     assert found.seconds == pytest.approx(0.5769, rel=1e-3)
     assert abs(found.error) < 0.08
+
+
+def test_steps_under_torch_compile_are_priced_as_such(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(neusight, "phases", lambda *args: asked.append(args[6]) or (0.01, 0.02))
+    label(tmp_path, "gpt2_large-train-1024-4-fusion", 10.0, 20.0)
+    (row,) = neusight.outcomes(tmp_path)
+    assert asked == [True, True]
+    assert row.model == "v100, compiled"

@@ -1,0 +1,107 @@
+"""Which ops `torch.compile` makes one kernel of, and what share of their bytes that kernel moves.
+
+Inductor (Ansel et al., PyTorch 2, ASPLOS 2024) fuses ops that bytes bound, a consumer into its
+producer, where both go over as many elements and nothing else stands between. The level of an op is
+the number of products, convolutions and attentions on the longest way to it; ops of one phase,
+level and number of elements that values join are a group. A group reads once what is made outside,
+and writes what is read outside or by nobody:
+
+    share = bytes in and out of the group / sum of the bytes of its ops.
+
+Deviations: groups have no largest size; ops over as many elements that read the same value are not
+joined by it; nothing is made again in the backward pass; products take no ops behind them.
+Complexity: linear in the values that ops read and make.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_name
+from gnnplace.tracing.program import Program, ProgramOp
+
+APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
+Key = tuple[int, str, int]
+"""Level, phase and elements: what ops of a group have in common."""
+
+
+def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
+    """The group of every op by the number of its first op, and the share of bytes that it moves.
+
+    Returns:
+        Groups, an op that is fused with none being its own, and shares from 0 to 1. [ops] each
+    """
+    homes, count = _homes(program), len(program.ops)
+    joined = _joined(program, homes)
+    _, label = connected_components(
+        coo_array((np.ones(len(joined)), tuple(np.array(joined, dtype=int).reshape(-1, 2).T)),
+                  shape=(count, count)), directed=False,
+    )  # fmt: skip
+    first = np.full(count, count)
+    np.minimum.at(first, label, np.arange(count))
+    groups = first[label].astype(np.intp)
+    readers: dict[str, set[int]] = {}
+    for i, op in enumerate(program.ops):
+        if not op.view:
+            for name in op.reads:
+                readers.setdefault(homes.get(name, name), set()).add(i)
+    share, size = np.ones(count), {name: float(v.bytes) for name, v in program.values.items()}
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(members) > 1:
+            ops = [program.ops[i] for i in members]
+            share[members] = _share(ops, set(members.tolist()), size, homes, readers)
+    return groups, share
+
+
+def _homes(program: Program) -> dict[str, str]:
+    """The value that every view shows."""
+    homes: dict[str, str] = {}
+    for op in program.ops:
+        if op.view and op.reads:
+            homes |= {name: homes.get(op.reads[0], op.reads[0]) for name in op.results if name}
+    return homes
+
+
+def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
+    """Pairs of producer and consumer that are fused."""
+    levels: dict[str, int] = {}
+    maker: dict[str, tuple[int, Key]] = {}
+    pairs = []
+    for i, op in enumerate(program.ops):
+        if op.view:
+            continue
+        read = [homes.get(name, name) for name in op.reads]
+        level, apart = max((levels.get(name, 0) for name in read), default=0), op_name(op) in APART
+        key = level, op.phase, _elements(program, op)
+        if not apart:
+            pairs += [(maker[x][0], i) for x in read if x in maker and maker[x][1] == key]
+        for name in filter(None, op.results):
+            levels[name] = level + apart
+            if not apart:
+                maker[name] = i, key
+    return pairs
+
+
+def _elements(program: Program, op: ProgramOp) -> int:
+    """Of the largest value that an op reads or makes."""
+    names = (*op.reads, *filter(None, op.results))
+    return max((prod(program.values[name].shape) for name in names), default=0)
+
+
+def _share(
+    ops: list[ProgramOp], own: set[int], size: dict[str, float], homes: dict[str, str],
+    readers: dict[str, set[int]],
+) -> float:  # fmt: skip
+    """Bytes that go in and out of a group, of those of its ops, whose numbers are `own`."""
+    made = {name for op in ops for name in op.results if name}
+    read = {homes.get(name, name) for op in ops for name in op.reads} - made
+    kept = [name for name in made if not readers.get(name) or readers[name] - own]
+    each = sum(size[x] for op in ops for x in (*op.reads, *filter(None, op.results)))
+    return min(1.0, sum(size[name] for name in (*read, *kept)) / max(each, 1.0))
