@@ -26,7 +26,7 @@ from gnnplace.plans.decoders.step import cut_of
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
         "host_layer", "host_layer_shards", "card_gather", "card_reduce", "ring_latency",
-        "tree_latency", "host_update", "check", "gathers_layer",
+        "tree_latency", "check", "gathers_layer",
     ),
     "llm-foundry": ("products", "rate", "stream"),
     "bigscience": ("products",),

@@ -27,8 +27,7 @@ from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_nam
 from gnnplace.tracing.program import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
-Key = tuple[int, str, int]
-"""Level, phase and elements: what ops of a group have in common."""
+Key = tuple[int, str, int]  # level, phase and elements, which ops of a group have in common
 
 
 def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:

@@ -239,7 +239,8 @@ def _changed(setting: PricingSetting, words: GivenWords) -> Iterator[tuple[str, 
         if size:
             yield f"microbatch_size={size}", replace(words, microbatch_size=size)
     for zero in setting.traits["zeros"]:
-        yield f"zero={zero}", replace(words, zero=int(zero))
+        group = words.zero_group if int(zero) else None
+        yield f"zero={zero}", replace(words, zero=int(zero), zero_group=group)
     for again in ("none", "selective", "full"):
         yield f"recompute={again}", replace(words, recompute=again)
     yield (

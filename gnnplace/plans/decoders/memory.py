@@ -85,9 +85,9 @@ def _kept(setting: PricingSetting, words: GivenWords, chosen: bool = False) -> t
             stream = 4.0 * d.hidden / parts
             inside = (4 * d.queries + 4 * d.keys + 2 * d.feed_forward + 4 * d.heads) / words.tp
         if chosen and d.experts:
-            width = d.experts.shared + d.experts.active * d.experts.width - d.feed_forward
-            rows = own["chosen_kept"] * d.experts.active * d.hidden
-            inside += (own["gated_kept"] * width + rows) / words.tp
+            inside += own["gated_kept"] * (d.experts.shared - d.feed_forward) / words.tp
+            each = own["chosen_inside"] * d.experts.width + own["chosen_kept"] * d.hidden
+            inside += d.experts.active * each / words.tp
     else:
         stream = own["plain_kept_stream"] * d.hidden / parts
         inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / words.tp
