@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser,
         ("--keep", bool, False, "Keep problems and placements beside the rows."),
-        ("--best-known", str, None, "For summary: a file of best known step times."),
+        ("--best-known", "For summary: a file of best known step times."),
         ("--record", bool, False, "For summary: write that file anew with the rows."),
         ("--rival", str, "annealing", "For summary: who wins and losses are counted against."),
         ("--only", str, "", "For summary: only problems whose key contains this text."),

@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", help=model_help("A problem file, or a model"))
     add_options(
         parser,
-        ("--cluster", str, None, cluster_help()),
+        ("--cluster", cluster_help()),
         (
             "--placers",
             str,

@@ -36,8 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_options(
         parser,
-        ("--cluster", str, None, "A preset's name or a YAML file; by default what FILE says."),
-        ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
+        ("--cluster", "A preset's name or a YAML file; by default what FILE says."),
+        ("--model", "The model of a plan, where its file does not say how to make it."),
         ("--batch", (int, COUNT), None, "The examples of a step, where a launch file has none."),
     )
     add_output(parser, "The file to write, such as problem.json.")

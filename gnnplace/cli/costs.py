@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser,
         ("--framework", str, "pytorch", "The framework whose constants count."),
-        ("--environment", str, None, "What the machine adds: checked-collectives."),
+        ("--environment", "What the machine adds: checked-collectives."),
     )
     add_shared(parser, "json")
 

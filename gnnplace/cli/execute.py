@@ -57,8 +57,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser,
         (
             "--cluster",
-            str,
-            None,
             "The cluster the placement was made for; by default its devices' names say it.",
         ),
     )

@@ -23,8 +23,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_options(
         parser,
-        ("--op", str, None, "An op: the step with it on each other device."),
-        ("--module", str, None, "A module or a pattern: the step with it on each device."),
+        ("--op", "An op: the step with it on each other device."),
+        ("--module", "A module or a pattern: the step with it on each device."),
         (
             "--loosen",
             bool,
@@ -32,17 +32,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             "Search once without each constraint, for --budget seconds each: what it costs.",
         ),
         ("--placer", str, "best", "The placer that --loosen searches with."),
-        ("--model", str, None, "The model of a plan, where its file does not say how to make it."),
+        ("--model", "The model of a plan, where its file does not say how to make it."),
         (
             "--environment",
-            str,
-            None,
             "What the machine adds to a launch file's run: checked-collectives; none by default.",
         ),
         (
             "--measured",
-            str,
-            None,
             "A step of a run of a plan, as 0.83s or 830ms, or a launcher's log: how far it is.",
         ),
     )

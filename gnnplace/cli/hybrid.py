@@ -40,9 +40,7 @@ SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel de
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", help=model_help("A problem file, or a model"))
-    add_options(
-        parser, ("--cluster", str, None, cluster_help("As for place; a problem file has its own"))
-    )
+    add_options(parser, ("--cluster", cluster_help("As for place; a problem file has its own")))
     add_shared(parser, "links")
     add_options(
         parser,
@@ -77,7 +75,7 @@ def _training_arguments(parser: ArgumentParser) -> None:
         parser,
         ("--batch", (int, COUNT), None, "The examples of a step, for a problem file."),
         ("--examples", (int, COUNT), None, "The examples of an epoch."),
-        ("--epochs-table", str, None, "A CSV or YAML file of epochs by global batch."),
+        ("--epochs-table", "A CSV or YAML file of epochs by global batch."),
         ("--least-epochs", (float, POSITIVE), None, "The epochs needed at small batches."),
         (
             "--critical-batch",

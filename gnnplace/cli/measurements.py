@@ -31,11 +31,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_shared(parser, "store")
     add_options(
         parser,
-        ("--model", str, None, "Only runs of this model."),
-        ("--fingerprint", str, None, "Only runs whose problem's fingerprint begins so."),
-        ("--mode", str, None, "Only runs that were measured, or emulated."),
-        ("--run", str, None, "Only runs whose name begins with this text."),
-        ("--before", str, None, "Only runs begun before this date (UTC)."),
+        ("--model", "Only runs of this model."),
+        ("--fingerprint", "Only runs whose problem's fingerprint begins so."),
+        ("--mode", "Only runs that were measured, or emulated."),
+        ("--run", "Only runs whose name begins with this text."),
+        ("--before", "Only runs begun before this date (UTC)."),
         ("--failed", bool, False, "Only runs that failed or never ended."),
         ("--limit", (int, COUNT), None, "For list and export: the newest N runs."),
         ("--keep", (int, NOT_NEGATIVE), 0, "For prune: the newest N runs are kept."),

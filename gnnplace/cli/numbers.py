@@ -76,15 +76,16 @@ def add_number(
     _ranges.setdefault(parser, {})[name] = allowed
 
 
-def add_options(parser: ArgumentParser, *rows: tuple[str, Any, Any, str]) -> None:
-    """Declares options.
+Row = tuple[str, str] | tuple[str, Any, Any, str]
+"""Of an option its name and a sentence of help, where it is a text that may be left out; of others
+also its kind (``str``, ``bool`` for a flag, or a number's type and what ``check_numbers`` lets
+pass) and its default, before the sentence."""
 
-    Args:
-        parser: the parser of a command.
-        rows: of each its name, its kind (``str``, ``bool`` for a flag, or a number's type and what
-            ``check_numbers`` lets pass), its default and a sentence of help.
-    """
-    for name, kind, default, told in rows:
+
+def add_options(parser: ArgumentParser, *rows: Row) -> None:
+    """Declares options."""
+    for name, *kinds, told in rows:
+        kind, default = kinds or (str, None)
         if kind is bool:
             parser.add_argument(name, action="store_true", help=told)
         elif isinstance(kind, tuple):

@@ -28,7 +28,7 @@ from gnnplace.problem.placement import OPTIONS_KEY
 from gnnplace.sharding.answers import BANDWIDTH, FLOPS, SplitOptions
 
 AUTO = "auto"
-SHARED: dict[str, tuple[Any, Any, str]] = {
+SHARED: dict[str, tuple[str] | tuple[Any, Any, str]] = {
     "accept-other-loss": (
         bool, False, "Cut the batch into micro-batches also where that changes the loss.",
     ),
@@ -37,21 +37,21 @@ SHARED: dict[str, tuple[Any, Any, str]] = {
         "What to minimise: time (of one step) or throughput (the interval between steps).",
     ),
     "store": (
-        str, None, "The store of measurements: an SQLite file, an SQLAlchemy URL or none; by "
+        "The store of measurements: an SQLite file, an SQLAlchemy URL or none; by "
         "default $GNNPLACE_STORE, else a file in the user's data folder.",
     ),
     "calibration": (
-        str, None, "A calibration.json, as fidelity or measurements calibrate writes it.",
+        "A calibration.json, as fidelity or measurements calibrate writes it.",
     ),
     "headroom": (
-        str, None, "What a placement leaves free on every device: a share, as 10%%, or bytes, as "
+        "What a placement leaves free on every device: a share, as 10%%, or bytes, as "
         "2GB, or auto: what CUDA, NCCL and the allocator take on GPUs.",
     ),
-    "table": (str, None, "A table by module to write: FILE.md or FILE.csv."),
-    "trace": (str, None, "A trace.json of the step to write; it opens in Perfetto."),
+    "table": ("A table by module to write: FILE.md or FILE.csv.",),
+    "trace": ("A trace.json of the step to write; it opens in Perfetto.",),
     "fresh": (bool, False, "Measure op and link times anew, whatever is in the cache."),
     "links": (
-        str, None, "A log of nccl-tests (sendrecv_perf, all_reduce_perf, …) run on this cluster; "
+        "A log of nccl-tests (sendrecv_perf, all_reduce_perf, …) run on this cluster; "
         "what it measured replaces the figures of the links.",
     ),
     "json": (bool, False, "Print one JSON object."),

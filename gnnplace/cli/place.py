@@ -71,8 +71,6 @@ def add_device_map(parser: ArgumentParser) -> None:
         parser,
         (
             "--device-map",
-            str,
-            None,
             "Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
             "from_pretrained; --by-module searches for such an answer.",
         ),
@@ -129,7 +127,7 @@ SUMMARY = "Finds a device for every op and a sequence for every device."
 def add_arguments(parser: ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("what", help=model_help("A problem file, or a model"))
-    add_options(parser, ("--cluster", str, None, cluster_help()))
+    add_options(parser, ("--cluster", cluster_help()))
     add_placer_options(parser)
     add_shared(parser, "objective")
     add_output(parser, "The file to write, such as placement.json.")
@@ -138,8 +136,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser,
         (
             "--problem",
-            str,
-            None,
             "Write the problem that was placed too, as problem.json: what simulate, report and "
             "place take instead of the model.",
         ),

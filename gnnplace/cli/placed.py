@@ -35,8 +35,6 @@ def add_placed(parser: ArgumentParser, *placements: str, plans: bool = False) ->
         parser,
         (
             "--cluster",
-            str,
-            None,
             "The cluster it was made for; by default what the placement's file says.",
         ),
     )

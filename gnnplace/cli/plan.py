@@ -57,12 +57,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
         (
             "--precision",
-            str,
-            None,
             "32-true (the default), bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or "
             "16-master.",
         ),
-        ("--optimizer", str, None, "The optimizer: sgd, adam or adamw (the default)."),
+        ("--optimizer", "The optimizer: sgd, adam or adamw (the default)."),
     )
     add_number(
         parser,
@@ -85,29 +83,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--top", (int, COUNT), 1, "The number of plans to show."),
         (
             "--given",
-            str,
-            None,
             "A plan of your own to predict instead: the file of a plan or of a launcher, whose "
             "batch, precision and optimizer count, a CSV file of many plans, or words such as "
             "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
         ),
         (
             "--framework",
-            str,
-            None,
             "Whose constants price plans of your own: pytorch (the default), nanotron, "
             "megatron-lm, megatron-deepspeed, internevo or torchtitan.",
         ),
         (
             "--environment",
-            str,
-            None,
             "What the machine adds to them, such as checked-collectives; none by default.",
         ),
         (
             "--tokens",
-            str,
-            None,
             "The tokens of a whole run, as 300B or 15T: its days and device hours are told.",
         ),
         (
@@ -119,15 +109,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
         (
             "--rate",
-            str,
-            None,
             "With --goal gpus: as few devices as make so many tokens a second, such as 300K "
             "(examples, where these are no rows of tokens).",
         ),
         (
             "--launcher",
-            str,
-            None,
             f"Search what a launcher can run, at its framework's prices: {', '.join(NAMES)}.",
         ),
         (

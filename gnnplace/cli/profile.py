@@ -39,8 +39,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser,
         (
             "--table",
-            str,
-            None,
             "A CSV file of measured ops, as benchmarks/gpu.py writes it (ops.csv): the first that "
             "answers for the kinds that it has, whether they are here or not.",
         ),

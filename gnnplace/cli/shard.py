@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser,
         ("--executable", bool, False, "Split MODEL in ways that DTensor can run."),
-        ("--tables", str, None, "Write the cost tables to NAME.json."),
+        ("--tables", "Write the cost tables to NAME.json."),
         ("--pareto", bool, False, "Find every trade of time for memory."),
         ("--epsilon", (float, NOT_NEGATIVE), 0.0, "The relative error that --pareto may make."),
     )

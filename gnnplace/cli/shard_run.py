@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(
         parser,
         ("--devices", (int, DEVICES), None, "The number of processes: 2 by default."),
-        ("--plan", str, None, "The plan to run, instead of the best one found here."),
+        ("--plan", "The plan to run, instead of the best one found here."),
         ("--steps", (int, STEPS), 10, "The number of steps to time."),
         ("--timeout", (float, SECONDS), 300.0, "The seconds without progress that end the run."),
         ("--memory-limit", (float, NOT_NEGATIVE), None, "The bytes that a device has."),
