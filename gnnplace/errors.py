@@ -7,10 +7,8 @@ The command line prints it and exits with the class's ``exit_code``; nothing els
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 
 class GnnplaceError(Exception):
@@ -89,19 +87,6 @@ def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
     error = kind(lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else ""))
     error.faults = tuple(lines)
     return error
-
-
-@contextmanager
-def within(source: str | Path) -> Iterator[None]:
-    """Errors in what a file says begin with the file, and are of its format.
-
-    Raises:
-        FormatError: what is read inside raises an InputError.
-    """
-    try:
-        yield
-    except InputError as error:
-        raise FormatError(f"{source}: {error}") from None
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

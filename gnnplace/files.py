@@ -59,6 +59,19 @@ PLAIN_MESSAGES = {
 """What is said of a fault by pydantic's word for it; names in braces are of its context."""
 
 
+@contextmanager
+def within(source: str | Path) -> Iterator[None]:
+    """Errors in what a file says begin with the file, and are of its format.
+
+    Raises:
+        FormatError: what is read inside raises an InputError.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise FormatError(f"{source}: {error}") from None
+
+
 def read_size(given: Any) -> Any:
     """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
 

@@ -101,6 +101,7 @@ def plan_of(
         batch=chain.batch,
         microbatch_size=draft.size // draft.stages[0].mesh.replicas,
         precision=chain.precision,
+        loss=chain.loss,
         optimizer=chain.optimizer,
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,

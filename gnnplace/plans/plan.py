@@ -143,7 +143,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'. `flops` are those of the model's products in a
+    gradients are summed, `same` as the parameters'; `loss`, whether that of a step is the mean of
+    its micro-batches' or their sum. `flops` are those of the model's products in a
     step, forward and backward, nothing recomputed. `fits` is the probability that the fullest
     device holds the plan: 1 or 0, as it is counted without a spread. `sent` are predicted seconds
     of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
@@ -162,6 +163,7 @@ class PlanFile(Schema):
     microbatch_size: Count
     precision: str
     gradients: Literal["same"] = "same"
+    loss: Literal["mean", "sum"] = "mean"
     optimizer: str
     framework: Literal["pytorch"] = "pytorch"
     environment: None = None

@@ -18,8 +18,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.errors import FormatError, InputError, of_faults, within
-from gnnplace.files import MOST, Bytes, Schema, Seconds, parse, read_json, uncollected, write_json
+from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.files import (
+    MOST,
+    Bytes,
+    Schema,
+    Seconds,
+    parse,
+    read_json,
+    uncollected,
+    within,
+    write_json,
+)
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.cluster import cluster_faults

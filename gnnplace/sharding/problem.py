@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import Field
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.errors import FormatError, InputError, within
-from gnnplace.files import Schema, parse, read_json, write_arrays, write_json
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import Schema, parse, read_json, within, write_arrays, write_json
 from gnnplace.sharding.solver.classes import ClassTable
 
 Name = Annotated[str, Field(min_length=1)]

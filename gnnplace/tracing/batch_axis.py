@@ -85,6 +85,7 @@ class Flow:
         normed: Batch norms that train.
         random: Ops that draw random numbers.
         assumed: Ops without a rule that were taken to keep examples apart.
+        summed: Whether the loss of the whole batch is the sum of the shares', but for no repair.
     """
 
     loss: State = field(default_factory=lambda: State(UNKNOWN))
@@ -94,6 +95,7 @@ class Flow:
     normed: list[fx.Node] = field(default_factory=list)
     random: list[fx.Node] = field(default_factory=list)
     assumed: list[fx.Node] = field(default_factory=list)
+    summed: bool = False
 
     @property
     def holds(self) -> bool:
@@ -188,6 +190,8 @@ class _Follower:
         if state.kind == SPLIT:
             state = State(UNKNOWN, culprit=loss, why="the loss has the batch as an axis")
         if state.kind == SUM and not is_one(state.scale * self.count):
+            others = bool(self.found.given or self.found.scaled)
+            self.found.summed = is_one(state.scale) and not others
             self._change(output, loss, state.scale * self.count)
             state = state.scaled(1 / (state.scale * self.count))
         self.found.loss = state

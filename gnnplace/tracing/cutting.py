@@ -25,6 +25,7 @@ from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
+SUMMED = "the loss is a sum: sums over the examples are added up, not averaged"
 MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
 Export = Callable[[StepModule], torch.export.ExportedProgram]
 
@@ -212,7 +213,9 @@ def notes(flow: Flow) -> list[str]:
     if flow.given:
         ops = ", ".join(dict.fromkeys(op_name(node.target) for node in flow.given.values()))
         found.append(f"counts of the whole batch are given to every share ({ops})")
-    if flow.scaled:
+    if flow.summed:
+        found.append(SUMMED)
+    elif flow.scaled:
         found.append("sums over the examples are added up, not averaged")
     return found
 

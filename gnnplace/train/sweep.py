@@ -49,8 +49,8 @@ from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
-from gnnplace.errors import FormatError, InputError, within
-from gnnplace.files import read_yaml, write_text
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_yaml, within, write_text
 from gnnplace.train.training_cli import TrainingCLI, complete, is_checkpoint
 
 SearchSpace = dict[str, BaseDistribution]

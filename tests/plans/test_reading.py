@@ -31,6 +31,7 @@ FREE = {  # edits that say nothing wrong: words for people, and figures that not
     "placements": ({},),
     "recompute": ({}, 7),
     "regather": (True,),
+    "loss": ("sum",),
     "layers": (7,),
     "modules": ([], "no such name"),
     "saved": (None, 7, 10**30),

@@ -70,7 +70,7 @@ def apply_plan(
     loss: Callable[..., torch.Tensor] | None = None,
     device: torch.device | str | None = None,
     seed: int = 0,
-    reduction: str = "mean",
+    reduction: str | None = None,
     told: Callable[[Action | None], None] | None = None,
     attention: bool = True,
 ) -> PlanRunner:
@@ -81,6 +81,7 @@ def apply_plan(
     """
     file, beat = plan.file, told or _nothing
     inputs = inputs_of(file) if inputs is None else inputs
+    reduction = reduction or file.loss
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     checked, ranks = check_plan(file), file.rank_of

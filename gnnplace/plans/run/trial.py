@@ -311,7 +311,7 @@ def shares_alone(plan: Plan, workload: Workload) -> int:
 
 
 def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> torch.Tensor:
-    """One step of the user's model, eagerly: gradients of the mean of the losses of its shares.
+    """One step of the user's model, eagerly: gradients of the mean or sum of its shares' losses.
 
     Args:
         plan: that it is compared with.
@@ -319,15 +319,16 @@ def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> t
         count: shares, 1 for the whole batch at once.
         number: of the step, on which random numbers depend.
     """
+    part = 1.0 if plan.file.loss == "sum" else 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(shares_of(workload, count) if count > 1 else [workload.inputs]):
         step = StepModule(workload.model, workload.loss, inputs)
         with drawn_alike(0, number, k, attention=attends(plan)):
             with precision_of(plan.file.precision):
                 loss = step(*step.inputs())
-            (loss * (1.0 / count)).backward()
+            (loss * part).backward()
         total += loss.detach()
-    return (total * (1.0 / count)).to(loss.dtype)
+    return (total * part).to(loss.dtype)
 
 
 def typed(plan: Plan, workload: Workload) -> Workload:

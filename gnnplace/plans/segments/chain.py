@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -243,6 +243,7 @@ class Chain:
         optimizer: "sgd", "adam" or "adamw".
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
+        loss: of a step: the mean of those of its micro-batches, or their sum.
         notices: what is priced otherwise than it runs, each in one line.
         allowed: whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
@@ -259,6 +260,7 @@ class Chain:
     optimizer: str = "sgd"
     tied: tuple[Tied, ...] = ()
     mixes: str = ""
+    loss: Literal["mean", "sum"] = "mean"
     notices: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     allowed: BoolArray | None = None

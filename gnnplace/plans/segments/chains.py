@@ -41,7 +41,7 @@ from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.batch_state import UNRULED
-from gnnplace.tracing.cutting import Cutter
+from gnnplace.tracing.cutting import SUMMED, Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
@@ -134,6 +134,7 @@ def chain_of(
         optimizer,
         cuts.tied,
         mixes=mixes,
+        loss="sum" if SUMMED in notices else "mean",
         notices=(*_notices(cluster), *notices),
         inputs=told_inputs(workload.inputs),
     )
@@ -379,8 +380,10 @@ def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
         return f"it cannot be proven that the batch may be cut: {error}", ()
     if any(COUNTS in note for note in notes):
         return "", (EVEN,)
+    if SUMMED in notes:
+        return "", (SUMMED,)
     if any("sums over the examples" in note for note in notes):
-        return "the loss is a sum over the examples; return their mean instead", ()
+        return "the loss has a sum over the examples beside other terms; return means instead", ()
     return "", ()
 
 

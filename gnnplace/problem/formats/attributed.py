@@ -25,8 +25,8 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 import numpy as np
 
-from gnnplace.errors import FormatError, InputError, within
-from gnnplace.files import read_json
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import read_json, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import FLOAT32, figures

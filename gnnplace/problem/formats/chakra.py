@@ -26,8 +26,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gnnplace.errors import FormatError, InputError, within
-from gnnplace.files import Schema, parse
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import Schema, parse, within
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, number, problem_of
 from gnnplace.problem.formats.protobuf import WireMessage, varint

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from gnnplace.errors import InputError, within
-from gnnplace.files import parse, read_json
+from gnnplace.errors import InputError
+from gnnplace.files import parse, read_json, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link

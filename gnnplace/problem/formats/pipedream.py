@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.errors import FormatError, within
-from gnnplace.files import read_text
+from gnnplace.errors import FormatError
+from gnnplace.files import read_text, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
 from gnnplace.problem.cluster import Cluster, preset

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnplace.errors import FormatError, InputError, within
+from gnnplace.errors import FormatError, InputError
+from gnnplace.files import within
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import DEFAULT_CLUSTER, GivenOp, problem_of
 from gnnplace.problem.problem import PHASES, Problem

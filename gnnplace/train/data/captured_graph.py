@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.errors import FormatError, within
-from gnnplace.files import write_arrays
+from gnnplace.errors import FormatError
+from gnnplace.files import within, write_arrays
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.coarsening import coarsen
 from gnnplace.graph.computation_graph import quotient, united

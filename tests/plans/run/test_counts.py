@@ -93,6 +93,20 @@ def test_a_mean_over_counts_is_that_of_the_whole_batch(loss):
         torch.testing.assert_close(found, expected)
 
 
+def added(scores, targets):
+    return 0.5 * functional.cross_entropy(
+        scores.transpose(1, 2), targets, reduction="sum", ignore_index=-100
+    )
+
+
+def test_a_sum_is_that_of_the_whole_batch():
+    """As PyTorch adds it up in one batch; the plan says that it is one."""
+    workload = Workload("words", Words(), batch(), added)
+    assert plan_for(workload, "pp=1,microbatch_size=1", 1).file.loss == "sum"
+    for found, expected in steps(Words(), batch(), added):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_class_weights_count_too(smoothing):
     for found, expected in steps(Scored(smoothing), batch(), None):

@@ -127,6 +127,13 @@ def test_a_mean_may_be_cut():
     assert (found.mixes, found.notices) == ("", ())
 
 
+def test_a_sum_may_be_cut_and_is_one_in_the_file():
+    found = chain_with(lambda y: 2 * y.square().sum())
+    assert (found.mixes, found.loss) == ("", "sum")
+    assert given_plan(found, CLUSTER, "dp=2").file.loss == "sum"
+    assert chain_with(lambda y: y.square().mean()).loss == "mean"
+
+
 def test_a_mean_over_counts_is_noticed():
     found = chain_of(SMALL, CLUSTER)
     assert (found.mixes, found.notices) == ("", (EVEN,))
@@ -181,7 +188,7 @@ def test_no_example_is_refused():
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
-        (lambda y: y.square().sum(), "sum over the examples"),
+        (lambda y: y.square().sum() + y.mean(), "sum over the examples beside other terms"),
         (pairs, "matmul"),
         (lambda y: (y - torch.zeros(8, 16)).square().mean(), "broadcast"),
     ],
@@ -204,9 +211,9 @@ def test_where_nothing_fits_the_whole_batch_is_told_first():
     cluster = replace(CLUSTER, devices=tuple(small))
     cut = chain_of(model, cluster, inputs, loss=lambda y: y.square().mean())
     assert find_plans(cut, cluster, budget=0.0)[0].feasible
-    whole = chain_of(model, cluster, inputs, loss=lambda y: y.square().sum())
+    whole = chain_of(model, cluster, inputs, loss=lambda y: y.square().sum() + y.mean())
     reason = find_plans(whole, cluster, budget=0.0)[0].reason
-    assert reason.startswith("the batch stays whole, since the loss is a sum over the examples")
+    assert reason.startswith("the batch stays whole, since the loss has a sum over the examples")
     assert "nothing fits; the leanest plan: gpu:1 lacks" in reason
 
 
