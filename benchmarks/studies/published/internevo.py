@@ -8,6 +8,7 @@ fitted to these rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,12 @@ PACKED = (  # GPUs, examples of a micro-batch, micro-batches, recomputation, tok
     (512, 4, 1, "full", 2963), (1024, 2, 1, "full", 2341), (1024, 4, 1, "full", 2796),
     (512, 2, 2, "none", 3084), (1024, 2, 1, "none", 2346), (1024, 2, 2, "none", 2817),
 )  # fmt: skip
+TWENTY = DecoderSizes(60, 5120, 40, 40, 13824, 2048, 103168)
+MEMORY = (  # sizes, GPUs, tp, pp, layers, GB of a GPU; all recomputed, zero1 of all, no FSDP
+    (SIZES, 3, 1, 3, "11+11+10", 75), (SIZES, 4, 4, 1, "", 61), (SIZES, 4, 1, 4, "", 69),
+    (SIZES, 5, 1, 5, "7+7+6+6+6", 62), (SIZES, 6, 1, 6, "6+6+5+5+5+5", 56),
+    (TWENTY, 16, 1, 16, "+".join(["4"] * 12 + ["3"] * 4), 52),
+)  # fmt: skip
 CARDS = 4 * 12.5e9 / 8  # bytes a second of a GPU's part of a server's cards
 
 
@@ -43,12 +50,25 @@ def setting(servers: int) -> PricingSetting:
 
 
 def outcomes(_: Path) -> list[Outcome]:
-    """Every row of two tables, which stand in the checkout."""
+    """Every row of three tables, which stand in the checkout."""
     found = []
     for (tp, group), rates in THROUGHPUT.items():
         for gpus, rate in zip(GPUS, rates, strict=True):
             found.append(outcome(gpus, tp, group, (2 * tp, 4, "none"), rate))
-    return found + [outcome(row[0], 1, 8, row[1:4], row[4]) for row in PACKED]
+    found += [outcome(row[0], 1, 8, row[1:4], row[4]) for row in PACKED]
+    return found + [held(*row) for row in MEMORY]
+
+
+def held(sizes: DecoderSizes, gpus: int, tp: int, pp: int, layers: str, giga: int) -> Outcome:
+    """Bytes that a run of four micro-batches of an example held."""
+    words = GivenWords(
+        tp=tp, pp=pp, layers=layers, microbatch_size=1, batch=4, zero=1, recompute="full", sp="off"
+    )
+    own = replace(setting(-(-gpus // 8)), decoder=sizes)
+    return Outcome(
+        f"InternLM {sizes.layers} layers, {gpus} A100, bytes", "bytes", own, words,
+        price(own, words), peak=1e9 * giga, ran=True,
+    )  # fmt: skip
 
 
 def outcome(gpus: int, tp: int, group: int, told: tuple[int, int, str], rate: float) -> Outcome:

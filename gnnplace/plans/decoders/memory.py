@@ -152,9 +152,9 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     gradients += own["layer_gradients"] * d.layer_matrices / shards
     passing = own["passing"] * stream + np.maximum(head, own["passing"] * inside)
     moving = activations + again + passing + gradients
-    updating = state
+    updating = state + own["update_part_passing"] * cut.parameters / parts
     if words.zero and count > 1:
-        updating = state + cut.parameters * own["update_passing"] * (2 + 1.0 / parts)
+        updating = updating + cut.parameters * own["update_passing"] * (2 + 1.0 / parts)
     context = own["context"] * GIBIBYTE
     flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
     allocated = np.maximum(state + moving, updating) + setting.workspace
