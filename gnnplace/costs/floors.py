@@ -11,8 +11,7 @@ so that long kernels early in a step pay for short ones later. What a layer's op
 phase is spread over them by what the host takes for them, so that equal ops of a layer take alike.
 Both lines are running maxima over blocks of QUEUE ops: O(n).
 
-`Floor` holds the constants; another host or launcher (CUDA graphs: zero; a compiled graph is one
-call of the host, and what its wrapper takes for a kernel is not known) is another `Floor`. Eager
+`Floor` holds the constants; another launcher (CUDA graphs: zero; compiled: gaps) has its own. Eager
 ones are what hosts took in measurements of single ops and layers, and are fitted to no step:
 
 * forward: from an event on an idle GPU to the end of a tiny kernel it takes 32 us in the median of

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 ANSWERS = tuple(field.name for field in fields(PlanAnswer))
 SUFFIX = ".csv"
+APART = ("batch", "cuda_graphs")  # what of a row is the chain's to obey
 Say = Callable[[str], None]
 
 
@@ -211,6 +212,8 @@ def _from_capture(
 ) -> tuple[PlanAnswer, ...]:  # fmt: skip
     """Rows as plans in words of one capture."""
     from gnnplace.plans.answers import given_plan
+    from gnnplace.plans.explaining import without_host
+    from gnnplace.plans.mesh import MeshFabric
     from gnnplace.plans.segments.chains import chain_of
 
     if memory_limit is not None:
@@ -226,9 +229,11 @@ def _from_capture(
     for cells, row in zip(table.cells, table.rows, strict=True):
         pairs = zip(table.columns, cells, strict=True)
         words = ",".join(
-            f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in COLUMNS and n != "batch"
+            f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in COLUMNS and n not in APART
         )
         own = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
+        if row.cuda_graphs not in ("", "off"):
+            own = without_host(own, MeshFabric(devices))
         try:
             plan = given_plan(own, devices, words or "dp=1")
         except InputError as error:

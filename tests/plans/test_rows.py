@@ -79,3 +79,13 @@ def test_a_kind_without_constants_is_named():
     devices = (Device(name="gpu:0", kind="gb200", memory=1.8e11),)
     with pytest.raises(InputError, match="gb200: has no constants of a step"):
         gnnplace.price_plans(MODEL, Cluster(devices, (), "x"), "dp=1", framework_name="nanotron")
+
+
+def test_captured_launches_of_any_model_wait_for_no_host(tmp_path):
+    """An MLP of eight examples waits for launches on an A100; its bytes are the same."""
+    plans = tmp_path / "plans.csv"
+    plans.write_text("pp,microbatch_size,cuda_graphs,compile\n1,8,,\n1,8,iteration,\n1,8,,on\n")
+    eager, graphs, fused = gnnplace.price_plans("mlp?batch=8", "nvlink-a100-8", plans).answers
+    assert graphs.step_time < 0.9 * eager.step_time
+    assert graphs.peak == eager.peak
+    assert "priced and run as eager PyTorch" in fused.reason

@@ -9,8 +9,8 @@ framework alone, with the hardware's constants held. They stand in ``constants.j
      "frameworks": {FRAMEWORK: {NAME: …}}, "modes": {WORD=VALUE: {NAME: …}},
      "environments": {ENVIRONMENT: {NAME: …}}}
 
-`any` has what holds for every framework that does not have its own, `modes` what another way to run
-the same step has instead: compiled layers, captured launches.
+`any` has what holds for every framework that does not have its own, `modes` what compiled layers
+and captured launches have instead.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ with v chunks a rank the last two over v. Then replicas exchange gradients (in t
 pass, where they are hidden) and the optimizer steps. Sharded parameters (ZeRO 2, 3, FSDP, Zhao et
 al., 2023, arXiv 2304.11277) are gathered and their gradients scattered in every micro-batch, behind
 the layer before or after; what is hidden costs `overlap` of itself. Where ZeRO parts over groups of
-g replicas, state is gathered and scattered in a group, and a g-th of the gradients summed over
-groups (Zhao et al., hybrid sharding; Megatron-LM's optimizer instances; InternEvo's zero1).
+g replicas, state is gathered in a group, and a g-th of the gradients summed over groups.
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ class GivenWords:
         layers: of each stage; empty: as the framework cuts.
         overlap: which exchanges of replicas are hidden; empty: what the framework hides.
         compile: whether layers and the loss run under `torch.compile`, "on" or "off".
-        cuda_graphs: whose launches are captured, "off", "layers" or "iteration" (all passes);
-            empty: what the framework captures.
+        cuda_graphs: captured launches: "off", "layers", "iteration"; empty: the framework's.
     """
 
     dp: int = 1

@@ -415,8 +415,8 @@ def plan_of_flags(flags: Flags, source: str) -> LaunchPlan:
     count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
     if count > 1 and plan.dp and plan.zero and plan.dp % count == 0:
         return replace(plan, group=plan.dp // count)
-    return replace(plan, notes=(*plan.notes, f"optimizer of {count} instances: its ZeRO is priced "
-                                "over all replicas")) if count > 1 else plan  # fmt: skip
+    told = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (count > 1)
+    return replace(plan, notes=(*plan.notes, *told))
 
 
 def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
