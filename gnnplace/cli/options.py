@@ -80,14 +80,8 @@ def add_capture_options(parser: ArgumentParser, *, auto: bool = False, many: boo
         ("--forward-only", bool, False, "Capture inference instead of a training step."),
     )
     add_shared(parser, "accept-other-loss")
-    add_number(
-        parser,
-        "--groups",
-        int | None,
-        COUNT,
-        default=None,
-        help="The number of ops to group the graph to; by default every op is placed by itself.",
-    )
+    told = "The number of ops to group the graph to; by default every op is placed by itself."
+    add_options(parser, ("--groups", (int | None, COUNT), None, told))
     if many:
         told = "Numbers of micro-batches to try, separated by commas; 1,4 by default."
         parser.add_argument("--microbatches", default=None, help=told)
@@ -295,14 +289,7 @@ def add_split_options(parser: ArgumentParser) -> None:
         ("--powers-of-two", bool, False, "A network is split by powers of two alone."),
         ("--flops", (float, POSITIVE), FLOPS, "The FLOP/s of a device."),
         ("--bandwidth", (float, POSITIVE), BANDWIDTH, "The bytes per second of a link."),
-    )
-    add_number(
-        parser,
-        "--memory-limit",
-        size,
-        NOT_NEGATIVE,
-        default=None,
-        help="The bytes that a device has, as 16GB.",
+        ("--memory-limit", (size, NOT_NEGATIVE), None, "The bytes that a device has, as 16GB."),
     )
 
 

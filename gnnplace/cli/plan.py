@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, Range, add_number, add_options, size
+from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, Range, add_options, size
 from gnnplace.cli.options import (
     add_constraints,
     add_html,
@@ -61,17 +61,12 @@ def add_arguments(parser: ArgumentParser) -> None:
             "16-master.",
         ),
         ("--optimizer", "The optimizer: sgd, adam or adamw (the default)."),
-    )
-    add_number(
-        parser,
-        "--memory-limit",
-        size,
-        POSITIVE,
-        default=None,
-        help="The bytes that every device has, as 16GB, instead of its own.",
-    )
-    add_options(
-        parser,
+        (
+            "--memory-limit",
+            (size, POSITIVE),
+            None,
+            "The bytes that every device has, as 16GB, instead of its own.",
+        ),
         (
             "--headroom",
             str,
