@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, open_store, output_folder, say
-from gnnplace.cli.numbers import add_options
+from gnnplace.cli.numbers import add_options, from_args
 from gnnplace.cli.options import (
     AUTO,
     add_capture_options,
@@ -53,18 +53,8 @@ def run(args: Namespace) -> int:
 
     begin, folder = time.perf_counter(), output_folder(args.output)
     gnnplace.check_budget(args.budget)
-    walking = Walking(
-        model=args.model,
-        cluster=args.cluster,
-        capture=capture_options(args),
-        auto=args.microbatches == AUTO,
-        budget=args.budget,
-        seed=args.seed,
-        steps=args.steps,
-        mode=args.mode,
-        transport=args.transport,
-        timeout=args.timeout,
-    )
+    auto = args.microbatches == AUTO
+    walking = from_args(Walking, args, capture=capture_options(args), auto=auto)
     road = gnnplace.walk_road(walking, store=open_store(args.store), progress=say)
     _print(road)
     road.write(folder)

@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
-from gnnplace.cli.numbers import COUNT, add_options
+from gnnplace.cli.numbers import COUNT, add_options, from_args
 from gnnplace.cli.options import (
     add_capture_options,
     add_run_options,
@@ -53,19 +53,7 @@ def run(args: Namespace) -> int:
     from gnnplace.execution.fidelity import FidelityOptions
     from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
 
-    options = FidelityOptions(
-        placements=args.placements,
-        placers=names_in(args.placers),
-        rounds=args.rounds,
-        clock=args.clock,
-        stored=args.stored,
-        budget=args.budget,
-        seed=args.seed,
-        steps=args.steps,
-        mode=args.mode,
-        transport=args.transport,
-        timeout=args.timeout,
-    )
+    options = from_args(FidelityOptions, args, placers=names_in(args.placers))
     folder, store = output_folder(args.output), open_store(args.store)
     study = gnnplace.check_fidelity(
         args.model,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -17,6 +16,7 @@ from gnnplace.cli.numbers import (
     SECONDS,
     STEPS,
     add_options,
+    from_args,
 )
 from gnnplace.cli.options import (
     add_capture_options,
@@ -120,8 +120,7 @@ def _study(args: Namespace) -> int:
     check_output(args.output, args.html)
     if args.output is not None:
         check_drawable(args.output)
-    named = {own.name for own in fields(HybridOptions)} - {"overlap"}
-    options = HybridOptions(overlap=not args.no_overlap, **{name: args[name] for name in named})
+    options = from_args(HybridOptions, args, overlap=not args.no_overlap)
     study = gnnplace.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say
     )

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say
-from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options
+from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options, from_args
 from gnnplace.cli.options import add_output, add_shared
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -73,14 +73,7 @@ def selection_of(args: Namespace) -> Selection:
     Raises:
         InputError: a date that is none.
     """
-    return Selection(
-        model=args.model,
-        fingerprint=args.fingerprint,
-        mode=args.mode,
-        run=args.run,
-        before=_instant(args.before),
-        failed=args.failed,
-    )
+    return from_args(Selection, args, before=_instant(args.before))
 
 
 def _instant(text: str | None) -> str | None:

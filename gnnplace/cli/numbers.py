@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from jsonargparse import ArgumentParser, Namespace
@@ -76,6 +77,7 @@ def add_number(
     _ranges.setdefault(parser, {})[name] = allowed
 
 
+Made = TypeVar("Made")
 Row = tuple[str, str] | tuple[str, Any, Any, str]
 """Of an option its name and a sentence of help, where it is a text that may be left out; of others
 also its kind (``str``, ``bool`` for a flag, or a number's type and what ``check_numbers`` lets
@@ -92,6 +94,12 @@ def add_options(parser: ArgumentParser, *rows: Row) -> None:
             add_number(parser, name, *kind, default=default, help=told)
         else:
             parser.add_argument(name, default=default, help=told)
+
+
+def from_args(kind: Callable[..., Made], args: Namespace, **changed: Any) -> Made:
+    """A dataclass of the arguments that its fields are named as, and of what else is given."""
+    named = [own.name for own in fields(kind) if own.name in args]  # type: ignore[arg-type]
+    return kind(**{name: getattr(args, name) for name in named} | changed)
 
 
 class _Bytes:

@@ -20,6 +20,7 @@ from gnnplace.cli.numbers import (
     Range,
     add_number,
     add_options,
+    from_args,
     size,
 )
 from gnnplace.problem.cluster import preset_names
@@ -295,12 +296,4 @@ def add_split_options(parser: ArgumentParser) -> None:
 
 def split_options(args: Namespace) -> SplitOptions:
     """The options of a split among a command's arguments."""
-    return SplitOptions(
-        args.devices,
-        args.flops,
-        args.bandwidth,
-        args.exactly,
-        args.powers_of_two,
-        args.cluster,
-        args.links,
-    )
+    return from_args(SplitOptions, args)
