@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 AUTO = "auto"
 ANSWERS = tuple(field.name for field in fields(PlanAnswer))
 SUFFIX = ".csv"
-APART = ("batch", "cuda_graphs")  # what of a row is the chain's to obey
 Say = Callable[[str], None]
 
 
@@ -225,12 +224,10 @@ def _from_capture(
         model, devices, inputs, batch=batch, precision=precision or "32-true",
         optimizer=optimizer or "adamw", accept_other_loss=accept_other_loss,
     )  # fmt: skip
-    answers = []
+    answers, told = [], set(COLUMNS) - {"batch", "cuda_graphs"}  # which the chain obeys
     for cells, row in zip(table.cells, table.rows, strict=True):
         pairs = zip(table.columns, cells, strict=True)
-        words = ",".join(
-            f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in COLUMNS and n not in APART
-        )
+        words = ",".join(f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in told)
         own = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
         if row.cuda_graphs not in ("", "off"):
             own = without_host(own, MeshFabric(devices))

@@ -83,7 +83,7 @@ def estimated_times(
         program: Its values need no tensors.
         kind: The kind of device, by any of its names.
         tables: The tables to answer from; those that are shipped by default.
-        compiled: Under `torch.compile`: what is fused stands at its first op, no host is waited for.
+        compiled: Under `torch.compile`: the fused stand at their first op, no host is waited for.
         cuda_graphs: Launches are captured: nothing is waited for, nor are there gaps.
 
     Raises:

@@ -8,9 +8,8 @@ and writes what is read outside or by nobody:
 
     share = bytes in and out of the group / sum of the bytes of its ops.
 
-Deviations: groups have no largest size; ops over as many elements that read the same value are not
-joined by it; nothing is made again in the backward pass; products take no ops behind them.
-Complexity: linear in the values that ops read and make.
+Deviations: groups have no largest size, readers of one value are not joined by it, nothing is made
+again in the backward pass, products take no ops behind them. Complexity: linear in the values.
 """
 
 from __future__ import annotations

@@ -141,12 +141,11 @@ def _check_modes(setting: PricingSetting, words: GivenWords) -> None:
     Raises:
         InputError: the framework has it not, or what is captured would change.
     """
-    kind, traits = captured(setting, words), setting.traits
-    if words.compile == "on" and not traits["compiles"]:
+    kind, graphs = captured(setting, words), setting.traits["graphs"]
+    if words.compile == "on" and not setting.traits["compiles"]:
         raise InputError(f"compile=on: {setting.name} compiles no whole layers; leave it out")
-    if kind not in traits["graphs"]:
-        told = ", ".join(traits["graphs"])
-        raise InputError(f"cuda_graphs={kind}: {setting.name} has {told}")
+    if kind not in graphs:
+        raise InputError(f"cuda_graphs={kind}: {setting.name} has {', '.join(graphs)}")
     told = "which rows an expert gets" if setting.decoder.experts else ""
     told = told or ("what a check of a collective waits for" if setting.checks else "")
     if kind != "off" and told:
