@@ -413,6 +413,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
         words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
         again = base.recompute if base.recompute in ("none", "selective") else "full"
         words += [f"recompute={again}"]
+        words += ["regather=on"] if draft.stages[0].choice.regather and count[split] > 1 else []
         words += [f"schedule={base.full_schedule}"] if count["pp"] > 1 else []
         try:
             made = draft_of_words(pricer.chain, pricer.fabric.cluster, ",".join(words))
@@ -425,8 +426,9 @@ def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
     """Whether the split over shards costs what Megatron's does."""
     if draft.stages[0].mesh.shards == 1:
         return True
-    border = draft.stages[0].choice.border
-    other = with_splits(pricer, draft, (SplitChoice(WEIGHTS, border=border),))
+    own = draft.stages[0].choice
+    choice = SplitChoice(WEIGHTS, border=own.border, regather=own.regather)
+    other = with_splits(pricer, draft, (choice,))
     costs = [
         (pricer.cost(a), pricer.cost(b)) for a, b in zip(draft.stages, other.stages, strict=True)
     ]
