@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -379,3 +380,20 @@ def _umask() -> int:
 def write_json(path: str | Path, data: Any) -> None:
     """Writes ``data`` as JSON atomically; NaN and infinity are refused."""
     write_text(path, json.dumps(data, allow_nan=False) + "\n")
+
+
+@contextmanager
+def silent(descriptor: int) -> Iterator[None]:
+    """Drops what libraries print, 1: on standard output, or 2: on standard error."""
+    sys.stdout.flush()
+    flush = ctypes.CDLL(None).fflush
+    flush(None)
+    kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, descriptor)
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, descriptor)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,11 +1,10 @@
-"""Processes that end together and are not interrupted half-made; what they print; their threads."""
+"""Processes that end together and are not interrupted half-made, and their threads."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -56,23 +55,6 @@ def exit_text(code: int | None) -> str:
         named = {int(known): known.name for known in signal.Signals}  # of real-time ones only two
         return f"was killed by {named.get(-code, f'signal {-code}')}"
     return f"ended early with exit code {code}"
-
-
-@contextmanager
-def silent(descriptor: int) -> Iterator[None]:
-    """Drops what libraries print, 1: on standard output, or 2: on standard error."""
-    sys.stdout.flush()
-    flush = ctypes.CDLL(None).fflush
-    flush(None)
-    kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, descriptor)
-        yield
-    finally:
-        flush(None)
-        os.dup2(kept, descriptor)
-        os.close(kept)
-        os.close(nowhere)
 
 
 @contextmanager

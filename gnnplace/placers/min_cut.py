@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.files import silent
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
 from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import Problem
-from gnnplace.processes import silent
 
 WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
 

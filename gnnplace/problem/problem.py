@@ -27,7 +27,6 @@ from gnnplace.files import (
     parse,
     read_json,
     uncollected,
-    within,
     write_json,
 )
 from gnnplace.graph import ComputationGraph
@@ -291,9 +290,11 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
         faults.append(f"microbatches: {told}")
     if faults:
         raise of_faults(FormatError, faults, source)
-    with within(source):
+    try:
         cluster = Cluster(tuple(file.devices), tuple(file.links))
         problem = replace(_assemble(file, cluster), captured=_captured(data))
+    except InputError as error:
+        raise FormatError(f"{source}: {error}") from None
     if faults := spelling_faults(problem.cluster, problem.time):
         raise of_faults(FormatError, faults, source)
     return problem

@@ -29,7 +29,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from gnnplace.errors import ExecutionError
-from gnnplace.processes import silent
+from gnnplace.files import silent
 
 WORD = 8
 LINE = 64

@@ -40,7 +40,6 @@ from gnnplace.tracing.batch_state import (
     UndecidedError,
     flat_nodes,
     is_one,
-    is_static,
     op_name,
     same,
     shape_of,
@@ -62,6 +61,7 @@ from gnnplace.tracing.batch_twins import (
     trains_norm,
     unknown,
 )
+from gnnplace.tracing.blame import is_static
 from gnnplace.tracing.cut_batch import ATEN, insert
 
 RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}

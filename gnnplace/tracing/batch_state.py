@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from gnnplace.tracing.blame import is_static
+
 SAME, SPLIT, SUM, POSITION = "same", "split", "sum", "position"
 MIXED, UNKNOWN = "mixed", "unknown"
 UNRULED = "there is no rule for it"
@@ -195,12 +197,6 @@ def flat_nodes(node: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.map_arg((node.args, node.kwargs), found.append)
     return found
-
-
-def is_static(node: fx.Node) -> bool:
-    """Whether a node holds no tensor at all."""
-    value = node.meta.get("val")
-    return not isinstance(value, torch.Tensor | list | tuple)
 
 
 def op_name(target: Any) -> str:

@@ -233,3 +233,9 @@ def source_line(place: str) -> str:
     """The line of code at "FILE:LINE", stripped; empty where it cannot be read."""
     path, _, number = place.rpartition(" at ")[2].rpartition(":")
     return linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
+
+
+def is_static(node: fx.Node) -> bool:
+    """Whether a node holds no tensor at all."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor | list | tuple)

@@ -13,8 +13,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import operations
 from gnnplace.tracing.attention import PORTABLE
-from gnnplace.tracing.batch_state import is_static
-from gnnplace.tracing.blame import node_place, on_numbers
+from gnnplace.tracing.blame import is_static, node_place, on_numbers
 from gnnplace.tracing.program import BACKWARD, FORWARD, ProgramOp, Ref, ValueInfo, value_info
 from gnnplace.tracing.recompute import Draws, Region, region_of
 
