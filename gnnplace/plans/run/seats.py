@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
+from gnnplace.sharding.run.move import told_group
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +183,7 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
         row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
         own = [_grouped(row, (k,), process) for k in range(row.ndim)]
+        all_own = _grouped(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
         if (p, r) == (rank, replica) and row.numel() > 1:
             groups = [group for group in own if group is not None]
             names = ("outer", "inner")[-row.ndim :]
@@ -189,6 +191,8 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
                 groups if row.ndim > 1 else groups[0], device.type,
                 mesh=row if row.ndim > 1 else None, mesh_dim_names=names,
             )  # fmt: skip
+            if all_own is not None:
+                told_group(mesh, all_own)
     owners: dict[tuple[bool, ...], dist.ProcessGroup | None] = {}
     for p in range(len(seats.shards)):
         every = torch.tensor(seats.members(p)).view(seats.replicas, *seats.axes[p])

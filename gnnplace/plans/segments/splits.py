@@ -393,6 +393,7 @@ class ShardMachine(MeshMachine):
     fabric: MeshFabric | None = None
     place: Mesh | None = None
     parts: float = 1.0
+    joined: bool = True
 
     def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
         """Seconds of a collective of the shards along some axes."""

@@ -36,6 +36,7 @@ from gnnplace.sharding.captured.layout import (
     Configuration,
     Layout,
     Mesh,
+    Place,
     SplitGraph,
     SplitOp,
     SplitValue,
@@ -63,6 +64,7 @@ class MeshMachine:
         state: copies of a parameter that stay: itself, its gradient and Adam's two moments.
         exchange: what collectives take on a cluster whose fabric is known; else a ring's formula.
         bucketed: whether its collectives go together with others.
+        joined: whether what changes along all dimensions alike is one collective.
 
     Raises:
         InputError: a speed that is not positive.
@@ -76,6 +78,7 @@ class MeshMachine:
     state: int = 4
     exchange: Exchange | None = None
     bucketed: bool = False
+    joined: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "reading"):
@@ -123,6 +126,9 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
         if a == REPLICATED and b.cuts:
             local /= n
     reduction = resharding = 0.0
+    alike = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(mesh)
+    if alike and before[0] != after[0] and min(mesh) > 1:
+        return _moved_alike(before[0], after[0], local, mesh, machine)
     for a, b, n, dim in places:
         if a == PARTIAL and b.cuts and n > 1:
             reduction += machine.collective(REDUCE_SCATTER, n, local, (dim,))
@@ -137,6 +143,18 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
             local *= n
             resharding += machine.collective(ALL_GATHER, n, local, (dim,))
     return Moved(reduction, resharding)
+
+
+def _moved_alike(a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine) -> Moved:
+    """The same change along all dimensions of a mesh; a part that is made of a whole is free."""
+    count, dims = math.prod(mesh), tuple(range(len(mesh)))
+    if a == PARTIAL:
+        op = REDUCE_SCATTER if b.cuts else ALL_REDUCE
+        return Moved(reduction=machine.collective(op, count, local, dims))
+    if not a.cuts:
+        return Moved()
+    op, size = (ALL_TO_ALL, local) if b.cuts else (ALL_GATHER, local * count)
+    return Moved(resharding=machine.collective(op, count, size, dims))
 
 
 def passed(

@@ -9,7 +9,6 @@ of several axes go by whole tensors, since it gets these wrong on two dimensions
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -28,13 +27,18 @@ NAME = "gnnplace_all"
 
 
 def flattened(mesh: DeviceMesh) -> DeviceMesh:
-    """Has the mesh know itself as one line of devices, too.
-
-    A sum over all of its dimensions is then one collective and not one for each.
-    """
+    """Has the mesh know itself as one line of devices, too; all processes call it together."""
     if mesh.ndim > 1 and mesh.mesh_dim_names is not None:
-        mesh._flatten(NAME)
+        told_group(mesh, mesh._flatten(NAME).get_group())
     return mesh
+
+
+def told_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
+    """Has a mesh of several dimensions know the group of all its devices.
+
+    What changes along all dimensions alike is then one collective, and not one for each.
+    """
+    setattr(mesh, NAME, group)
 
 
 def grouped_shard(axis: int, groups: int) -> Placement:
@@ -225,9 +229,19 @@ def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
     steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     cuts = [(dim, a, b.axis) for dim, a, b in steps if b.cuts and not a.cuts]
     twice = {axis for _, _, axis in cuts if sum(axis == other for _, _, other in cuts) > 1}
+    every = getattr(mesh, NAME, None) if len(steps) == mesh.ndim > 1 else None
+    if every is not None and len(twice) == 1 and all(a == PARTIAL for _, a, _ in cuts):
+        return _scattered(local, every, *twice).contiguous()
+    undone = {a.axis for _, a, b in steps if a.cuts and b == REPLICATED}
+    if (
+        every is not None
+        and len(undone) == 1
+        and all(a.cuts and b == REPLICATED for _, a, b in steps)
+    ):
+        return _gathered(local, every, *undone)
     for dim, a, axis in sorted(cuts, key=lambda cut: cut[1] == PARTIAL or cut[2] in twice):
         if a == PARTIAL:
-            local = _scattered(local, mesh, dim, axis)
+            local = _scattered(local, mesh.get_group(dim), axis)
         else:
             local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
     sums = [dim for dim, a, b in steps if a == PARTIAL and b == REPLICATED]
@@ -235,7 +249,7 @@ def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
         local = _summed(local, mesh, sums)
     for dim, a, b in reversed(steps):
         if a.cuts and b == REPLICATED:
-            local = _gathered(local, mesh, dim, a.axis)
+            local = _gathered(local, mesh.get_group(dim), a.axis)
     return local.contiguous()
 
 
@@ -254,7 +268,7 @@ def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layo
             local = _summed(local, mesh, [dim])
         elif a.cuts:
             groups = local.unflatten(a.axis, (max(a.groups, 1), -1))
-            local = _gathered(groups, mesh, dim, a.axis + 1).flatten(a.axis, a.axis + 1)
+            local = _gathered(groups, mesh.get_group(dim), a.axis + 1).flatten(a.axis, a.axis + 1)
     for dim, _, b in steps:
         if b.cuts:
             groups = local.unflatten(b.axis, (max(b.groups, 1), -1))
@@ -265,8 +279,9 @@ def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layo
 
 def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Tensor:
     total = local.clone(memory_format=torch.contiguous_format)
-    if math.prod(mesh.size(dim) for dim in dims) == dist.get_world_size():
-        dist.all_reduce(total)
+    every = getattr(mesh, NAME, None) if len(dims) == mesh.ndim else None
+    if every is not None:
+        dist.all_reduce(total, group=every)
         return total
     for dim in dims:
         if mesh.size(dim) > 1:
@@ -274,15 +289,15 @@ def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Ten
     return total
 
 
-def _scattered(local: torch.Tensor, mesh: DeviceMesh, dim: int, axis: int) -> torch.Tensor:
+def _scattered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
     front = local.movedim(axis, 0).contiguous()
-    made = front.new_empty(front.shape[0] // mesh.size(dim), *front.shape[1:])
-    dist.reduce_scatter_single(made, front, group=mesh.get_group(dim))
+    made = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])
+    dist.reduce_scatter_single(made, front, group=group)
     return made.movedim(0, axis)
 
 
-def _gathered(local: torch.Tensor, mesh: DeviceMesh, dim: int, axis: int) -> torch.Tensor:
+def _gathered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
     front = local.movedim(axis, 0).contiguous()
-    made = front.new_empty(front.shape[0] * mesh.size(dim), *front.shape[1:])
-    dist.all_gather_single(made, front, group=mesh.get_group(dim))
+    made = front.new_empty(front.shape[0] * group.size(), *front.shape[1:])
+    dist.all_gather_single(made, front, group=group)
     return made.movedim(0, axis)

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place, settled
-from gnnplace.sharding.run.move import Regathering, changed, is_plain, moved
+from gnnplace.sharding.run.move import Regathering, changed, flattened, is_plain, moved
 from tests.sharding.mesh_processes import on_processes
 
 PLACES = (REPLICATED, PARTIAL, Place(0), Place(1))
@@ -37,7 +37,7 @@ def grouped_twice(layout):
 
 def every_move(rank, places=PLACES):
     """Moves between all layouts, forward and backward; returns those that went wrong."""
-    mesh = init_device_mesh("cpu", MESH)
+    mesh = flattened(init_device_mesh("cpu", MESH, mesh_dim_names=("outer", "inner")))
     torch.manual_seed(0)
     x, g = torch.randn(4, 8), torch.randn(4, 8)
     wrong = []
@@ -88,7 +88,7 @@ def test_what_is_plain(before, after, plain):
 
 
 def every_plain_change(rank):
-    mesh = init_device_mesh("cpu", (2, 2))
+    mesh = flattened(init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner")))
     torch.manual_seed(0)
     x = torch.randn(4, 8)
     layouts = list(itertools.product(PLACES, repeat=2))
