@@ -25,7 +25,8 @@ from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
-SUMMED = "the loss is a sum: sums over the examples are added up, not averaged"
+ADDED = "sums over the examples are added up, not averaged"
+SUMMED = f"the loss is a sum: {ADDED}"
 MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
 Export = Callable[[StepModule], torch.export.ExportedProgram]
 
@@ -216,7 +217,7 @@ def notes(flow: Flow) -> list[str]:
     if flow.summed:
         found.append(SUMMED)
     elif flow.scaled:
-        found.append("sums over the examples are added up, not averaged")
+        found.append(ADDED)
     return found
 
 

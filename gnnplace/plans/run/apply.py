@@ -179,11 +179,11 @@ def _code(
 
 def _regathering(known: _Model, piece: StageCalls, regather: bool) -> frozenset[int]:
     """Calls of a stage that keep parts of what shards gather: all but those of attention."""
-    runs = known.cuts.runs if regather else ()
-    found = {
-        i for run in runs for own in attention_runs(known.layers.calls, range(*run)) for i in own
-    }
-    return frozenset(piece.calls) - found if regather else frozenset()
+    if not regather:
+        return frozenset()
+    graph, runs = known.layers.calls, known.cuts.runs
+    attention = {i for run in runs for own in attention_runs(graph, range(*run)) for i in own}
+    return frozenset(piece.calls) - attention
 
 
 def border_of(file: PlanFile, stage: int) -> str:

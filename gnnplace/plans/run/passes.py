@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
-from gnnplace.plans.run.weights import QUEUED, Queue, product
+from gnnplace.plans.run.weights import QUEUED, Pack, Queue, product
 from gnnplace.plans.segments.placements import border_layout
 from gnnplace.sharding.captured.calls import (
     BUFFER,
@@ -165,7 +165,6 @@ class _Pass:
     fresh: bool = False
     buffers: dict[int, torch.Tensor] | None = None
     parts: Regathering = field(default_factory=Regathering)
-    regather: bool = False
 
     def calls(self, first: int, last: int) -> None:
         """Runs calls by position."""
@@ -219,8 +218,7 @@ class _Pass:
         code = self.code
         call = code.graph.calls[index]
         if code.placed:
-            self.regather = index in code.regather and not self.fresh
-            self._placed(code.placed[index])
+            self._placed(code.placed[index], again=index in code.regather and not self.fresh)
             return
         tensors = [self.get(value, code.whole, code.whole) for value in call.reads]
         if call.inplace and (self.fresh or call.reads[0] in self.given):
@@ -240,24 +238,26 @@ class _Pass:
             number = number if label is None else number * count + place
         return number * SHARD
 
-    def _run(self, call: LayerCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, call: LayerCall, args: Any, kwargs: Any, pack: Pack | None = None) -> Any:
         """Computes a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
-            pack = self.parts.packed if self.regather else None
             found = product(call.kind, args, kwargs, self.queue, pack)
             if found is not None:
                 return found
         return call.function(*args, **kwargs)
 
-    def _placed(self, stage: PlacedCall) -> None:
-        """A call's part over the shards; what was gathered for it may be gathered again."""
+    def _placed(self, stage: PlacedCall, *, again: bool) -> None:
+        """A call's part over the shards; what was gathered for it is gathered `again`, or kept."""
         call = stage.call
         tensors = [self.get(*read) for read in stage.reads]
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
-            call = replace(call, function=lambda *args, **named: self._run(stage.call, args, named))
-        with self.parts.of(tensors) if self.regather else nullcontext():
+            pack = self.parts.packed if again else None
+            call = replace(
+                call, function=lambda *args, **named: self._run(stage.call, args, named, pack)
+            )
+        with self.parts.of(tensors) if again else nullcontext():
             made = run_part(call, stage.rule, stage.share, tensors)
         for tensor, (value, layout) in zip(made, stage.results, strict=True):
             self.values[value] = (tensor, layout)

@@ -24,6 +24,7 @@ from torch.nn import functional
 from gnnplace.sharding.run.move import unpacked
 
 QUEUED = ("linear", "addmm")
+Pack = Callable[[torch.Tensor], Any]
 START, PATIENCE = 2.0**15, 2000
 MOST = {"16-mixed": 2.0**24, "16-master": 2.0**15}
 """By precision; with half parameters the loss is half too, and holds no more."""
@@ -64,7 +65,7 @@ class _Product(torch.autograd.Function):
         leaves: tuple[torch.Tensor, torch.Tensor | None],
         transposed: bool,
         queue: Queue,
-        pack: Callable[[torch.Tensor], Any] | None,
+        pack: Pack | None,
     ) -> torch.Tensor:
         kept = x if pack is None else pack(x)
         ctx.save_for_backward(weight, *([x] if kept is x else []))
@@ -106,7 +107,7 @@ def product(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     queue: Queue,
-    pack: Callable[[torch.Tensor], Any] | None = None,
+    pack: Pack | None = None,
 ) -> torch.Tensor | None:
     """A product whose weight gradients wait; None where it is not of that form.
 

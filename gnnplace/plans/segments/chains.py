@@ -41,7 +41,7 @@ from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.batch_state import UNRULED
-from gnnplace.tracing.cutting import SUMMED, Cutter
+from gnnplace.tracing.cutting import ADDED, SUMMED, Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
@@ -382,7 +382,7 @@ def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
         return "", (EVEN,)
     if SUMMED in notes:
         return "", (SUMMED,)
-    if any("sums over the examples" in note for note in notes):
+    if ADDED in notes:
         return "the loss has a sum over the examples beside other terms; return means instead", ()
     return "", ()
 

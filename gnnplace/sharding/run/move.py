@@ -226,19 +226,15 @@ def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | 
 
 def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
     """A device's part in another layout; what only gets smaller comes first."""
+    every, (a, b) = getattr(mesh, NAME, None), (before[0], after[0])
+    if every is not None and len({*zip(before, after, strict=True)}) == 1:  # along all alike
+        if a == PARTIAL and b.cuts:
+            return _scattered(local, every, b.axis).contiguous()
+        if a.cuts and b == REPLICATED:
+            return _gathered(local, every, a.axis).contiguous()
     steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     cuts = [(dim, a, b.axis) for dim, a, b in steps if b.cuts and not a.cuts]
     twice = {axis for _, _, axis in cuts if sum(axis == other for _, _, other in cuts) > 1}
-    every = getattr(mesh, NAME, None) if len(steps) == mesh.ndim > 1 else None
-    if every is not None and len(twice) == 1 and all(a == PARTIAL for _, a, _ in cuts):
-        return _scattered(local, every, *twice).contiguous()
-    undone = {a.axis for _, a, b in steps if a.cuts and b == REPLICATED}
-    if (
-        every is not None
-        and len(undone) == 1
-        and all(a.cuts and b == REPLICATED for _, a, b in steps)
-    ):
-        return _gathered(local, every, *undone)
     for dim, a, axis in sorted(cuts, key=lambda cut: cut[1] == PARTIAL or cut[2] in twice):
         if a == PARTIAL:
             local = _scattered(local, mesh.get_group(dim), axis)
