@@ -15,44 +15,32 @@ from benchmarks.studies.plans.study import headline as plans_headline
 from benchmarks.studies.plans.study import study_plans
 from benchmarks.studies.published.study import page, study_published
 from gnnplace.cli.console import console, names_in, print_lines, say
-from gnnplace.cli.numbers import COUNT, add_options
-from gnnplace.cli.options import add_output
+from gnnplace.cli.options import add_options
 from gnnplace.errors import GnnplaceError, InputError
 
 SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."
 PARTS = "seen,held-out,networks,searched,own"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("what", help="The study: orders, costs, plans or published.")
-    add_output(
-        parser,
-        "The folder of rows and reports; orders needs one, and does not run again what is there.",
-        required=False,
-    )
-    add_options(
-        parser,
-        ("--orders", str, "", "Traversal orders, separated by commas; all by default."),
-        ("--data", str, "", "Of published: the folder that has a folder for each set of runs."),
-        ("--seeds", (int, COUNT), 3, "The number of trainings an order."),
-        ("--generations", (int, COUNT), 90, "The number of generations of each training."),
-        (
-            "--network",
-            bool,
-            False,
-            "Of orders: train the network of --placer gnn under each order, which decides alone.",
-        ),
-        ("--steps", (int, COUNT), 1200, "With --network: the number of steps of each training."),
-        ("--parts", str, PARTS, "The parts of the problems to evaluate on."),
-        (
-            "--report",
-            bool,
-            False,
-            "Of orders: run nothing and report what is there. Of costs and plans: write a report "
-            "to the folder.",
-        ),
-    )
+OPTIONS = (
+    {"name": "what", "help": "The study: orders, costs, plans or published."},
+    {"name": "-o --output", "help": "The folder of rows and reports; orders needs one, and does "
+     "not run again what is there."},
+    {"name": "--orders", "default": "", "help": "Traversal orders, separated by commas; all by "
+     "default."},
+    {"name": "--data", "default": "", "help": "Of published: the folder that has a folder for each "
+     "set of runs."},
+    {"name": "--seeds", "kind": "count", "default": 3, "help": "The number of trainings an order."},
+    {"name": "--generations", "kind": "count", "default": 90, "help": "The number of generations "
+     "of each training."},
+    {"name": "--network", "kind": "flag", "help": "Of orders: train the network of --placer gnn "
+     "under each order, which decides alone."},
+    {"name": "--steps", "kind": "count", "default": 1200, "help": "With --network: the number of "
+     "steps of each training."},
+    {"name": "--parts", "default": PARTS, "help": "The parts of the problems to evaluate on."},
+    {"name": "--report", "kind": "flag", "help": "Of orders: run nothing and report what is there. "
+     "Of costs and plans: write a report to the folder."},
+)  # fmt: skip
 
 
 def chosen(args: Namespace) -> int:
@@ -127,7 +115,7 @@ def _published(args: Namespace) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Runs a study; the exit code. Errors of ours are one line on stderr."""
     parser = ArgumentParser(prog="python -m benchmarks.studies", description=SUMMARY)
-    add_arguments(parser)
+    add_options(parser, OPTIONS)
     try:
         return chosen(parser.parse_args(list(arguments)))
     except GnnplaceError as error:

@@ -4,49 +4,16 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in, say
-from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, add_options, check_number
-from gnnplace.cli.options import add_output, add_shared
+from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
 SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
 Number = TypeVar("Number", int, float)
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("suite", help="A suite file; or the word summary, with files of lines.")
-    parser.add_argument("files", nargs="*", help="For summary: files of lines to sum up.")
-    add_output(parser, "The folder of results, or of tables and plots.", required=False)
-    instead = "separated by commas, instead of the suite's own."
-    add_options(
-        parser,
-        ("--placers", str, "", f"Placers, {instead}"),
-        ("--budgets", str, "", f"Budgets in seconds, {instead}"),
-        ("--seeds", str, "", f"Seeds, {instead}"),
-        ("--part", str, "", "K/N runs the K-th of N parts of the problems alone."),
-        (
-            "--processes",
-            (int, Range(0, most=1024)),
-            0,
-            "The number of worker processes; 0 for none.",
-        ),
-        ("--dask", str, "", "The address of a Dask scheduler whose workers run the cells."),
-    )
-    add_shared(parser, "accept-other-loss")
-    add_options(
-        parser,
-        ("--keep", bool, False, "Keep problems and placements beside the rows."),
-        ("--best-known", "For summary: a file of best known step times."),
-        ("--record", bool, False, "For summary: write that file anew with the rows."),
-        ("--rival", str, "annealing", "For summary: who wins and losses are counted against."),
-        ("--only", str, "", "For summary: only problems whose key contains this text."),
-        ("--dirty", bool, False, "For summary: rows of code that no commit has count, too."),
-    )
 
 
 def run(args: Namespace) -> int:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, say
-from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
-    add_capture_options,
-    add_output,
     capture_options,
-    model_help,
     options_entry,
 )
 from gnnplace.files import write_json
@@ -19,22 +15,6 @@ from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
 
 SUMMARY = "Writes a model's step as a graph: a problem with estimated times on one CPU."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", help=model_help())
-    add_output(parser, "The file to write, such as graph.json.")
-    add_options(
-        parser,
-        (
-            "--fake",
-            bool,
-            False,
-            "Never allocate the model's tensors; the graph cannot be executed then.",
-        ),
-    )
-    add_capture_options(parser)
 
 
 def run(args: Namespace) -> int:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines, say
-from gnnplace.cli.numbers import COUNT, add_options
 from gnnplace.cli.options import (
-    add_by_module,
-    add_capture_options,
-    add_constraints,
-    add_html,
-    add_search_options,
-    add_shared,
     capture_options,
-    cluster_help,
     constraints_of,
-    model_help,
 )
 from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError
@@ -31,40 +22,6 @@ from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
 SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("what", help=model_help("A problem file, or a model"))
-    add_options(
-        parser,
-        ("--cluster", cluster_help()),
-        (
-            "--placers",
-            str,
-            "",
-            "The placers, separated by commas; all by default: "
-            f"{', '.join(gnnplace.placer_names())}, or module:Class.",
-        ),
-        (
-            "--plans",
-            bool,
-            False,
-            "Compare joint plans: the one that is found, and data parallelism, ZeRO, "
-            "Megatron-LM's, a chain's partition, PipeDream's and Alpa's.",
-        ),
-        ("--precision", str, "32-true", "The precision of plans, as gnnplace plan has it."),
-        ("--batch", (int, COUNT), None, "The examples of a step, of plans."),
-    )
-    add_shared(parser, "objective", "json")
-    add_html(parser, "the table, and timelines of the fastest placements")
-    add_shared(parser, "trace")
-    add_search_options(parser)
-    add_capture_options(parser)
-    add_shared(parser, "headroom")
-    add_constraints(parser)
-    add_by_module(parser)
-    add_shared(parser, "fresh")
 
 
 def run(args: Namespace) -> int:

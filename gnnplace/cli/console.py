@@ -176,9 +176,6 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
     return lambda problem: calibrated(problem, calibration, overlap)
 
 
-QUEUE, PUT, CALLERS = "/queue.py", "put", 4  # frames at most from an interrupt up to ``Queue.put``
-
-
 AFTER = 2.0  # seconds of a command before there is a bar
 EVERY = 0.2  # seconds between two drawings
 COUNT = re.compile(r"\b(\d[\d,]*) of (\d[\d,]*)\b")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_lines, say
-from gnnplace.cli.numbers import COUNT, add_options
-from gnnplace.cli.options import add_output
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans.launch.launch_plan import NAMES
@@ -17,30 +15,6 @@ from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
 SUMMARY = "Reads profiles and graphs as problems; writes plans for launchers, and reads them."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("file", help="The profile, graph, plan or launch file to read.")
-    parser.add_argument(
-        "--from",
-        dest="format",
-        default=None,
-        help=f"Its format: {', '.join(READERS)}; or its launcher: {', '.join(NAMES)}.",
-    )
-    parser.add_argument(
-        "--to",
-        dest="launcher",
-        default=None,
-        help=f"The launcher to write a plan for: {', '.join(NAMES)}.",
-    )
-    add_options(
-        parser,
-        ("--cluster", "A preset's name or a YAML file; by default what FILE says."),
-        ("--model", "The model of a plan, where its file does not say how to make it."),
-        ("--batch", (int, COUNT), None, "The examples of a step, where a launch file has none."),
-    )
-    add_output(parser, "The file to write, such as problem.json.")
 
 
 def run(args: Namespace) -> int:

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 from gnnplace.cli.console import print_json, print_lines
-from gnnplace.cli.numbers import add_options
-from gnnplace.cli.options import add_shared, cluster_help
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import known_kind
 
 SUMMARY = "Shows what predictions of given plans assume: constants, owners, units, sources."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("action", help="show.")
-    parser.add_argument(
-        "--cluster",
-        required=True,
-        help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
-    )
-    add_options(
-        parser,
-        ("--framework", str, "pytorch", "The framework whose constants count."),
-        ("--environment", "What the machine adds: checked-collectives."),
-    )
-    add_shared(parser, "json")
 
 
 def run(args: Namespace) -> int:

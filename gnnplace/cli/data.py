@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import names_in, say
-from gnnplace.cli.numbers import add_options
 from gnnplace.errors import InputError
 
 SUMMARY = "Captures models as graphs to learn from; or checks a folder of graphs."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("action", help="build or verify.")
-    parser.add_argument("folder", help="The folder: one file a graph, a card and checksums.")
-    add_options(
-        parser,
-        ("--recipe", str, "store", "For build: the recipe to capture."),
-        (
-            "--models",
-            str,
-            "",
-            "For build: models or families, separated by commas; all by default.",
-        ),
-    )
 
 
 def run(args: Namespace) -> int:

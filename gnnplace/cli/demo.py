@@ -5,19 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, open_store, output_folder, say
-from gnnplace.cli.numbers import add_options, from_args
+from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import (
     AUTO,
-    add_capture_options,
-    add_run_options,
-    add_search_options,
-    add_shared,
     capture_options,
-    model_help,
 )
 from gnnplace.report.rows import summary_lines
 from gnnplace.report.tables import comparison_table
@@ -27,20 +22,6 @@ if TYPE_CHECKING:
     from gnnplace.report.road import Road
 
 SUMMARY = "Captures, profiles, places, executes, verifies and reports one model."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_options(
-        parser,
-        ("--model", str, "two_tower", model_help()),
-        ("--cluster", str, "cpu:2", "Devices of this machine: cpu:N, cuda:N or auto."),
-        ("--output", str, "demo-output", "The folder of the report and the trace."),
-    )
-    add_search_options(parser, budget=1.0)
-    add_capture_options(parser, auto=True)
-    add_shared(parser, "fresh")
-    add_run_options(parser)
 
 
 def run(args: Namespace) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, print_lines
-from gnnplace.cli.options import add_html, add_shared
-from gnnplace.cli.placed import add_placed, read_placed
+from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans.reading import is_plan, read_plan
 from gnnplace.problem import Problem
@@ -22,14 +21,6 @@ from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
 SUMMARY = "Compares two placements or joint plans of one model: what moved, and what that changes."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_placed(parser, "before", "after")
-    add_shared(parser, "json")
-    add_html(parser, "both timelines on one time axis, and what moved")
-    add_shared(parser, "trace")
 
 
 def run(args: Namespace) -> int:

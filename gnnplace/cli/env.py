@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from rich.table import Table
 
 import gnnplace
 from gnnplace.cli.console import console, print_json
-from gnnplace.cli.options import add_shared
 
 SUMMARY = "Shows versions, this machine, and where caches are and how large."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_shared(parser, "json")
 
 
 def run(args: Namespace) -> int:

@@ -10,7 +10,7 @@ import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import (
@@ -21,14 +21,6 @@ from gnnplace.cli.console import (
     print_lines,
     say,
     say_kept,
-)
-from gnnplace.cli.numbers import STEPS, add_options
-from gnnplace.cli.options import (
-    add_capture_options,
-    add_html,
-    add_run_options,
-    add_shared,
-    model_help,
 )
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.errors import ExecutionError
@@ -47,40 +39,6 @@ if TYPE_CHECKING:
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", help=model_help("The model that was placed"))
-    parser.add_argument("placement", help="The placement file, or the file of a joint plan.")
-    add_options(
-        parser,
-        (
-            "--cluster",
-            "The cluster the placement was made for; by default its devices' names say it.",
-        ),
-    )
-    add_shared(parser, "json", "trace")
-    add_html(parser, "the predicted step and the one that was run, beside each other")
-    add_options(parser, ("--no-eager", bool, False, "Do not time eager PyTorch beside the run."))
-    parser.add_argument(
-        "--dry-run",
-        default=None,
-        metavar="cuda:N",
-        help="Do not run it: check on tensors without numbers that N claimed GPUs could run it.",
-    )
-    add_capture_options(parser)
-    add_shared(parser, "fresh")
-    add_run_options(parser)
-    add_options(
-        parser,
-        (
-            "--train",
-            (int, STEPS),
-            20,
-            "The steps of AdamW whose losses are compared, of a joint plan.",
-        ),
-    )
 
 
 def run(args: Namespace) -> int:

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import console, print_json, print_lines, say
-from gnnplace.cli.numbers import add_options
-from gnnplace.cli.options import add_search_options, add_shared
-from gnnplace.cli.placed import add_placed, read_placed
+from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
 
 SUMMARY = "Says what bounds the step of a placement or a plan, and what else would cost."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    add_placed(parser, "placement", plans=True)
-    parser.add_argument(
-        "name", nargs="?", default=None, help="An op, if there is one of that name, or a module."
-    )
-    add_options(
-        parser,
-        ("--op", "An op: the step with it on each other device."),
-        ("--module", "A module or a pattern: the step with it on each device."),
-        (
-            "--loosen",
-            bool,
-            False,
-            "Search once without each constraint, for --budget seconds each: what it costs.",
-        ),
-        ("--placer", str, "best", "The placer that --loosen searches with."),
-        ("--model", "The model of a plan, where its file does not say how to make it."),
-        (
-            "--environment",
-            "What the machine adds to a launch file's run: checked-collectives; none by default.",
-        ),
-        (
-            "--measured",
-            "A step of a run of a plan, as 0.83s or 830ms, or a launcher's log: how far it is.",
-        ),
-    )
-    add_search_options(parser)
-    add_shared(parser, "json")
 
 
 def run(args: Namespace) -> int:

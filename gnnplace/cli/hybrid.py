@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, print_lines, say
 from gnnplace.cli.numbers import (
-    COUNT,
-    DEVICES,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SECONDS,
-    STEPS,
-    add_options,
     from_args,
 )
 from gnnplace.cli.options import (
-    add_capture_options,
-    add_html,
-    add_output,
-    add_search_options,
-    add_shared,
     capture_options,
-    cluster_help,
-    model_help,
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -35,68 +21,6 @@ if TYPE_CHECKING:
     from gnnplace.plans.hybrid.study import Search
 
 SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("what", help=model_help("A problem file, or a model"))
-    add_options(parser, ("--cluster", cluster_help("As for place; a problem file has its own")))
-    add_shared(parser, "links")
-    add_options(
-        parser,
-        (
-            "--devices",
-            (int, DEVICES),
-            None,
-            "The number of devices, N; more than the cluster has are copies of it.",
-        ),
-        ("--most", (int, DEVICES), 8, "The most devices that a group may have."),
-        ("--placer", str, "best", "The placer of a group's step; plan: it is a plan of layers."),
-    )
-    _training_arguments(parser)
-    add_options(
-        parser,
-        ("--execute", bool, False, "Run one hybrid step of MODEL for real."),
-        ("--replicas", (int, DEVICES), 2, "With --execute: the data-parallel groups."),
-        ("--group-devices", (int, DEVICES), 1, "With --execute: the devices of a group."),
-        ("--steps", (int, STEPS), 10, "With --execute: the number of steps to time."),
-        ("--timeout", (float, SECONDS), 120.0, "With --execute: seconds without progress."),
-    )
-    add_shared(parser, "json")
-    add_output(parser, "A plot of time against devices, .svg or .html.", required=False)
-    add_html(parser, "the recommendation, the plot and every split")
-    add_search_options(parser)
-    add_capture_options(parser, many=True)
-    add_shared(parser, "fresh")
-
-
-def _training_arguments(parser: ArgumentParser) -> None:
-    add_options(
-        parser,
-        ("--batch", (int, COUNT), None, "The examples of a step, for a problem file."),
-        ("--examples", (int, COUNT), None, "The examples of an epoch."),
-        ("--epochs-table", "A CSV or YAML file of epochs by global batch."),
-        ("--least-epochs", (float, POSITIVE), None, "The epochs needed at small batches."),
-        (
-            "--critical-batch",
-            (float, POSITIVE),
-            None,
-            "The global batch that takes twice the least epochs.",
-        ),
-        (
-            "--network-latency",
-            (float, NOT_NEGATIVE),
-            10e-6,
-            "The seconds of a message between copies of the cluster.",
-        ),
-        (
-            "--network-bandwidth",
-            (float, POSITIVE),
-            10e9,
-            "The bytes per second between copies of the cluster.",
-        ),
-        ("--no-overlap", bool, False, "Reduce gradients after the backward pass."),
-    )
 
 
 def run(args: Namespace) -> int:

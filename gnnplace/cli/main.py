@@ -1,7 +1,7 @@
 """The command line: finds the command, parses, runs. Exit 0 done, 2 bad input, 3 infeasible.
 
-A command is a module of this folder with ``SUMMARY``, ``add_arguments(parser)`` and ``run(args)``,
-which returns the exit code. Its name here is the module's, with dashes.
+A command is a module of this folder with ``SUMMARY`` and ``run(args)``, which returns the exit
+code; its arguments are rows of ``options.json``. Its name here is the module's, with dashes.
 Ctrl-C is exit 130, a reader of stdout that has gone is 141; a full disk is bad output, exit 2.
 """
 
@@ -86,9 +86,6 @@ class Command(Protocol):
     """What a command's module has."""
 
     SUMMARY: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declares the command's arguments."""
 
     def run(self, args: Namespace) -> int:
         """Does it; the exit code."""
@@ -230,9 +227,11 @@ def parser_of(name: str, chosen: Command) -> ArgumentParser:
     """What parses a command's arguments."""
     from jsonargparse import ArgumentParser
 
+    from gnnplace.cli.options import add_command
+
     parser = ArgumentParser(prog=f"gnnplace {name}", exit_on_error=False)
     parser.description = chosen.SUMMARY
-    chosen.add_arguments(parser)
+    add_command(parser, name)
     return parser
 
 

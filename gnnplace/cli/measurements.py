@@ -9,12 +9,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say
-from gnnplace.cli.numbers import COUNT, NOT_NEGATIVE, SEED, add_options, from_args
-from gnnplace.cli.options import add_output, add_shared
+from gnnplace.cli.numbers import from_args
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
@@ -23,31 +22,6 @@ from gnnplace.report.measurements import calibration_table, runs_table
 
 SUMMARY = "Lists, exports or forgets measured runs; or fits a calibration to them."
 ACTIONS = ("list", "export", "prune", "calibrate")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("action", help="list, export, prune or calibrate.")
-    add_shared(parser, "store")
-    add_options(
-        parser,
-        ("--model", "Only runs of this model."),
-        ("--fingerprint", "Only runs whose problem's fingerprint begins so."),
-        ("--mode", "Only runs that were measured, or emulated."),
-        ("--run", "Only runs whose name begins with this text."),
-        ("--before", "Only runs begun before this date (UTC)."),
-        ("--failed", bool, False, "Only runs that failed or never ended."),
-        ("--limit", (int, COUNT), None, "For list and export: the newest N runs."),
-        ("--keep", (int, NOT_NEGATIVE), 0, "For prune: the newest N runs are kept."),
-        ("--json", bool, False, "For list: print one JSON object a line."),
-        ("--clock", str, "auto", "For calibrate: the clock to fit to, auto, wall or virtual."),
-        ("--seed", (int, SEED), 0, "For calibrate: the seed of the cross-validation."),
-    )
-    add_output(
-        parser,
-        "For export and calibrate: the file to write.",
-        required=False,
-    )
 
 
 def run(args: Namespace) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from jsonargparse import ArgumentParser, Namespace
@@ -48,52 +48,13 @@ class Range:
 
 
 COUNT = Range(least=1)
-DEVICES = Range(least=1, most=MOST_DEVICES)
 NOT_NEGATIVE = Range(least=0)
 POSITIVE = Range(above=0)
 SEED = Range(least=0, most=MOST_SEED)
 BUDGET = Range(least=0, most=MOST_SECONDS)
 SECONDS = Range(above=0, most=MOST_SECONDS)
-STEPS = Range(least=1, most=MOST_STEPS)
-MICROBATCHES = Range(least=1, most=MOST_MICROBATCHES)
-
-_ranges: WeakKeyDictionary[ArgumentParser, dict[str, Range]] = WeakKeyDictionary()
-
-
-def add_number(
-    parser: ArgumentParser, name: str, kind: Any, allowed: Range, *, default: Any, help: str
-) -> None:
-    """Declares an option that is a number.
-
-    Args:
-        parser: the parser of a command.
-        name: the name of the option, such as ``--seed``.
-        kind: int or float, or a union with words.
-        allowed: what ``check_numbers`` lets pass.
-        default: where it is not given.
-        help: a sentence.
-    """
-    parser.add_argument(name, type=kind, default=default, help=help)
-    _ranges.setdefault(parser, {})[name] = allowed
-
 
 Made = TypeVar("Made")
-Row = tuple[str, str] | tuple[str, Any, Any, str]
-"""Of an option its name and a sentence of help, where it is a text that may be left out; of others
-also its kind (``str``, ``bool`` for a flag, or a number's type and what ``check_numbers`` lets
-pass) and its default, before the sentence."""
-
-
-def add_options(parser: ArgumentParser, *rows: Row) -> None:
-    """Declares options."""
-    for name, *kinds, told in rows:
-        kind, default = kinds or (str, None)
-        if kind is bool:
-            parser.add_argument(name, action="store_true", help=told)
-        elif isinstance(kind, tuple):
-            add_number(parser, name, *kind, default=default, help=told)
-        else:
-            parser.add_argument(name, default=default, help=told)
 
 
 def from_args(kind: Callable[..., Made], args: Namespace, **changed: Any) -> Made:
@@ -123,13 +84,40 @@ class _Bytes:
 size = _Bytes()
 
 
+KINDS: Mapping[str, tuple[Any, Range]] = {
+    "count": (int, COUNT),
+    "count or none": (int | None, COUNT),
+    "whole": (int, NOT_NEGATIVE),
+    "devices": (int, Range(least=1, most=MOST_DEVICES)),
+    "processes": (int, Range(least=0, most=1024)),
+    "steps": (int, Range(least=1, most=MOST_STEPS)),
+    "seed": (int, SEED),
+    "microbatches": (int, Range(least=1, most=MOST_MICROBATCHES)),
+    "microbatches or auto": (int | Literal["auto"], Range(least=1, most=MOST_MICROBATCHES)),
+    "budget": (float, BUDGET),
+    "seconds": (float, SECONDS),
+    "positive": (float, POSITIVE),
+    "not negative": (float, NOT_NEGATIVE),
+    "imbalance": (float, Range(least=1, most=64)),
+    "bytes": (size, POSITIVE),
+    "bytes or none": (size, NOT_NEGATIVE),
+}
+"""Numbers as ``options.json`` names their kinds: the type, and what ``check_numbers`` lets pass."""
+_ranges: WeakKeyDictionary[ArgumentParser, dict[str, Range]] = WeakKeyDictionary()
+
+
+def ranges_of(parser: ArgumentParser) -> dict[str, Range]:
+    """The range of each option of a parser that is a number, by the option's name."""
+    return _ranges.setdefault(parser, {})
+
+
 def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
     """Refuses numbers out of their range.
 
     Raises:
         InputError: naming the option, the number and the range.
     """
-    for name, allowed in _ranges.get(parser, {}).items():
+    for name, allowed in ranges_of(parser).items():
         check_number(name, getattr(args, name.lstrip("-").replace("-", "_")), allowed)
 
 

@@ -12,26 +12,14 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, correction, say, say_idle
-from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
     AUTO,
-    add_by_module,
-    add_capture_options,
-    add_chakra,
-    add_constraints,
-    add_html,
-    add_output,
-    add_placer_options,
-    add_search_options,
-    add_shared,
     capture_options,
-    cluster_help,
     constraints_of,
-    model_help,
     options_entry,
     placer_options,
 )
@@ -63,18 +51,6 @@ from gnnplace.report.units import bytes_text
 if TYPE_CHECKING:
     from gnnplace.policy.sizes import Size
     from gnnplace.tracing.program import Program
-
-
-def add_device_map(parser: ArgumentParser) -> None:
-    """Declares where the device map is written."""
-    add_options(
-        parser,
-        (
-            "--device-map",
-            "Write the modules' devices too, as map.json, for accelerate's dispatch_model and "
-            "from_pretrained; --by-module searches for such an answer.",
-        ),
-    )
 
 
 def check_device_map(args: Namespace) -> None:
@@ -122,33 +98,6 @@ ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
 LARGE_FILE = 2e7  # bytes that take more than a second to read
 SUMMARY = "Finds a device for every op and a sequence for every device."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("what", help=model_help("A problem file, or a model"))
-    add_options(parser, ("--cluster", cluster_help()))
-    add_placer_options(parser)
-    add_shared(parser, "objective")
-    add_output(parser, "The file to write, such as placement.json.")
-    add_device_map(parser)
-    add_options(
-        parser,
-        (
-            "--problem",
-            "Write the problem that was placed too, as problem.json: what simulate, report and "
-            "place take instead of the model.",
-        ),
-    )
-    add_search_options(parser)
-    add_capture_options(parser, auto=True)
-    add_shared(parser, "fresh", "calibration", "headroom")
-    add_constraints(parser)
-    add_by_module(parser)
-    add_shared(parser, "table")
-    add_html(parser, "timeline, memory, why each op is where it is and what it waits for")
-    add_shared(parser, "trace")
-    add_chakra(parser)
 
 
 def run(args: Namespace) -> int:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import say
-from gnnplace.cli.numbers import add_options
-from gnnplace.cli.options import CAPTURE, add_capture_options
+from gnnplace.cli.options import CAPTURE
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
-
-
-def add_placed(parser: ArgumentParser, *placements: str, plans: bool = False) -> None:
-    """Declares what was placed and its placements.
-
-    Args:
-        parser: the parser of a command.
-        placements: their names.
-        plans: a plan's file alone serves as well.
-    """
-    told = "The model or problem file that was placed" + ("; or a plan's file." if plans else ".")
-    parser.add_argument("what", metavar="MODEL", help=told)
-    for name in placements:
-        if plans:
-            parser.add_argument(name, nargs="?", default=None, help="A placement file.")
-        else:
-            parser.add_argument(name, help="A placement file.")
-    add_options(
-        parser,
-        (
-            "--cluster",
-            "The cluster it was made for; by default what the placement's file says.",
-        ),
-    )
-    add_capture_options(parser)
 
 
 def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplace.Constraints]:

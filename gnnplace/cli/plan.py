@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import BUDGET, COUNT, POSITIVE, Range, add_options, size
 from gnnplace.cli.options import (
-    add_constraints,
-    add_html,
-    add_output,
-    add_shared,
-    cluster_help,
     constraints_of,
-    model_help,
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.plans.launch.launch_plan import NAMES
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
@@ -31,122 +23,6 @@ AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
 TRIES = 3
 SUMMARY = "Plans how to train a model on a cluster; times are predicted."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument(
-        "what",
-        metavar="MODEL",
-        nargs="?",
-        default=None,
-        help=model_help("The model to train, left out where a launch file has its sizes"),
-    )
-    parser.add_argument(
-        "--cluster",
-        required=True,
-        help=cluster_help("The devices: a preset's name, a YAML file, or cpu:N"),
-    )
-    add_options(
-        parser,
-        (
-            "--batch",
-            (int, COUNT),
-            None,
-            "The examples of a step over all devices; by default those of the model's inputs.",
-        ),
-        (
-            "--precision",
-            "32-true (the default), bf16-true, 16-true, bf16-mixed, 16-mixed, bf16-master or "
-            "16-master.",
-        ),
-        ("--optimizer", "The optimizer: sgd, adam or adamw (the default)."),
-        (
-            "--memory-limit",
-            (size, POSITIVE),
-            None,
-            "The bytes that every device has, as 16GB, instead of its own.",
-        ),
-        (
-            "--headroom",
-            str,
-            "auto",
-            "What stays free on every device: 10%%, 2GB, or auto: what the allocator, libraries "
-            "and NCCL take.",
-        ),
-        ("--budget", (float, BUDGET), 10.0, "The seconds of search; 10 by default."),
-        ("--top", (int, COUNT), 1, "The number of plans to show."),
-        (
-            "--given",
-            "A plan of your own to predict instead: the file of a plan or of a launcher, whose "
-            "batch, precision and optimizer count, a CSV file of many plans, or words such as "
-            "dp=2,tp=2,pp=2,layers=12+12,microbatch_size=4,zero=1,recompute=full,schedule=zero-bubble.",
-        ),
-        (
-            "--framework",
-            "Whose constants price plans of your own: pytorch (the default), nanotron, "
-            "megatron-lm, megatron-deepspeed, internevo or torchtitan.",
-        ),
-        (
-            "--environment",
-            "What the machine adds to them, such as checked-collectives; none by default.",
-        ),
-        (
-            "--tokens",
-            "The tokens of a whole run, as 300B or 15T: its days and device hours are told.",
-        ),
-        (
-            "--goal",
-            str,
-            "time",
-            "time, the fastest plan (the default); or gpus, the fastest on as few devices as hold "
-            "any.",
-        ),
-        (
-            "--rate",
-            "With --goal gpus: as few devices as make so many tokens a second, such as 300K "
-            "(examples, where these are no rows of tokens).",
-        ),
-        (
-            "--launcher",
-            f"Search what a launcher can run, at its framework's prices: {', '.join(NAMES)}.",
-        ),
-        (
-            "--runnable",
-            bool,
-            False,
-            "Search only plans that can be run here: with as many replicas in every stage.",
-        ),
-    )
-    parser.add_argument(
-        "--try",
-        dest="tries",
-        action="store_true",
-        help="Run the three fastest plans for a few steps on the workers of cpu:N, and take the "
-        "one whose measured step is shortest.",
-    )
-    add_options(
-        parser,
-        (
-            "--accept-other-loss",
-            bool,
-            False,
-            "Cut the batch also where the loss of the batch is not the mean of its shares' "
-            "losses, or nothing proves that it is.",
-        ),
-        (
-            "--imbalance",
-            (float, Range(least=1, most=64)),
-            1.0,
-            "How many times the mean's rows the fullest device gets where experts are on several: "
-            "1 prices a router that balances.",
-        ),
-    )
-    add_constraints(parser)
-    add_shared(parser, "table")
-    add_html(parser, "stages, timeline, memory of the fastest plan")
-    add_shared(parser, "trace", "json")
-    add_output(parser, "The file that the fastest plan is written to.", required=False)
 
 
 def is_priced_by_row(given: str | None, framework: str | None, environment: str | None) -> bool:

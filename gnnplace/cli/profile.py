@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, correction, say
-from gnnplace.cli.numbers import add_options
 from gnnplace.cli.options import (
-    add_by_module,
-    add_capture_options,
-    add_constraints,
-    add_output,
-    add_shared,
     capture_options,
-    cluster_help,
     constraints_of,
-    model_help,
     options_entry,
 )
 from gnnplace.errors import InputError
@@ -26,26 +18,6 @@ from gnnplace.problem import problem_to_data
 from gnnplace.report.units import seconds_text
 
 SUMMARY = "Measures a model's ops and writes the problem of placing it."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("model", help=model_help())
-    parser.add_argument("--cluster", required=True, help=cluster_help())
-    add_shared(parser, "links")
-    add_output(parser, "The file to write, such as problem.json.")
-    add_capture_options(parser)
-    add_options(
-        parser,
-        (
-            "--table",
-            "A CSV file of measured ops, as benchmarks/gpu.py writes it (ops.csv): the first that "
-            "answers for the kinds that it has, whether they are here or not.",
-        ),
-    )
-    add_shared(parser, "fresh", "calibration")
-    add_constraints(parser, limits=False)
-    add_by_module(parser)
 
 
 def run(args: Namespace) -> int:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console
-from gnnplace.cli.options import add_output, add_shared
 from gnnplace.files import write_text
 from gnnplace.plans.reading import read_plan
 from gnnplace.report.plans import plan_page, write_plan_trace
 
 SUMMARY = "Writes a page about placements of one problem, or about a joint plan."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("problem", help="The problem file, or the file of a joint plan.")
-    parser.add_argument("placements", nargs="*", help="The placement files; none of a plan.")
-    add_output(parser, "The page to write, such as report.html.")
-    add_shared(parser, "trace")
 
 
 def run(args: Namespace) -> int:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import NOT_NEGATIVE, add_options
 from gnnplace.cli.options import (
-    add_constraints,
-    add_html,
-    add_output,
-    add_shared,
-    add_split_options,
     constraints_of,
-    model_help,
     split_options,
 )
 from gnnplace.errors import InputError
@@ -37,37 +30,9 @@ from gnnplace.sharding.answers import (
     shard_network,
     shard_tables,
 )
-from gnnplace.sharding.networks.registry import NETWORKS
 from gnnplace.sharding.problem import write_sharding
 
 SUMMARY = "Finds the best way to split every layer over the devices."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument(
-        "what",
-        help=model_help(
-            f"A network ({', '.join(NETWORKS)}), NAME.json beside NAME.npz, or a model"
-        ),
-    )
-    add_split_options(parser)
-    add_options(
-        parser,
-        ("--executable", bool, False, "Split MODEL in ways that DTensor can run."),
-        ("--tables", "Write the cost tables to NAME.json."),
-        ("--pareto", bool, False, "Find every trade of time for memory."),
-        ("--epsilon", (float, NOT_NEGATIVE), 0.0, "The relative error that --pareto may make."),
-    )
-    add_shared(parser, "json")
-    add_output(
-        parser,
-        "A picture of the --pareto frontier (.svg, .html), or the --executable plan.",
-        required=False,
-    )
-    add_html(parser, "strategies side by side and what each layer takes, or the --pareto frontier")
-    add_shared(parser, "headroom")
-    add_constraints(parser)
 
 
 def run(args: Namespace) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_json, print_lines, say
-from gnnplace.cli.numbers import DEVICES, NOT_NEGATIVE, SECONDS, STEPS, add_options
-from gnnplace.cli.options import add_output, add_shared, model_help
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.plans import run_lines
 from gnnplace.report.sharding import planned_lines
@@ -18,21 +16,6 @@ OLD_WORD = (
     "shard-run: an old word; `gnnplace shard {model} --executable -o plan.json` makes a plan, and "
     "`gnnplace execute {model} plan.json` runs it"
 )
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("what", metavar="MODEL", help=model_help("The model to split"))
-    add_options(
-        parser,
-        ("--devices", (int, DEVICES), None, "The number of processes: 2 by default."),
-        ("--plan", "The plan to run, instead of the best one found here."),
-        ("--steps", (int, STEPS), 10, "The number of steps to time."),
-        ("--timeout", (float, SECONDS), 300.0, "The seconds without progress that end the run."),
-        ("--memory-limit", (float, NOT_NEGATIVE), None, "The bytes that a device has."),
-    )
-    add_shared(parser, "json")
-    add_output(parser, "The file that the plan is written to.", required=False)
 
 
 def run(args: Namespace) -> int:

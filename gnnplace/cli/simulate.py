@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
-from gnnplace.cli.options import add_chakra, add_html, add_shared
 from gnnplace.problem import Problem, read_problem
 from gnnplace.report.chakra import write_chakra
 from gnnplace.report.placements import write_placements
@@ -20,16 +19,6 @@ from gnnplace.report.units import seconds_text
 from gnnplace.simulation import Simulation
 
 SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declares the command's arguments."""
-    parser.add_argument("problem", help="The problem file.")
-    parser.add_argument("placement", help="The placement file.")
-    add_shared(parser, "trace")
-    add_chakra(parser)
-    add_shared(parser, "json")
-    add_html(parser, "timeline, memory, where each device's seconds go")
 
 
 def run(args: Namespace) -> int:

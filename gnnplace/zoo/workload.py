@@ -8,9 +8,11 @@ Models that suites and recipes alone name stand in `gnnplace.bench.models`.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,32 +55,7 @@ def classified_images(name: str, model: nn.Module, batch: int, size: int, classe
     return Workload(name, model, (x, y), functional.cross_entropy)
 
 
-WORKLOADS: Mapping[str, str] = {
-    "bert": "gnnplace.zoo.transformers:bert",
-    "densenet": "gnnplace.bench.models.densenet:densenet",
-    "fractal": "gnnplace.bench.models.fractal:fractal",
-    "gnmt": "gnnplace.bench.models.gnmt:gnmt",
-    "gpt2": "gnnplace.zoo.transformers:gpt2",
-    "highway": "gnnplace.bench.models.highway:highway",
-    "inception": "gnnplace.zoo.inception:inception",
-    "mlp": "gnnplace.zoo.mlp:mlp",
-    "moe": "gnnplace.bench.models.mixture:moe",
-    "nasnet": "gnnplace.bench.models.cells:nasnet",
-    "recommender": "gnnplace.bench.models.recommender:recommender",
-    "resnet50": "gnnplace.zoo.resnet:resnet50",
-    "rnn_lm": "gnnplace.zoo.language_models:rnn_lm",
-    "searched_cnn": "gnnplace.bench.models.cells:searched_cnn",
-    "searched_rnn": "gnnplace.zoo.language_models:searched_rnn",
-    "seq2seq": "gnnplace.bench.models.seq2seq:seq2seq",
-    "small_resnet": "gnnplace.zoo.resnet:small_resnet",
-    "speech": "gnnplace.bench.models.speech:speech",
-    "tagger": "gnnplace.zoo.language_models:tagger",
-    "tree_lstm": "gnnplace.bench.models.tree_lstm:tree_lstm",
-    "two_tower": "gnnplace.zoo.two_tower:two_tower",
-    "unet": "gnnplace.bench.models.unet:unet",
-    "vit": "gnnplace.zoo.transformers:vit",
-    "wired": "gnnplace.bench.models.wired:wired",
-}
+WORKLOADS: Mapping[str, str] = json.loads(Path(__file__).with_name("workloads.json").read_text())
 """Name: module and function, as ``module:callable`` names a model of one's own."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.cli.main import COMMANDS, command, parser_of, run
-from gnnplace.cli.numbers import Range, _ranges, size
+from gnnplace.cli.numbers import Range, ranges_of, size
 
 PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parser
 
@@ -19,7 +19,7 @@ def numeric_options(name):
     }
     words = ("int", "float", "bytes")
     numeric = {option for option, kind in kinds.items() if any(word in kind for word in words)}
-    return numeric, dict(_ranges.get(parser, {}))
+    return numeric, ranges_of(parser)
 
 
 def positionals(name):
