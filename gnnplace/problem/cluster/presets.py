@@ -55,12 +55,14 @@ Cluster files: YAML with ``devices`` and ``links`` as in a problem file, or a pr
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -76,20 +78,10 @@ from gnnplace.problem.cluster.cluster import (
     LinkCosts,
 )
 
-MEMORY: Mapping[str, float] = {
-    "a100": 39 * GIGA,
-    "a100-80": 79 * GIGA,
-    "a40": 47 * GIGA,
-    "b200": 179 * GIGA,
-    "gh200": 95 * GIGA,
-    "h100": 79 * GIGA,
-    "h200": 140 * GIGA,
-    "l40s": 47 * GIGA,
-    "rtx-3090": 23 * GIGA,
-    "rtx-pro-6000": 95 * GIGA,
-    "t4": 14.5 * GIGA,
-    "v100": 15.5 * GIGA,
-}
+_ROWS: Mapping[str, Any] = json.loads(
+    Path(__file__).with_name("machines.json").read_text(encoding="utf-8")
+)
+MEMORY: Mapping[str, float] = {kind: size * GIGA for kind, size in _ROWS["memory_gb"].items()}
 PORT, PAIR = "port", "pair"
 # NVLinks of the pairs of a DGX-1 V100, as `nvidia-smi topo -m` prints them.
 ONE_LINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
@@ -98,6 +90,12 @@ PCIE_3 = 12 * GIGA
 ACROSS_PAIRS = {"nvlink-pairs-a100": 23.63 * GIGA, "nvlink-pairs-h100": 48.44 * GIGA}
 MOST_DEVICES = 1024  # every pair is a link
 NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
+
+
+def _devices(kinds: Sequence[str]) -> tuple[Device, ...]:
+    return tuple(
+        Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind]) for i, kind in enumerate(kinds)
+    )
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,8 @@ class ServerGroup:
     def cluster(self, name: str = "cluster") -> Cluster:
         """All pairs linked."""
         count = self.servers * self.each
-        devices = tuple(
-            Device(name=f"gpu:{i}", kind=self.kind, memory=MEMORY[self.kind]) for i in range(count)
-        )
         links = tuple(self._link(i, k) for i, k in permutations(range(count), 2))
-        return Cluster(devices, links, name)
+        return Cluster(_devices([self.kind] * count), links, name)
 
     def _link(self, source: int, target: int) -> Link:
         if source // self.each != target // self.each:
@@ -157,53 +152,28 @@ def _any_link(fabric: str, bandwidth: float) -> Link:
 def _cube_mesh() -> Cluster:
     """Eight V100 of a DGX-1."""
     name = "nvlink-v100-8"
-    devices = ServerGroup("v100", 8, name).cluster().devices
     links = []
     for i, k in permutations(range(8), 2):
         pair = (min(i, k), max(i, k))
         count = 2 if pair in TWO_LINKS else 1 if pair in ONE_LINK else 0
         bandwidth = count * FABRICS[name].bandwidth or PCIE_3
         links.append(_link(i, k, name, None if count else "pcie", bandwidth))
-    return Cluster(devices, tuple(links))
+    return Cluster(_devices(["v100"] * 8), tuple(links))
 
 
 def _pairs(kind: str, fabric: str) -> Cluster:
     """Two pairs with NVLink bridges, joined by PCIe."""
-    devices = ServerGroup(kind, 4, fabric).cluster().devices
     links = []
     for i, k in permutations(range(4), 2):
         ports = (f"gpu:{i} pcie out", f"gpu:{k} pcie in")
         together = i // 2 == k // 2
         bandwidth = None if together else ACROSS_PAIRS[fabric]
         links.append(_link(i, k, fabric, None if together else ports, bandwidth))
-    return Cluster(devices, tuple(links))
+    return Cluster(_devices([kind] * 4), tuple(links))
 
 
 MACHINES: Mapping[str, ServerGroup] = {
-    "nvswitch-a100-80-8": ServerGroup("a100-80", 8, "nvswitch-a100"),
-    "nvswitch-h200-8": ServerGroup("h200", 8, "nvswitch-h200"),
-    "nvswitch-b200-8": ServerGroup("b200", 8, "nvswitch-b200"),
-    "nvlink-a100-80-4": ServerGroup("a100-80", 4, "nvlink-a100-4", PAIR),
-    "nvlink-gh200-4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR),
-    "nvlink-rtx-3090-2": ServerGroup("rtx-3090", 2, "nvlink-rtx-3090-2", PAIR),
-    "pcie-rtx-3090-4": ServerGroup("rtx-3090", 4, "pcie-rtx-3090"),
-    "pcie-rtx-pro-6000-2": ServerGroup("rtx-pro-6000", 2, "pcie-rtx-pro-6000"),
-    "pcie-rtx-pro-6000-4": ServerGroup("rtx-pro-6000", 4, "pcie-rtx-pro-6000"),
-    "pcie-rtx-pro-6000-8": ServerGroup("rtx-pro-6000", 8, "pcie-rtx-pro-6000"),
-    "pcie-l40s-2": ServerGroup("l40s", 2, "pcie-l40s"),
-    "pcie-a40-8": ServerGroup("a40", 8, "pcie-a40"),
-    "dgx-a100-80-2x8": ServerGroup("a100-80", 8, "nvswitch-a100", PORT, 2, "network-dgx-a100"),
-    "superpod-a100-80-2x8": ServerGroup(
-        "a100-80", 8, "nvswitch-a100", PORT, 2, "infiniband-dgx-a100"
-    ),
-    "dgx-h100-2x8": ServerGroup("h100", 8, "nvswitch-h100", PORT, 2, "infiniband-dgx-h100"),
-    "dgx-h100-4x8": ServerGroup("h100", 8, "nvswitch-h100", PORT, 4, "infiniband-dgx-h100"),
-    "infiniband-gh200-8x1": ServerGroup("gh200", 1, None, PORT, 8, "infiniband-gh200"),
-    "slingshot-gh200-2x4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR, 2, "slingshot-gh200"),
-    "slingshot-gh200-4x4": ServerGroup("gh200", 4, "nvlink-gh200-4", PAIR, 4, "slingshot-gh200"),
-    "slingshot-a100-80-2x4": ServerGroup("a100-80", 4, "nvlink-a100-4", PAIR, 2, "slingshot-a100"),
-    "ethernet-a100-2x4": ServerGroup("a100", 4, "nvswitch-a100", PORT, 2, "ethernet-a100"),
-    "ethernet-v100-2x4": ServerGroup("v100", 4, "nvlink-v100-4", PAIR, 2, "ethernet-v100"),
+    n: ServerGroup(**row) for n, row in _ROWS["measured"].items()
 }
 
 
@@ -236,86 +206,34 @@ MEASURED_PRESETS: Mapping[str, Callable[[], Cluster]] = {
 }
 
 
-def _devices(*kinds: str) -> tuple[Device, ...]:
-    return tuple(
-        Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind]) for i, kind in enumerate(kinds)
-    )
+def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cluster:
+    """GPUs joined by links of usual figures, their servers by one network channel a direction.
 
-
-def _links(
-    devices: tuple[Device, ...],
-    link: Callable[[int, int], tuple[float, float, str | tuple[str, ...] | None]],
-) -> tuple[Link, ...]:
-    result = []
-    for i, a in enumerate(devices):
-        for j, b in enumerate(devices):
-            if i != j:
-                latency, bandwidth, channel = link(i, j)
-                result.append(
-                    Link(
-                        source=a.name,
-                        target=b.name,
-                        latency=latency,
-                        bandwidth=bandwidth,
-                        channel=channel,
-                    )
-                )
-    return tuple(result)
-
-
-def _pcie(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
-    devices = _devices(*kinds)
-    return Cluster(devices, _links(devices, lambda i, j: (10e-6, bandwidth, "pcie")))
-
-
-def _nvlink(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
-    devices = _devices(*kinds)
-    return Cluster(devices, _links(devices, lambda i, j: (5e-6, bandwidth, None)))
-
-
-def _nvswitch(kinds: tuple[str, ...], bandwidth: float) -> Cluster:
-    """Each GPU has one channel out and one in, whoever is at the other end."""
-    devices = _devices(*kinds)
-
-    def link(i: int, other: int) -> tuple[float, float, tuple[str, ...]]:
-        return 5e-6, bandwidth, (f"gpu:{i} out", f"gpu:{other} in")
-
-    fabric = f"nvswitch-{kinds[0]}"
-    links = _links(devices, link)
-    return Cluster(devices, tuple(k.model_copy(update={"fabric": fabric}) for k in links))
-
-
-def _two_tier(servers: int, each: int, kind: str, bandwidth: float) -> Cluster:
-    """Servers with NVLink inside; each server has one network channel a direction."""
-    devices = _devices(*[kind] * (servers * each))
-
-    def link(i: int, other: int) -> tuple[float, float, str | None]:
-        if i // each == other // each:
-            return 5e-6, bandwidth, None
-        return 10e-6, 10 * GIGA, f"network-out:{i // each}"
-
-    return Cluster(devices, _links(devices, link))
+    Args:
+        kinds: the kind of every GPU.
+        wire: what joins those of a server: ``pcie``, one channel for all; ``nvlink``, one a pair;
+            ``nvswitch``, one out of each GPU and one in, whoever is at the other end.
+        gb_s: of a link of a server, in each direction.
+        servers: that have as many GPUs each.
+    """
+    each, links = len(kinds) // servers, []
+    for i, k in permutations(range(len(kinds)), 2):
+        ends = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
+        if i // each != k // each:
+            network = {"latency": 10e-6, "bandwidth": 10 * GIGA}
+            links.append(Link(**ends, **network, channel=f"network-out:{i // each}"))
+            continue
+        latency = 10e-6 if wire == "pcie" else 5e-6
+        ports = (f"gpu:{i} out", f"gpu:{k} in")
+        channel: Channel = {"pcie": "pcie", "nvswitch": ports}.get(wire)
+        fabric = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
+        own = {"latency": latency, "bandwidth": gb_s * GIGA, "channel": channel, "fabric": fabric}
+        links.append(Link(**ends, **own))
+    return Cluster(_devices(kinds), tuple(links))
 
 
 PRESETS: Mapping[str, Callable[[], Cluster]] = {
-    "pcie-t4-2": lambda: _pcie(("t4",) * 2, 12 * GIGA),
-    "pcie-t4-4": lambda: _pcie(("t4",) * 4, 12 * GIGA),
-    "pcie-v100-4": lambda: _pcie(("v100",) * 4, 12 * GIGA),
-    "pcie-a100-2": lambda: _pcie(("a100",) * 2, 24 * GIGA),
-    "pcie-a100-4": lambda: _pcie(("a100",) * 4, 24 * GIGA),
-    "pcie-a100-8": lambda: _pcie(("a100",) * 8, 24 * GIGA),
-    "nvlink-v100-4": lambda: _nvlink(("v100",) * 4, 150 * GIGA),
-    "nvlink-a100-2": lambda: _nvlink(("a100",) * 2, 300 * GIGA),
-    "nvlink-a100-4": lambda: _nvlink(("a100",) * 4, 300 * GIGA),
-    "nvlink-a100-8": lambda: _nvlink(("a100",) * 8, 300 * GIGA),
-    "nvlink-h100-8": lambda: _nvlink(("h100",) * 8, 450 * GIGA),
-    "nvswitch-a100-8": lambda: _nvswitch(("a100",) * 8, 228 * GIGA),
-    "nvswitch-h100-8": lambda: _nvswitch(("h100",) * 8, 348 * GIGA),
-    "two-tier-v100-2x4": lambda: _two_tier(2, 4, "v100", 150 * GIGA),
-    "two-tier-a100-2x4": lambda: _two_tier(2, 4, "a100", 300 * GIGA),
-    "two-tier-h100-4x8": lambda: _two_tier(4, 8, "h100", 450 * GIGA),
-    "mixed-a100-t4-4": lambda: _pcie(("a100", "a100", "t4", "t4"), 12 * GIGA),
-    "mixed-v100-t4-4": lambda: _pcie(("v100", "v100", "t4", "t4"), 12 * GIGA),
+    **{name: partial(_usual, **row) for name, row in _ROWS["usual"].items()},
     **MEASURED_PRESETS,
 }
 
