@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -45,47 +45,23 @@ from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cl
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 PARTS = (TRAIN, VALIDATION, TEST)
-SPLIT: Mapping[str, str] = {
-    "gpt2": TRAIN,
-    "llama": TRAIN,
-    "vit": TRAIN,
-    "resnet": TRAIN,
-    "mlp": TRAIN,
-    "two_tower": TRAIN,
-    "moe": VALIDATION,
-    "bert": TEST,
-    "inception": TEST,
-    "seq2seq": TEST,
-    "t5": TEST,
-}
-# Families of the datasets beside the store (``recipes``). The policy of ``learned`` learned from
-# none of them, the network of ``gnn`` from the training part.
-MORE_SPLIT: Mapping[str, str] = {
-    "densenet": TRAIN,
-    "unet": TRAIN,
-    "rnn_lm": TRAIN,
-    "tagger": TRAIN,
-    "wired": TRAIN,
-    "fractal": TRAIN,
-    "highway": TRAIN,
-    "speech": TRAIN,
-    "tree_lstm": TRAIN,
-    "gpt_neox": TRAIN,
-    "opt": TRAIN,
-    "qwen2": TRAIN,
-    "beit": TRAIN,
-    "swin": TRAIN,
-    "nasnet": VALIDATION,
-    "gnmt": TEST,
-    "recommender": TEST,
-    "electra": TEST,
-    "bart": TEST,
-    "mpnet": TEST,
-    "deberta": TEST,
-    "searched-cnn": TEST,
-    "searched-rnn": TEST,
-    "nmt": TEST,
-}
+
+
+@cache
+def listed() -> dict[str, Any]:
+    """What ``models.yaml`` says: recipes, the split of their families, models by recipe."""
+    text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def _split(which: str) -> dict[str, str]:
+    parts = listed()["split"][which]
+    return {family: part for part in PARTS for family in parts[part]}
+
+
+SPLIT, MORE_SPLIT = _split("store"), _split("others")
+"""Part of each family: of the store's, and of those of the datasets beside it (``recipes``)."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +90,7 @@ class CapturedModel:
 
 def listed_models(recipe: str) -> tuple[CapturedModel, ...]:
     """The models of a recipe that ``models.yaml`` lists."""
-    text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
-    return tuple(CapturedModel(**row) for row in yaml.safe_load(text)[recipe])
-
-
-MODELS = listed_models("store")
+    return tuple(CapturedModel(**row) for row in listed()[recipe])
 
 
 __all__ = ["TEST", "TRAIN", "VALIDATION", "CapturedStore", "captured_problem", "shipped_store"]

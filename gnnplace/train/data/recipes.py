@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gnnplace.errors import InputError
-from gnnplace.train.data.captured import MODELS, CapturedModel, listed_models
+from gnnplace.train.data.captured import CapturedModel, listed, listed_models
 
 Sizes = dict[str, object]
 COUNTS: Mapping[str, int] = {  # models of each family; equal ones count once
@@ -164,63 +164,20 @@ def _sizes(family: str, number: int) -> str:
     return "&".join(f"{key}={value}" for key, value in sizes.items())
 
 
-STORE = Recipe(
-    "store",
-    "The graphs that come with the package, for training and for its suites.",
-    "No convolutional families but ResNet and Inception; no reinforcement learning or diffusion.",
-    MODELS,
-)
+SAMPLED = {"searched-cnn": "searched_cnn", "searched-rnn": "searched_rnn", "nmt": "gnmt"}
+"""Sampled families, and what makes a model of each."""
+
+
+def _models(name: str) -> tuple[CapturedModel, ...]:
+    if name in SAMPLED:
+        return _sampled(name, SAMPLED[name])
+    return _varied() if name == "varied" else listed_models(name)
+
+
 RECIPES: Mapping[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        STORE,
-        Recipe(
-            "networks",
-            "Families of networks that the package's store lacks, several sizes of each.",
-            "NASNet applies separable convolutions once; the recommender sums bags of ids by hand "
-            "and its tables are dense; GNMT and language models are unrolled over few words.",
-            listed_models("networks"),
-        ),
-        Recipe(
-            "pipelines",
-            "Transformers of 6 to 36 blocks and several widths, whole, to learn pipelines from.",
-            "Adam alone; causal language models and vision transformers alone.",
-            listed_models("pipelines"),
-        ),
-        Recipe(
-            "varied",
-            "Families with branches, sizes drawn at random: what the network of `gnn` learns from.",
-            "Recurrent models are unrolled over few words; plain SGD alone.",
-            _varied(),
-        ),
-        Recipe(
-            "whole",
-            "Large transformers of families that nothing learned from: the suite ``whole``.",
-            "Adam alone; no vision.",
-            listed_models("whole"),
-        ),
-        Recipe(
-            "searched-cnn",
-            "CNNs of two cells drawn from the micro search space of ENAS, as for CIFAR-10.",
-            "Drawn evenly, not by a trained controller; separable convolutions once; no auxiliary "
-            "head, no path dropout.",
-            _sampled("searched-cnn", "searched_cnn"),
-        ),
-        Recipe(
-            "searched-rnn",
-            "Language models with a cell drawn from the recurrent search space of ENAS, unrolled.",
-            "Drawn evenly, not by a trained controller; unrolled over 4 to 13 words, not 35; no "
-            "dropout.",
-            _sampled("searched-rnn", "searched_rnn"),
-        ),
-        Recipe(
-            "nmt",
-            "Translation models (GNMT) of 2 to 4 layers and 3 to 12 words on either side.",
-            "Shorter sentences than the papers' 16 to 32 words.",
-            _sampled("nmt", "gnmt"),
-        ),
-    )
+    row["name"]: Recipe(**row, models=_models(row["name"])) for row in listed()["recipes"]
 }
+STORE = RECIPES["store"]
 
 
 def recipe(name: str) -> Recipe:

@@ -7,7 +7,6 @@ from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import UPDATE, problem_to_data
 from gnnplace.train.data.captured import (
-    MODELS,
     PARTS,
     SPLIT,
     CapturedStore,
@@ -15,8 +14,9 @@ from gnnplace.train.data.captured import (
     shipped_store,
     tight_memory,
 )
+from gnnplace.train.data.recipes import RECIPES
 
-STORE = shipped_store()
+STORE, MODELS = shipped_store(), RECIPES["store"].models
 
 
 def test_the_shipped_store_has_every_model_and_splits_by_family():
