@@ -53,7 +53,7 @@ from gnnplace.policy.learned import CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
-from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, key_of, proposals
+from gnnplace.train.measured import Effort, MeasuredTuning, Rounds, proposals
 from gnnplace.train.workbench import Workbench
 
 MODELS = "two_tower,inception?batch=4,moe?batch=512"
@@ -281,7 +281,7 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
         one = fmean(machine.seconds(single) for machine in machines)
         return relative([{"step": None} | row | {"one_device": one} for row in rows], "seed")
     seconds = side_by_side(bench, [single, *choices.values()], arguments.rounds)
-    one = seconds.get(key_of(single).hex(), float("nan"))
+    one = seconds.get(single.key.hex(), float("nan"))
     steps = [row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows]
     return relative(steps, "model")
 
@@ -315,13 +315,13 @@ def studied(history: History, method: str, seed: int) -> list[tuple[dict, Placem
         except (ValueError, IndexError) as problem:
             found.append((row | {"error": error or f"no placement: {problem}"}, None))
             continue
-        found.append((row | {"choice": key_of(choice).hex()}, choice))
+        found.append((row | {"choice": choice.key.hex()}, choice))
     return found
 
 
 def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict[str, float]:
     """Seconds of each choice's shortest step, over rounds in which all are measured in turn."""
-    distinct = {key_of(placement).hex(): placement for placement in chosen}
+    distinct = {placement.key.hex(): placement for placement in chosen}
     times: dict[str, list[float | None]] = {key: [] for key in distinct}
     for number in range(rounds):
         sys.stderr.write(f"  final round {number + 1}: {len(distinct)} placements\n")

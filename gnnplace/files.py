@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import gc
 import json
@@ -11,9 +12,9 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar, get_args
 
@@ -364,6 +365,13 @@ def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Writes ``text`` as UTF-8, whole or not at all; raises as ``write_whole``."""
     write_whole(path, lambda file: file.write(text.encode()))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows of cells as CSV, the headings first."""
+    file = StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:

@@ -64,19 +64,6 @@ class Evidence:
 
     parts: Mapping[str, tuple[Residuals, ...]]
 
-    def without_kind(self, kind: str) -> Evidence:
-        """Nothing of a GPU."""
-        return self._kept(lambda part: kind not in (part.kind, part.other))
-
-    def without_op(self, op: str) -> Evidence:
-        """Nothing of an op."""
-        return self._kept(lambda part: op not in (part.op, part.other))
-
-    def _kept(self, keep: Callable[[Residuals], bool]) -> Evidence:
-        return Evidence(
-            {name: tuple(p for p in mine if keep(p)) for name, mine in self.parts.items()}
-        )
-
     def errors(self) -> dict[str, Any]:
         """Errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)

@@ -30,12 +30,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.errors import FormatError, InputError, of_faults
+from gnnplace.files import csv_text
 from gnnplace.problem.cluster.gpus import figures
 
 Names = NDArray[np.str_]
@@ -239,14 +241,12 @@ def _is_measured(line: list[str]) -> bool:
 
 def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
     """Writes rows by kind; the same rows give the same bytes."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines: list[tuple[Any, ...]] = [COLUMNS]
     for kind, rows in sorted(tables.items()):
         for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):
             sizes = [int(size) for size in rows.sizes[i]]
             cells = (rows.op[i], rows.dtype[i], *sizes, int(rows.bytes[i]))
-            writer.writerow((kind, *cells, f"{rows.seconds[i]:.4g}"))
-    data = file.getvalue().encode()
+            lines.append((kind, *cells, f"{rows.seconds[i]:.4g}"))
+    data = csv_text(lines).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)

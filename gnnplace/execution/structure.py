@@ -31,7 +31,6 @@ from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import UPDATE, Program, ProgramInput, Ref, ValueInfo
 
-"""Where a placement file says how the model was captured."""
 SCALAR = ValueInfo((), (), torch.float32, 4)
 PLENTY = 1e15
 """Bytes, and bytes a second, of devices and links whose measures do not matter."""

@@ -234,10 +234,7 @@ def _parts(keys: Sequence[bytes], folds: int, seed: int) -> NDArray[np.intp]:
 
 def _key(sample: Sample, by_problem: bool) -> bytes:
     problem = sample.problem.fingerprint.encode()
-    if by_problem:
-        return problem
-    parts = [sample.placement.device, *(sample.placement.sequence or ())]
-    return b"|".join([problem, *(part.tobytes() for part in parts)])
+    return problem if by_problem else b"|".join([problem, sample.placement.key])
 
 
 def _measured(samples: Sequence[Sample]) -> FloatArray:

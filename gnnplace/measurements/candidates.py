@@ -120,8 +120,7 @@ def _add(distinct: dict[bytes, Candidate], simulator: Simulator, candidate: Cand
     placement = candidate.placement
     if placement is None:
         return
-    key = b"|".join(part.tobytes() for part in (placement.device, *(placement.sequence or ())))
-    order = simulator.order_of(placement)
+    key, order = placement.key, simulator.order_of(placement)
     if key not in distinct and simulator.run(placement.device, order).feasible:
         distinct[key] = candidate
 

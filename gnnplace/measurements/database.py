@@ -151,13 +151,7 @@ class Database:
         """
         try:
             yield
-        except (
-            SQLAlchemyError,
-            sqlite3.Error,
-            OSError,
-            ModuleNotFoundError,
-            UnicodeError,
-        ) as error:
+        except BROKEN as error:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise InputError(
                 f"store {self.shown!r}: cannot be {what}: {reason}; give a path of a SQLite file "

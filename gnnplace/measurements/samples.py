@@ -82,10 +82,9 @@ def _others_than_cpus(problem: Problem, placement: Placement) -> bool:
 
 def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:
     """One sample of each placement of a problem: the one with the shortest step."""
-    best: dict[tuple[str, ...], Sample] = {}
+    best: dict[tuple[str, bytes], Sample] = {}
     for sample in samples:
-        parts = (sample.placement.device, *(sample.placement.sequence or ()))
-        key = (sample.problem.fingerprint, *(part.tobytes().hex() for part in parts))
+        key = (sample.problem.fingerprint, sample.placement.key)
         if key not in best or sample.measured < best[key].measured:
             best[key] = sample
     return list(best.values())

@@ -20,6 +20,7 @@ from gnnplace.problem.microbatching import with_microbatches
 
 CONSTRAINTS_KEY = "x-constraints"  # of a placement file: what was asked of the placement
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
+ABOUT = ("predicted_step_time", "lower_bound", "placer", "seconds", "seed")  # what else is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,11 @@ class Placement:
     placer: str | None = None
     seconds: float | None = None
     seed: int | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Equal for placements of a problem with the same devices and sequences."""
+        return b"|".join(part.tobytes() for part in (self.device, *(self.sequence or ())))
 
 
 def sequence_from_order(
@@ -86,15 +92,8 @@ def placement_from_data(data: Any, problem: Problem, source: str = "placement") 
             f"{problem.name!r}: {_difference(file, data, problem)}; place this problem anew"
         )
     device = _devices(file, problem, source)
-    return Placement(
-        device=device,
-        sequence=_sequences(file, problem, device, source),
-        predicted_step_time=file.predicted_step_time,
-        lower_bound=file.lower_bound,
-        placer=file.placer,
-        seconds=file.seconds,
-        seed=file.seed,
-    )
+    sequence = _sequences(file, problem, device, source)
+    return Placement(device, sequence, **{key: getattr(file, key) for key in ABOUT})
 
 
 def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
@@ -188,7 +187,7 @@ def placement_to_data(placement: Placement, problem: Problem) -> dict[str, Any]:
             name: [names[i] for i in ops]
             for name, ops in zip(devices, placement.sequence, strict=True)
         }
-    for key in ("predicted_step_time", "lower_bound", "placer", "seconds", "seed"):
+    for key in ABOUT:
         if getattr(placement, key) is not None:
             data[key] = getattr(placement, key)
     return data

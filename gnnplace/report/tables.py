@@ -6,9 +6,7 @@ For a terminal by rich; a placement or a plan by module also as a file to read (
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import write_text
+from gnnplace.files import csv_text, write_text
 from gnnplace.placers import Result
 from gnnplace.placers.throughput import ThroughputResult
 from gnnplace.problem import Problem
@@ -235,15 +233,8 @@ def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
         InputError: neither .md nor .csv, or the file cannot be written.
     """
     check_table(str(path))
-    write_text(path, _csv(headings, rows) if Path(path).suffix == ".csv" else _md(headings, rows))
-
-
-def _csv(headings: Sequence[str], rows: Rows) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(headings)
-    writer.writerows(rows)
-    return text.getvalue()
+    plain = Path(path).suffix == ".csv"
+    write_text(path, csv_text([headings, *rows]) if plain else _md(headings, rows))
 
 
 def _md(headings: Sequence[str], rows: Rows) -> str:

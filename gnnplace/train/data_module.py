@@ -149,24 +149,16 @@ class ProblemSample:
 class ProblemDraws:
     """What problems are drawn from; problem ``i`` is the same each time.
 
+    What is not listed here is as the arguments of ``ProblemDataModule`` of that name.
+
     Attributes:
         families: names of random families; problem ``i`` is of family ``i mod their number``
             unless it is of a captured graph.
         part: part of the split that captured graphs are from: train, validation or test.
         seed: the seed of all problems.
-        ops: least and most ops before micro-batches.
-        devices: least and most devices.
-        clusters: the types of clusters to draw from.
-        microbatches: numbers of micro-batches to draw from.
-        captured: share of problems that are drawn from captured graphs.
-        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: least and most ops of large problems; the most holds with micro-batches.
         batch: least and most of the captured batch.
-        datasets: datasets beside the store that captured graphs are drawn from.
         presets: names of clusters; empty for drawn clusters alone.
-        on_presets: share of captured problems that are on one of ``presets``.
-        tight: share of those on presets whose devices have tight memory.
-        groups: least and most groups of a captured graph.
     """
 
     families: tuple[str, ...]

@@ -131,13 +131,7 @@ class Learner(LightningModule):
         if self.export is not None and self.trainer.is_global_zero:
             save_whole(self.average, Path(f"{self.export}-{AT_THE_END}"))
 
-    def on_test_epoch_start(self) -> None:
-        """Forgets the ratios of the validation."""
-        self.ratios = []
-
-    def test_step(self, batch: list[ProblemSample], batch_index: int) -> None:
-        """As in validation."""
-        self.ratios += [self._log_ratio(sample) for sample in batch]
+    on_test_epoch_start, test_step = on_validation_epoch_start, validation_step
 
     def on_test_epoch_end(self) -> None:
         """Logs the ratio on the test families."""

@@ -32,8 +32,6 @@ stopped had measured is found in the store.
 from __future__ import annotations
 
 import copy
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +43,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gnnplace.arrays import FloatArray, SingleArray
-from gnnplace.files import write_text
+from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
@@ -143,13 +141,7 @@ def _moved(
 
 def distinct(placements: Sequence[Placement]) -> list[Placement]:
     """The first of each that are the same."""
-    return list({key_of(placement): placement for placement in reversed(placements)}.values())[::-1]
-
-
-def key_of(placement: Placement) -> bytes:
-    """Devices and sequences of a placement."""
-    parts = (placement.device, *(placement.sequence or ()))
-    return b"|".join(part.tobytes() for part in parts)
+    return list({placement.key: placement for placement in reversed(placements)}.values())[::-1]
 
 
 def _runs(simulator: Simulator, placement: Placement) -> bool:
@@ -257,8 +249,8 @@ class MeasuredTuning(Evolution):
                 chosen.append(placement)
             if len(chosen) == count:
                 return chosen
-        keys = {key_of(placement) for placement in chosen}
-        return [*chosen, *(p for p in ranked if key_of(p) not in keys)][:count]
+        keys = {placement.key for placement in chosen}
+        return [*chosen, *(p for p in ranked if p.key not in keys)][:count]
 
     def measure(self, placements: list[Placement]) -> None:
         """Measures placements, learns from them, and logs what they came to."""
@@ -334,9 +326,7 @@ class MeasuredTuning(Evolution):
 
     def table(self) -> str:
         """Every measurement as CSV, in milliseconds."""
-        out = io.StringIO()
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow(HEAD)
+        rows: list[Sequence[Any]] = [HEAD]
         mean, _ = self.posterior.predict([e.placement for e in self.posterior.observed])
         for (number, before, deviation), now, entry in zip(
             self.rounds, mean, self.posterior.observed, strict=True
@@ -344,8 +334,8 @@ class MeasuredTuning(Evolution):
             m = entry.measured
             times = (np.exp(before), np.exp(now), m.seconds)
             shown = ["" if t is None else f"{1e3 * t:.3f}" for t in times]
-            rows.writerow([number, *shown, f"{deviation:.4f}", int(m.stored), m.error])
-        return out.getvalue()
+            rows.append([number, *shown, f"{deviation:.4f}", int(m.stored), m.error])
+        return csv_text(rows)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what was measured."""

@@ -13,8 +13,6 @@ training, after each epoch and behind it, also on ``held_out`` objectives that i
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.files import write_text
+from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
@@ -110,17 +108,15 @@ class MeasuredReinforce(Reinforce):
         super().on_train_end()
         if self.export is None or not self.trainer.is_global_zero:
             return
-        out = io.StringIO()
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow(("problem", "held_out", "before_ms", "after_ms", "ratio"))
+        rows: list[tuple[Any, ...]] = [("problem", "held_out", "before_ms", "after_ms", "ratio")]
         objectives = (self.objective, *self.held_out)
         for k, (one, was, now) in enumerate(
             zip(objectives, self.before, self.own_decodes(), strict=True)
         ):
             told = (f"{1e3 * was:.4g}", f"{1e3 * now:.4g}", f"{now / was:.4f}")
-            rows.writerow((one.problem.name, int(k > 0), *told))
+            rows.append((one.problem.name, int(k > 0), *told))
             self.print(f"own decode, {one.problem.name}: {told[0]} -> {told[1]} ms")
-        write_text(Path(self.export).parent / "own.csv", out.getvalue())
+        write_text(Path(self.export).parent / "own.csv", csv_text(rows))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the own decode took before."""

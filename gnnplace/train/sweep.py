@@ -24,8 +24,6 @@ Key paths are those of the recipe; ``init_args`` may be left out, as on the comm
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import time
 from collections.abc import Callable
@@ -50,7 +48,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.files import read_yaml, within, write_text
+from gnnplace.files import csv_text, read_yaml, within, write_text
 from gnnplace.train.training_cli import TrainingCLI, complete, is_checkpoint
 
 SearchSpace = dict[str, BaseDistribution]
@@ -410,12 +408,9 @@ def write_results(study: optuna.Study, folder: Path) -> None:
 def table(trials: list[FrozenTrial]) -> str:
     """Trials as CSV, the best first."""
     keys = sorted({key for trial in trials for key in trial.params})
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*COLUMNS, *keys])
-    for trial in sorted(trials, key=lambda t: (t.value is None, t.value, t.number)):
-        writer.writerow([*_figures(trial), *(trial.params.get(key, "") for key in keys)])
-    return file.getvalue()
+    ranked = sorted(trials, key=lambda t: (t.value is None, t.value, t.number))
+    lines = [[*_figures(t), *(t.params.get(key, "") for key in keys)] for t in ranked]
+    return csv_text([[*COLUMNS, *keys], *lines])
 
 
 def _figures(trial: FrozenTrial) -> list[Any]:

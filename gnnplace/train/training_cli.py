@@ -8,8 +8,6 @@ resume from), ``predictions.csv`` (of ``predict``). What a recipe says itself st
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import zipfile
 from collections.abc import Sequence
@@ -24,7 +22,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import write_text
+from gnnplace.files import csv_text, write_text
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import MeasuredReinforce as MeasuredReinforce
 from gnnplace.train import MeasuredTuning as MeasuredTuning
@@ -104,13 +102,10 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Writes the rows that ``predict_step`` returned."""
         rows = [row for batch in predictions for row in batch]
-        file = io.StringIO()
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        text = csv_text([rows[0].keys(), *(row.values() for row in rows)])
         number = f"-{trainer.global_rank}" if trainer.world_size > 1 else ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / f"predictions{number}.csv", file.getvalue())
+        write_text(self.folder / f"predictions{number}.csv", text)
 
 
 class TrainingCLI(LightningCLI):

@@ -24,7 +24,7 @@ from gnnplace.policy.network import read_policy
 from gnnplace.problem.placement import placement_from_data, write_placement
 from gnnplace.simulation import Simulator
 from gnnplace.train.data import random_families
-from gnnplace.train.measured import ALIKE, Effort, MeasuredTuning, Rounds, key_of, proposals
+from gnnplace.train.measured import ALIKE, Effort, MeasuredTuning, Rounds, proposals
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def run(tmp_path_factory):
 def test_it_measures_as_often_as_it_was_told_and_nothing_twice(run):
     _, objective, module = run
     assert len(objective.asked) == len(module.posterior.observed) == 6
-    assert len({key_of(placement) for placement in objective.asked}) == 6
+    assert len({placement.key for placement in objective.asked}) == 6
 
 
 def test_what_it_finds_is_faster_than_what_the_simulator_alone_would_choose(run):
@@ -127,7 +127,7 @@ def test_the_policy_is_changed_and_saved_with_placement_and_table(run):
     assert not torch.equal(module.policy.refiner, before)
     data = json.loads((folder / "placement.json").read_text())
     placement = placement_from_data(data, objective.problem)
-    assert key_of(placement) == key_of(module.posterior.best().placement)
+    assert placement.key == module.posterior.best().placement.key
     rows = list(csv.DictReader((folder / "measured.csv").open()))
     assert len(rows) == 6
     measured = [float(row["measured"]) for row in rows]
@@ -168,8 +168,8 @@ def test_the_same_policy_and_seed_propose_the_same_and_all_can_run():
         proposals(policy, ("upward-rank",), problem, np.random.default_rng(3), Effort(3, 80, 0))
         for _ in range(2)
     ]
-    assert [key_of(p) for p in made[0]] == [key_of(p) for p in made[1]]
-    assert len({key_of(p) for p in made[0]}) == len(made[0]) > 3
+    assert [p.key for p in made[0]] == [p.key for p in made[1]]
+    assert len({p.key for p in made[0]}) == len(made[0]) > 3
     simulator = Simulator(problem)
     assert all(simulator.run(p.device, simulator.order_of(p)).feasible for p in made[0])
 

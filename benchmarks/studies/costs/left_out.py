@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.calibration import NINETY, gather
+from gnnplace.costs.calibration import NINETY, Evidence, gather
 from gnnplace.costs.kin import POOLED, group_of
 from gnnplace.costs.prediction import (
     PROVENANCES,
@@ -75,12 +75,21 @@ def points_left_out(tables: CostTables) -> Iterator[Trial]:
         yield Trial(POINT, kind, op, dtype, surface.log_ratio - value, error, TABLE)
 
 
+def without(evidence: Evidence, name: str) -> Evidence:
+    """Nothing of a GPU or of an op."""
+    kept = {
+        relation: tuple(part for part in mine if name not in (part.kind, part.op, part.other))
+        for relation, mine in evidence.parts.items()
+    }
+    return Evidence(kept)
+
+
 def gpus_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
     """Every GPU answered by all others."""
     evidence = gather(rows)
     for kind in rows:
         others = {name: mine for name, mine in rows.items() if name != kind}
-        tables = CostTables(others, evidence.without_kind(kind).errors())
+        tables = CostTables(others, without(evidence, kind).errors())
         for trial_kind, op, dtype, mine in _each({kind: rows[kind]}):
             yield _trial(GPU, trial_kind, op, dtype, mine, tables)
 
@@ -92,7 +101,7 @@ def ops_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
         rest = {kind: mine.take(mine.op != op) for kind, mine in rows.items()}
         rest = {kind: mine for kind, mine in rest.items() if len(mine)}
         # Where the pointwise ops are answered for together, an op's share of that goes too.
-        left = gather(rest) if op in POOLED else evidence.without_op(op)
+        left = gather(rest) if op in POOLED else without(evidence, op)
         tables = CostTables(rest, left.errors())
         asked = {kind: mine.take(mine.op == op) for kind, mine in rows.items()}
         for kind, name, dtype, mine in _each({k: m for k, m in asked.items() if len(m)}):

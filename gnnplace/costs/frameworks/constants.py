@@ -89,16 +89,6 @@ def library() -> ConstantSet:
     return _set(LIBRARY, _data()["library"])
 
 
-def framework_names() -> tuple[str, ...]:
-    """The frameworks whose constants are known."""
-    return tuple(_data()["frameworks"])
-
-
-def environment_names() -> tuple[str, ...]:
-    """The environments that are known; none is assumed unless it is named."""
-    return tuple(_data()["environments"])
-
-
 def framework(name: str) -> ConstantSet:
     """What a framework adds, what holds for any among it.
 

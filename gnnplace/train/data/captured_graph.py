@@ -141,15 +141,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
         header = json.loads(str(arrays["header"]))
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        BadZipFile,
-        zlib.error,
-        RecursionError,
-    ) as error:
+    except BROKEN as error:
         raise FormatError(f"{path}: not a captured graph: {error}") from None
     known = isinstance(header, dict)
     if not known or (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
