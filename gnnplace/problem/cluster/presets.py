@@ -218,17 +218,16 @@ def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cl
     """
     each, links = len(kinds) // servers, []
     for i, k in permutations(range(len(kinds)), 2):
-        ends = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
-        if i // each != k // each:
-            network = {"latency": 10e-6, "bandwidth": 10 * GIGA}
-            links.append(Link(**ends, **network, channel=f"network-out:{i // each}"))
-            continue
-        latency = 10e-6 if wire == "pcie" else 5e-6
         ports = (f"gpu:{i} out", f"gpu:{k} in")
-        channel: Channel = {"pcie": "pcie", "nvswitch": ports}.get(wire)
-        fabric = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
-        own = {"latency": latency, "bandwidth": gb_s * GIGA, "channel": channel, "fabric": fabric}
-        links.append(Link(**ends, **own))
+        own: dict[str, Any] = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
+        if i // each != k // each:
+            own |= {"latency": 10e-6, "bandwidth": 10 * GIGA}
+            own["channel"] = f"network-out:{i // each}"
+        else:
+            own |= {"latency": 10e-6 if wire == "pcie" else 5e-6, "bandwidth": gb_s * GIGA}
+            own["channel"] = {"pcie": "pcie", "nvswitch": ports}.get(wire)
+            own["fabric"] = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
+        links.append(Link(**own))
     return Cluster(_devices(kinds), tuple(links))
 
 
