@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import fault_line
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster.machine import processor_name
+from gnnplace.problem.cluster.machine import processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 RULE = 1  # version of ``digest``
@@ -72,7 +71,7 @@ def provenance() -> dict[str, Any]:
     """Commit, versions and machine that a row is from."""
     return {
         "commit": _commit(),
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "versions": versions(PACKAGES),
         "machine": {
             "processor": processor_name(),
             "cores": len(os.sched_getaffinity(0)),

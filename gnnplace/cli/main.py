@@ -1,7 +1,7 @@
 """The command line: finds the command, parses, runs. Exit 0 done, 2 bad input, 3 infeasible.
 
 A command is a module of this folder with ``SUMMARY`` and ``run(args)``, which returns the exit
-code; its arguments are rows of ``options.json``. Its name here is the module's, with dashes.
+code; what it does and its arguments stand in ``options.json``, by its module's name, with dashes.
 Ctrl-C is exit 130, a reader of stdout that has gone is 141; a full disk is bad output, exit 2.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from gnnplace.cli import interrupts
@@ -23,30 +25,8 @@ from gnnplace.errors import GnnplaceError, InputError, suggestion
 if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
     from jsonargparse import ArgumentParser, Namespace
 
-COMMANDS = {
-    "demo": "the main job on a built-in model",
-    "capture": "MODEL -o graph.json: a model's training step as a graph",
-    "profile": "MODEL --cluster C -o problem.json: op times on a cluster",
-    "place": "PROBLEM|MODEL [--cluster C] -o placement.json",
-    "simulate": "PROBLEM PLACEMENT: predicted step time and memory",
-    "explain": "MODEL|PROBLEM PLACEMENT, or PLAN: what bounds it, what else would cost",
-    "diff": "MODEL|PROBLEM A B: which modules moved, and what that changes",
-    "execute": "MODEL PLACEMENT: runs it, checks it, measures it",
-    "compare": "MODEL|PROBLEM [--cluster C]: every placer side by side",
-    "report": "PROBLEM PLACEMENT... -o report.html: one page",
-    "convert": "FILE --from FORMAT | --to LAUNCHER -o FILE: profiles, launchers",
-    "plan": "MODEL --cluster C: stages, replicas, shards, recomputation, order",
-    "costs": "show --cluster C [--framework F]: what predictions assume",
-    "shard": "NETWORK|MODEL|TABLES: the best way to split every layer",
-    "shard-run": "MODEL: runs a split model, checked and timed beside DDP",
-    "hybrid": "MODEL|PROBLEM --cluster C: data-parallel groups, how many",
-    "fidelity": "MODEL --cluster C: predicted against measured; calibration",
-    "measurements": "list|export|prune|calibrate: every step that was measured",
-    "bench": "SUITE.yaml -o results/ | summary FILE...: benchmark suites",
-    "data": "build|verify FOLDER: models as graphs to learn from",
-    "train": "fit|validate|test|predict|sweep --config trainers/NAME.yaml",
-    "env": "versions, this machine, caches",
-}
+ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
+COMMANDS = {name: row["about"] for name, row in ROWS["commands"].items()}
 RETIRED = {
     "study": "the studies stand beside the package: python -m benchmarks.studies, in a checkout",
     "shard --execute": "gnnplace shard-run runs a split model",

@@ -17,6 +17,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
+from gnnplace.cli.main import ROWS
 from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
 from gnnplace.problem.cluster import preset_names
 from gnnplace.problem.constraints import Constraints, from_words
@@ -29,14 +30,11 @@ _WORKLOADS = Path(gnnplace.__file__).with_name("zoo") / "workloads.json"
 ZOO = tuple(sorted(json.loads(_WORKLOADS.read_text())))
 """Names of the zoo, for the help: to ask the zoo itself would import torch."""
 Row = str | Mapping[str, Any]
-_ROWS: Mapping[str, Mapping[str, list[Row]]] = json.loads(
-    Path(__file__).with_name("options.json").read_text(encoding="utf-8")
-)
 
 
 def add_command(parser: ArgumentParser, command: str) -> None:
     """Declares the arguments of a command."""
-    add_options(parser, _ROWS["commands"][command])
+    add_options(parser, ROWS["commands"][command]["arguments"])
 
 
 def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
@@ -45,7 +43,7 @@ def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
         if row == PLACER:
             _add_placer_options(parser)
         elif isinstance(row, str):
-            add_options(parser, _ROWS["groups"][row.removeprefix("@")])
+            add_options(parser, ROWS["groups"][row.removeprefix("@")])
         else:
             _add_option(parser, **row)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from gnnplace.costs.profiling.targets import detect
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.cluster import Cluster, Device, all_pairs
 from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
 from gnnplace.problem.placement import (
     OPTIONS_KEY,
@@ -211,7 +210,4 @@ def _cluster(names: Sequence[str]) -> Cluster:
 def _stand_in(names: Sequence[str]) -> Cluster:
     """Devices of these names, whatever they are."""
     devices = tuple(Device(name=name, kind="cpu", memory=PLENTY) for name in names)
-    links = tuple(
-        Link(source=a, target=b, latency=0.0, bandwidth=PLENTY) for a, b in permutations(names, 2)
-    )
-    return Cluster(devices, links)
+    return Cluster(devices, all_pairs(names, latency=0.0, bandwidth=PLENTY))

@@ -20,7 +20,7 @@ from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.base import Placer, Result
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
-from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem.cluster import Cluster, Device, all_pairs
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
@@ -64,13 +64,7 @@ def _cluster(num_devices: int, memory: float) -> Cluster:
         Device(name=f"d{i}", kind="slow" if 0 < i == num_devices - 1 else "fast", memory=memory)
         for i in range(num_devices)
     )
-    links = tuple(
-        Link(source=a.name, target=b.name, latency=0.1, bandwidth=10.0)
-        for a in devices
-        for b in devices
-        if a != b
-    )
-    return Cluster(devices, links)
+    return Cluster(devices, all_pairs([d.name for d in devices], latency=0.1, bandwidth=10.0))
 
 
 def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:

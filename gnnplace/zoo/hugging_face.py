@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,26 +15,12 @@ from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
 from gnnplace.zoo.workload import Workload, generator
 
-# Model type and what differs from the type's default configuration, as on each model's card.
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
 """Fields that a model reads and its configuration does not declare."""
-KNOWN: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "gpt2-medium": ("gpt2", {"n_layer": 24, "n_embd": 1024, "n_head": 16}),
-    "gpt2-large": ("gpt2", {"n_layer": 36, "n_embd": 1280, "n_head": 20}),
-    "gpt2-xl": ("gpt2", {"n_layer": 48, "n_embd": 1600, "n_head": 25}),
-    "bert-base-uncased": ("bert", {}),
-    "bert-large-uncased": (
-        "bert",
-        {
-            "num_hidden_layers": 24,
-            "hidden_size": 1024,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
-    ),
-    "llama-7b": ("llama", {}),
-    "vit-base": ("vit", {}),
-}
+# Model type and what differs from the type's default configuration, as on each model's card.
+KNOWN: Mapping[str, tuple[str, dict[str, Any]]] = json.loads(
+    Path(__file__).with_name("configurations.json").read_text()
+)
 # Auto classes in the order in which they are tried.
 HEADS = (
     "AutoModelForCausalLM",

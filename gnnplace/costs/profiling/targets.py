@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,14 @@ import psutil
 
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.cluster import Cluster, Device, Link, load_cluster, preset_names
+from gnnplace.problem.cluster import (
+    Cluster,
+    Device,
+    Link,
+    all_pairs,
+    load_cluster,
+    preset_names,
+)
 from gnnplace.problem.microbatching import with_microbatches
 
 if TYPE_CHECKING:
@@ -107,7 +113,7 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
         return _measured_links(names, ("gpu links", [device.kind for device in devices]), pair)
     except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
         assumed = {"latency": PCIE_LATENCY, "bandwidth": PCIE_BANDWIDTH, "channel": "pcie"}
-        return _all_alike(names, assumed)
+        return all_pairs(names, **assumed)
 
 
 def _measured_links(
@@ -131,11 +137,7 @@ def _measured_links(
 
     what = "the links between workers"
     entry = disk.kept("links", disk.key(*key), measure, what=what, fits=_is_link)
-    return _all_alike(names, entry)
-
-
-def _all_alike(names: Sequence[str], entry: dict[str, Any]) -> tuple[Link, ...]:
-    return tuple(Link(source=a, target=b, **entry) for a, b in permutations(names, 2))
+    return all_pairs(names, **entry)
 
 
 def _is_link(entry: Any) -> bool:

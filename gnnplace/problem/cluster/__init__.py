@@ -3,6 +3,7 @@
 from gnnplace.problem.cluster.cluster import Cluster as Cluster
 from gnnplace.problem.cluster.cluster import Device as Device
 from gnnplace.problem.cluster.cluster import Link as Link
+from gnnplace.problem.cluster.cluster import all_pairs as all_pairs
 from gnnplace.problem.cluster.cluster import counts_of_devices as counts_of_devices
 from gnnplace.problem.cluster.presets import load_cluster as load_cluster
 from gnnplace.problem.cluster.presets import preset as preset

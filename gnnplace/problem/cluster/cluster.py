@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -108,6 +109,11 @@ class Link(LinkCosts):
         if self.channel is None:
             return ()
         return (self.channel,) if isinstance(self.channel, str) else self.channel
+
+
+def all_pairs(names: Sequence[str], **costs: Any) -> tuple[Link, ...]:
+    """Links of the same costs from each device to each other one."""
+    return tuple(Link(source=a, target=b, **costs) for a, b in permutations(names, 2))
 
 
 def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:

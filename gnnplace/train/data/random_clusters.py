@@ -11,6 +11,8 @@ A learner trains on ``TRAIN_CLUSTERS``; ``two-tier`` is kept for the test.
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 
 from gnnplace.errors import InputError
@@ -51,19 +53,11 @@ def make_cluster(
     )
     each = max(1, (count + 1) // 2)
     links = []
-    for i in range(count):
-        for j in range(count):
-            if i != j:
-                channel, factor = _channel(cluster_type, i // each, j // each)
-                links.append(
-                    Link(
-                        source=devices[i].name,
-                        target=devices[j].name,
-                        latency=latency,
-                        bandwidth=bandwidth * factor,
-                        channel=channel,
-                    )
-                )
+    for i, j in permutations(range(count), 2):
+        channel, factor = _channel(cluster_type, i // each, j // each)
+        a, b, speed = devices[i].name, devices[j].name, bandwidth * factor
+        link = Link(source=a, target=b, latency=latency, bandwidth=speed, channel=channel)
+        links.append(link)
     return Cluster(devices, tuple(links), cluster_type)
 
 
