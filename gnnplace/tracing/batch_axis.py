@@ -68,6 +68,8 @@ RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}
 GIVEN = "given_"
 CALLS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Ops that call a graph of their own; their last argument but its operands is that graph."""
+DIVISIONS = ("div", "divide", "true_divide")
+BOUNDED = ("clamp", "clamp_min", "clip", "max", "maximum")
 NO_REPAIR = "it needs a number of the whole batch inside no_grad or autocast"
 TRIES = 20  # changes of one op's operands; each has a few operands
 
@@ -86,6 +88,7 @@ class Flow:
         random: Ops that draw random numbers.
         assumed: Ops without a rule that were taken to keep examples apart.
         summed: Whether the loss of the whole batch is the sum of the shares', but for no repair.
+        counts: Divisors that are taken to be equal in all shares; see `follow`.
     """
 
     loss: State = field(default_factory=lambda: State(UNKNOWN))
@@ -96,6 +99,7 @@ class Flow:
     random: list[fx.Node] = field(default_factory=list)
     assumed: list[fx.Node] = field(default_factory=list)
     summed: bool = False
+    counts: list[fx.Node] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -110,6 +114,7 @@ def follow(
     *,
     outputs: bool = False,
     assume: bool = False,
+    equal: bool = False,
 ) -> Flow:
     """Follow the batch through a forward graph, and repair the share's.
 
@@ -119,8 +124,10 @@ def follow(
         count: The number of shares, M.
         outputs: The graph returns outputs, whose shares are to be parts of the batch's.
         assume: Take it that an op without a rule keeps examples apart; numbers must confirm it.
+        equal: Give the share nothing: a count that divides is as large in every share, and other
+            numbers of the whole batch are refused.
     """
-    return _Follower(share, whole, count, _Mode(outputs, assume)).flow()
+    return _Follower(share, whole, count, _Mode(outputs, assume, equal)).flow()
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,7 @@ class _Mode:
 
     outputs: bool
     assume: bool
+    equal: bool = False
 
 
 class _Follower:
@@ -258,6 +266,8 @@ class _Follower:
             try:
                 return self._checked(op, self._by_rule(op))
             except ChangeError as change:
+                if self.mode.equal and change.factor is None:
+                    return self._not_given(node, change.operand)
                 if self.outer is not None:
                     return State(UNKNOWN, known=op.known, culprit=node, why=NO_REPAIR)
                 self._change(node, change.operand, change.factor, op.twin_of(change.operand))
@@ -266,6 +276,15 @@ class _Follower:
             except UndecidedError as error:
                 return self._undecided(op, str(error))
         return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
+
+    def _not_given(self, node: fx.Node, operand: fx.Node) -> State:
+        """Of an op that needs a number of the whole batch, which nobody gives it."""
+        made = op_name(operand.target)
+        why = (
+            f"it reads what {made!r} makes of the whole batch; a share may divide by a sum over "
+            "the examples, and by nothing else of it"
+        )
+        return State(MIXED, culprit=node, why=why)
 
     def _undecided(self, op: Op, why: str) -> Any:
         """Unknown; or by the shapes of its results, if that is to be assumed."""
@@ -287,12 +306,36 @@ class _Follower:
                 return State(state.kind, known=op.known, culprit=state.culprit, why=state.why)
         if is_plain(op):
             return batch_rules.each(op, same(op.known))
+        if self.mode.equal and (counted := self._counted(op)) is not None:
+            return counted
         rule = RULES.get(op.name)
         if rule is None and batch_rules.is_elementwise(op.node.target):
             rule = batch_rules.elementwise
         if rule is None:
             raise UndecidedError(UNRULED)
         return rule(op)
+
+    def _counted(self, op: Op) -> State | None:
+        """Of a count that a bound passes, and of what a count divides, equal in all shares."""
+        bounds = [op.args.get(name) for name in ("min", "max")]
+        low = all(x is None or isinstance(x, fx.Node) or x <= 1 for x in bounds)
+        if op.name in BOUNDED and low and self._is_count(op.operands[0]):
+            return op.state(op.operands[0])
+        under = op.args.get("other")
+        if op.name not in DIVISIONS or not isinstance(under, fx.Node) or not self._is_count(under):
+            return None
+        self.found.counts.append(under)
+        states = {**self.states, under: same(known=True).scaled(op.state(under).scale * self.count)}
+        return batch_rules.divided(Op(op.node, op.twin, states, self.count))
+
+    def _is_count(self, node: fx.Node) -> bool:
+        """Whether a number is a sum over the examples that inputs alone make."""
+        state, maker = self.states[node], node
+        if not isinstance(state, State) or state.kind != SUM or not state.known or shape_of(node):
+            return False
+        while (name := op_name(maker.target)) in (*batch_rules.UNARY, *BOUNDED):
+            maker = maker.all_input_nodes[0]
+        return name in (*batch_rules.ADDITIVE, "mean")
 
     def _note(self, op: Op) -> None:
         if trains_norm(op) and op.node not in self.found.normed:

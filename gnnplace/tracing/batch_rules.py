@@ -178,7 +178,7 @@ def divided(op: Op) -> State:
     if above.kind == SUM:
         if below.kind == SPLIT:
             op.give(over, "it divides a sum over the examples by something of each example")
-        return State(SUM, scale=above.scale * ratio, known=op.known)
+        return State(SUM, scale=above.scale / below.scale * ratio, known=op.known)
     states = [(n, op.state(n) if _is_split(op, n) else op.plain(n)) for n in op.operands]
     return _times(op, states, above.scale / below.scale * ratio)
 

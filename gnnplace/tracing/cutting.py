@@ -27,6 +27,7 @@ from gnnplace.zoo import Workload
 
 ADDED = "sums over the examples are added up, not averaged"
 SUMMED = f"the loss is a sum: {ADDED}"
+EVEN = "means over counts must be over equal counts in every micro-batch"
 MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
 Export = Callable[[StepModule], torch.export.ExportedProgram]
 
@@ -55,6 +56,8 @@ class Cutter:
         count: The number of shares, M.
         accept: Whether another loss is accepted, as `UncutBatch` says.
         name: The name of the model, for messages.
+        bare: Whether shares run as they are, without repairs, as in plans; notes say what that
+            needs.
 
     Attributes:
         batch: What was found, after the call.
@@ -62,9 +65,16 @@ class Cutter:
     """
 
     def __init__(
-        self, step: StepModule, share: StepModule, count: int, *, accept: bool, name: str
+        self,
+        step: StepModule,
+        share: StepModule,
+        count: int,
+        *,
+        accept: bool,
+        name: str,
+        bare: bool = False,
     ) -> None:
-        self._step, self._accept, self._name = step, accept, name
+        self._step, self._accept, self._name, self._bare = step, accept, name, bare
         axes = tuple(batch_axes(share.inputs(), step.inputs()))
         self.batch = CutBatch(count, axes, whole=step)
         if not self._is_fake:
@@ -109,6 +119,8 @@ class Cutter:
         else:
             share = _module(exported)
         self._judge(loss, self._numbers(whole, share, loss))
+        if self._bare and flow.holds:
+            self._bear(_module(exported), whole, bool(flow.assumed))
         if self.batch.differs:
             self.batch = replace(self.batch, given=(), numbers=None, notes=())
             self.repaired = False
@@ -130,20 +142,31 @@ class Cutter:
         if self._has_numbers:
             off = differences(whole, share, self._step.inputs(), self.batch, uneven=False)
         if off == "":
-            told = "means over counts must be over equal counts in every micro-batch"
             counts = subgraph(repaired, flow.counted)
-            self.batch = replace(self.batch, counts=counts, notes=(told,))
+            self.batch = replace(self.batch, counts=counts, notes=(EVEN,))
             self.batch.check(self._step.inputs())
         else:
             self._judge(loss, off)
 
+    def _bear(self, share: fx.GraphModule, whole: fx.GraphModule, assume: bool) -> None:
+        """Notes of a share that nothing repairs; refuses one that needs a number of the batch."""
+        flow = self._followed(share, whole, assume=assume, equal=True)
+        self._judge(flow.loss, None)
+        told = [EVEN] if flow.counts else []
+        self.batch = replace(self.batch, notes=(*told, *notes(flow)))
+
     def _followed(
-        self, share: fx.GraphModule, whole: fx.GraphModule, *, assume: bool = False
+        self,
+        share: fx.GraphModule,
+        whole: fx.GraphModule,
+        *,
+        assume: bool = False,
+        equal: bool = False,
     ) -> Flow:
         write_out_counts(share)
         make_alike(share, whole)
-        outputs = self._step.forward_only
-        return follow(share, whole, self.batch.count, outputs=outputs, assume=assume)
+        modes = {"outputs": self._step.forward_only, "assume": assume, "equal": equal}
+        return follow(share, whole, self.batch.count, **modes)
 
     @property
     def _has_numbers(self) -> bool:

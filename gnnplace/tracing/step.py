@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.errors import CaptureError, InputError
+from gnnplace.errors import CaptureError, InputError, UnsupportedError
 
 Inputs = Sequence[Any] | Mapping[str, Any] | torch.Tensor
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -115,16 +115,39 @@ def check_scalar(loss: torch.Tensor) -> None:
         raise CaptureError(told)
 
 
+def check_loss(loss: Loss, model: nn.Module) -> None:
+    """Refuses a loss with parameters that nobody would get back by the model's names.
+
+    Raises:
+        UnsupportedError: naming one.
+    """
+    if isinstance(loss, nn.Module):
+        own = set(model.parameters())
+        named = loss.named_parameters()
+        trained = [name for name, p in named if p.requires_grad and p not in own]
+        if trained:
+            raise UnsupportedError(
+                f"the loss has a parameter {trained[0]!r} of its own; make the loss a part of the "
+                "model, so that it is trained and saved with it"
+            )
+
+
 def default_loss(output: Any) -> torch.Tensor:
     """The output's own `.loss`, else the sum of its floating-point tensors.
 
     Raises:
-        InputError: the output has neither a loss nor tensors to add up.
+        InputError: the output has neither a loss nor tensors to add up, or begins with a number
+            that may be the loss.
     """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is not None:
         return loss
     tensors = [t for t in output_tensors(output) if t.is_floating_point()]
+    if isinstance(output, tuple | list) and len(tensors) > 1 and tensors[0].dim() == 0:
+        raise InputError(
+            "the model returns a number and more, and nothing says that it is the loss; return it "
+            "alone or as the entry 'loss' of a dict, or give a loss: lambda output: output[0]"
+        )
     if not tensors:
         raise InputError("the model returns no floating-point tensor; give a loss")
     return torch.stack([t.sum() for t in tensors]).sum() if len(tensors) > 1 else tensors[0].sum()

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, UnsupportedError
 from gnnplace.tracing import capture
-from gnnplace.tracing.step import StepModule, arguments, default_loss
+from gnnplace.tracing.step import StepModule, arguments, check_loss, default_loss
 
 ONES = torch.ones(2, 4)
 
@@ -20,6 +20,15 @@ def test_default_loss() -> None:
     assert default_loss((ONES, torch.ones(2, dtype=torch.long), [ONES])) == 2 * ONES.sum()
     with pytest.raises(InputError, match="give a loss"):
         default_loss(torch.ones(2, dtype=torch.long))
+    with pytest.raises(InputError, match=r"or give a loss: lambda output: output\[0\]"):
+        default_loss((ONES.sum(), ONES))
+
+
+def test_a_loss_has_no_parameters_but_those_of_the_model() -> None:
+    model, loss = nn.Linear(4, 4), nn.Linear(4, 1)
+    check_loss(nn.Sequential(model, nn.Tanh(), nn.Linear(4, 1).requires_grad_(False)), model)
+    with pytest.raises(UnsupportedError, match="the loss has a parameter 'weight' of its own"):
+        check_loss(loss, model)
 
 
 def test_constants_among_inputs_and_sources() -> None:

@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from gnnplace.errors import FormatError, InputError, MismatchError, UnsupportedError
+from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import GivenPlacement, read_given
@@ -63,7 +63,7 @@ from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
-from gnnplace.tracing.step import Inputs
+from gnnplace.tracing.step import Inputs, check_loss
 from gnnplace.zoo import Workload
 
 FORMAT = "gnnplace-training"
@@ -109,7 +109,7 @@ class TrainingStep:
         """Captures the step with a batch as its example and starts the workers."""
         if self._placed is not None:
             raise InputError("compile: the step is captured already; make another one")
-        _check_loss(self._loss)
+        check_loss(self._loss, self._model)
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
         with reading(self._model) as read:
             program, problem, placement = self.placed_program(given)
@@ -372,17 +372,6 @@ def _method(
     if isinstance(optimizer, torch.optim.Optimizer):
         return captured_method(optimizer, model)
     return find_optimizer("sgd" if optimizer is None else optimizer)
-
-
-def _check_loss(loss: Callable[..., torch.Tensor] | None) -> None:
-    """Refuse a loss whose state nobody could get back by the model's names."""
-    if isinstance(loss, nn.Module):
-        trained = [name for name, p in loss.named_parameters() if p.requires_grad]
-        if trained:
-            raise UnsupportedError(
-                f"compile: the loss has a parameter {trained[0]!r} of its own; make the loss a "
-                "part of the model, so that it is trained and saved with it"
-            )
 
 
 def write_training(

@@ -26,7 +26,7 @@ from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
 from gnnplace.plans.run.weights import scale_for
-from gnnplace.plans.run.whole import is_whole, refuse_parts
+from gnnplace.plans.run.whole import is_whole, refuse_again, refuse_parts, replaced
 from gnnplace.plans.segments.chain import joined_runs, layer_numbers
 from gnnplace.plans.segments.chains import (
     batch_of,
@@ -79,6 +79,7 @@ def apply_plan(
     `told` is called before every action, and with None while things get ready; without `attention`,
     the dropout of attention is off.
     """
+    refuse_again(model)
     file, beat = plan.file, told or _nothing
     inputs = inputs_of(file) if inputs is None else inputs
     reduction = reduction or file.loss
@@ -283,6 +284,9 @@ def _held(
         held = held_of(seat, name, parameter, home, summed, holders[name], store.zero, master)
         store.held[name] = held
         made[id(parameter)] = held.leaf
+        for old in (parameter, held.leaf, held.part):
+            if old is not held.learned and old.requires_grad:
+                replaced(old)
         if held.split and zero == 3 and not held.tied:
             held.leaf.untyped_storage().resize_(0)
     for module in model.modules():

@@ -5,14 +5,15 @@ alone. The loss of the batch is (sum of s_k) / N with N = sum of n_k, not the me
 the mean of w_k l_k with w_k = M n_k / N, and so are its gradients. The weights are 1 where all
 count alike, to the last bit.
 
-This repairs a loss that is one such mean: `cross_entropy` or `nll_loss` of classes, or a sum that
-is divided by what inputs alone say, times or over numbers. In any other loss (a sum of two means)
-all counts must be equal, which `weights` checks at every step.
+This repairs a loss all of whose terms are such means, times or over numbers: `cross_entropy` or
+`nll_loss` of classes, or what is divided by a sum that inputs alone make; where terms count
+otherwise, their counts must have the same shares of the batch's. In any other loss (a mean over
+counts beside one over examples) all counts must be equal. `weights` checks both at every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,14 +30,21 @@ from gnnplace.sharding.captured.calls import (
 )
 
 COUNTED = ("cross_entropy", "nll_loss")
+WEIGHED = {"mse_loss": 4, "l1_loss": 4}
+"""Losses whose mean is one over weights, where they have some, and where `reduction` stands."""
 DIVIDED = ("div", "truediv")
 ADDED = ("sum", "nansum", "count_nonzero", "mean")
 BOUNDED = ("clamp", "clip", "clamp_min", "max", "maximum")
 """How a count ends, and what a count that is not zero passes unchanged."""
 LINEAR = ("mul", "neg", "to", "float", "double", "clone", "contiguous", *DIVIDED)
+KEPT = ("neg", "to", "float", "double", "clone", "contiguous", "sum", "mean", "view", "reshape",
+        "flatten", "squeeze", "getitem", "stack", "add", "iadd", "radd", "sub")  # fmt: skip
+FACTORS = ("mul", "imul", "rmul", "dot")
+"""Calls that make a mean over counts of such means alone, and of one such factor."""
 IGNORED = -100
 Counted = tuple[int, int | None, int | None]
-"""A count: value of the targets, what is ignored, value of class weights; or a divisor alone."""
+"""A count: value of the targets, what is ignored, value of class weights; or a divisor alone, or
+weights twice, with None between."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +55,13 @@ class Counts:
         graph: the model's calls on one micro-batch.
         calls: those that make what is counted, in order.
         counted: the counts.
-        single: whether the loss is one mean over the first of them, so that weights repair it.
+        means: whether all terms of the loss are means over one of them, so that weights repair it.
     """
 
     graph: CallGraph
     calls: tuple[int, ...]
     counted: tuple[Counted, ...]
-    single: bool
+    means: bool
 
     @torch.no_grad()
     def of(
@@ -82,25 +90,30 @@ class Counts:
         """
         if bool((table == table[0]).all()):
             return [1.0] * len(table)
-        first = table[:, 0]
-        if not self.single:
+        given = [_is_input(self.graph, counted) for counted in self.counted]
+        shared, own = table[:, given], table[:, [not one for one in given]]
+        if self.means and bool((own == 0).any()):
+            raise InputError(
+                "step: a micro-batch counts nothing (all its targets are ignored), and its mean is "
+                "no number; give every micro-batch targets"
+            )
+        parts = own * len(own) / own.sum(0)
+        odd = bool((shared != shared[0]).any()) or bool(
+            ((parts - parts[:, :1]).abs() > 1e-12).any()
+        )
+        if odd or not self.means:
             raise InputError(
                 "step: the loss has means over counts that differ between micro-batches or "
                 "replicas, and is no single mean that weights could repair; give equal counts, or "
                 "plan with one micro-batch and one replica"
             )
-        if bool((first == 0).any()):
-            raise InputError(
-                "step: a micro-batch counts nothing (all its targets are ignored), and its mean is "
-                "no number; give every micro-batch targets"
-            )
-        return [float(w) for w in first * len(table) / first.sum()]
+        return parts[:, 0].tolist()
 
 
 def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor:
     target, ignored, weight = values[counted[0]], counted[1], counted[2]
     if ignored is None:
-        return target.reshape(-1)[:1]
+        return target.reshape(-1)[: 1 if weight is None else None]
     kept = target != ignored
     if weight is None:
         return kept
@@ -110,21 +123,54 @@ def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor
 def counts_of(graph: CallGraph) -> Counts | None:
     """The counts that a loss divides by; None where it has none that depend on inputs."""
     known, varying, makers = _known(graph)
-    found: list[tuple[LayerCall, Counted]] = []
-    for call in graph.calls:
+    found: dict[int, Counted] = {}
+    for index, call in enumerate(graph.calls):
         counted = _of_call(graph, call, known, varying)
         if counted is not None:
-            found.append((call, counted))
+            found[index] = counted
     if not found:
         return None
-    single = len(found) == 1 and found[0][0] is _last(graph)
-    needed = {v for _, c in found for v in (c[0], c[2]) if v is not None}
+    counts = tuple(dict.fromkeys(found.values()))
+    needed = {v for c in counts for v in (c[0], c[2]) if v is not None}
     calls: list[int] = []
     for index in reversed(makers):
         if needed.intersection(graph.calls[index].results):
             needed.update(graph.calls[index].reads)
             calls.append(index)
-    return Counts(graph, tuple(reversed(calls)), tuple(c for _, c in found), single)
+    own = [i for i, c in found.items() if not _is_input(graph, c)]
+    return Counts(graph, tuple(reversed(calls)), counts, _is_of_means(graph, own))
+
+
+def _is_input(graph: CallGraph, counted: Counted) -> bool:
+    """Whether a divisor is an input of its own, such as a temperature, which all shares have."""
+    return counted[1:] == (None, None) and graph.values[counted[0]].source == INPUT
+
+
+def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
+    """Whether the loss is of degree one in what `counted` calls divide by, and has no other term.
+
+    Args:
+        graph: the model's calls.
+        counted: indices of calls that are means over counts.
+    """
+    means: set[int] = set()
+    for index, call in enumerate(graph.calls):
+        within = [v in means for v in call.reads]
+        if index not in counted and not any(within):
+            continue
+        means.update(call.results)
+        if index in counted:
+            linear = not any(within)
+        elif call.kind in (*FACTORS, *DIVIDED):
+            linear = sum(within) == 1 and (call.kind in FACTORS or within[0])
+        else:
+            numbers = call.args if call.kind in ("add", "iadd", "radd", "sub") else ()
+            linear = call.kind in KEPT and all(within)
+            linear &= not any(isinstance(x, int | float) and x != 0 for x in numbers)
+        if not linear:
+            return False
+    refs = [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
+    return means.issuperset(refs)
 
 
 def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
@@ -145,16 +191,24 @@ def _of_call(
     graph: CallGraph, call: LayerCall, known: set[int], varying: set[int]
 ) -> Counted | None:
     """What a call counts, if it is a mean over counts."""
-    if known.issuperset(call.reads):
-        return None
+    alone = known.issuperset(call.reads)  # of inputs
     if call.kind in DIVIDED:
         divisor = call.argument(1, "other")
         if not isinstance(divisor, CallRef) or divisor.value not in varying:
             return None
         if graph.values[divisor.value].shape:
             return None
-        return _added(graph, divisor.value), None, None
-    if call.kind not in COUNTED or call.argument(6, "reduction", "mean") != "mean":
+        try:
+            return _added(graph, divisor.value), None, None
+        except OtherLossError:
+            if not alone:
+                raise
+            return None
+    if not alone and call.kind in WEIGHED and len(call.reads) > 2:
+        weight = call.reads[2]
+        mean = call.argument(WEIGHED[call.kind], "reduction", "mean") == "mean"
+        return (weight, None, weight) if mean and weight in varying else None
+    if alone or call.kind not in COUNTED or call.argument(6, "reduction", "mean") != "mean":
         return None
     target, weight = call.argument(1, "target"), call.argument(2, "weight")
     if graph.values[target.value].dtype.is_floating_point or target.value not in varying:
@@ -179,16 +233,3 @@ def _added(graph: CallGraph, divisor: int) -> int:
             )
         value = call.reads[0]
     return value
-
-
-def _last(graph: CallGraph) -> LayerCall | None:
-    """The call that makes the loss, but for numbers that it is multiplied with, and sums of one."""
-    made = {v: call for call in graph.calls for v in call.results}
-    refs = [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
-    call = made.get(refs[0]) if len(refs) == 1 else None
-    while call is not None and len(call.reads) == 1:
-        alone = call.kind in ("sum", "mean") and not graph.values[call.reads[0]].shape
-        if call.kind not in LINEAR and not alone:
-            break
-        call = made.get(call.reads[0])
-    return call

@@ -29,6 +29,7 @@ from gnnplace.plans.run.cutting import StageCalls, pieces_of
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.seats import Seat, Seats, check_processes, seats_of
+from gnnplace.plans.run.whole import replaced
 from gnnplace.plans.segments.chains import inputs_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import (
@@ -175,6 +176,8 @@ class _Forward:
                     whole = distribute_tensor(parameter.detach(), self.mesh, home)
                     learns = parameter.requires_grad
                     made[id(parameter)] = nn.Parameter(whole, requires_grad=learns)
+                    if learns:
+                        replaced(parameter)
                 module._parameters[key] = made[id(parameter)]
 
     def _home(self, name: str) -> Layout:

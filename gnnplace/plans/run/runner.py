@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -142,7 +142,9 @@ class PlanRunner:
             loss = torch.zeros_like(loss)
         if seat.seats.count > 1:
             dist.all_reduce(loss)
-        return loss.to(self.loss_type)
+        found = loss.to(self.loss_type)
+        found.backward = _refuse_backward  # type: ignore[method-assign]
+        return found
 
     def _check_model(self) -> None:
         """Refuses a model that is not the recorded one any more; memory is the plan's own."""
@@ -263,6 +265,9 @@ class PlanRunner:
         device, count = self.parameters_here.seat.device, self.microbatches
         if training:
             self._check_model()
+            if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
+                raise InputError("step: autocast around it does nothing; plan with --precision "
+                                 "bf16-mixed")  # fmt: skip
         tensors = [x.to(device) for x in self.form.tensors(batch)]
         examples = self.form.examples(tensors)
         try:
@@ -382,6 +387,10 @@ class PlanRunner:
     def here(self) -> list[Held]:
         """Parameters on this process."""
         return list(self.parameters_here.held.values())
+
+
+def _refuse_backward(*_: Any, **__: Any) -> NoReturn:
+    raise InputError("backward: runner.step has made the gradients; leave loss.backward() out")
 
 
 def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:

@@ -9,18 +9,26 @@ is done to these copies is lost. Outside of it, calling such a model is refused 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gnnplace.errors import InputError
 from gnnplace.plans.run.parameters import Parameters
 
 Registered = dict[str, torch.Tensor | None]
+WHOLE = "gnnplace_whole"
+"""Attribute of modules whose weights are whole."""
+REPLACED = WeakIdKeyDictionary()
+"""Parameters in whose place others stand."""
 
 
 def is_whole(store: Parameters, model: nn.Module) -> bool:
@@ -32,19 +40,61 @@ def is_whole(store: Parameters, model: nn.Module) -> bool:
 
 
 def refuse_parts(model: nn.Module) -> None:
-    """Has calls of a model that has parts of its parameters refused, but within `whole_weights`.
+    """Has calls, states and copies of a model refused that has parts of its parameters.
 
-    The hook raises InputError, on every process alike.
+    The hooks raise InputError, on every process alike, but within `whole_weights`.
     """
 
-    def refuse(module: nn.Module, args: Any) -> None:
-        if not vars(module).get("gnnplace_whole", False):
+    def refuse(module: nn.Module, *_: Any) -> None:
+        if not vars(module).get(WHOLE, False):
             raise InputError(
                 "the model has parts of its weights on this process: evaluate it by "
-                "runner.evaluate(batch), or call it within `with runner.whole_weights():`"
+                "runner.evaluate(batch), save runner.state_dict(), load by "
+                "runner.load_state_dict(state), or call it within `with runner.whole_weights():`"
             )
 
-    model.register_forward_pre_hook(refuse)
+    def copied(memo: dict[int, Any]) -> nn.Module:
+        refuse(model)
+        vars(model).pop("__deepcopy__")
+        try:
+            return copy.deepcopy(model, memo)
+        finally:
+            vars(model)["__deepcopy__"] = copied
+
+    for module in model.modules():
+        module.register_forward_pre_hook(refuse)
+        module.register_state_dict_pre_hook(refuse)
+        module.register_load_state_dict_pre_hook(refuse)
+    vars(model)["__deepcopy__"] = copied
+
+
+def refuse_again(model: nn.Module) -> None:
+    """Refuses a model that has parts of its weights already."""
+    if "__deepcopy__" in vars(model):
+        raise InputError("apply: the model has parts of its weights already; build it anew")
+
+
+def replaced(parameter: nn.Parameter) -> None:
+    """Has optimizers refused that update a parameter for which another one stands now.
+
+    It gets no gradients any more, and its optimizer would train nothing, without a word.
+    """
+    _watch()
+    REPLACED[parameter] = None
+
+
+@cache
+def _watch() -> None:
+    """Has every optimizer of this process asked before its steps."""
+    register_optimizer_step_pre_hook(_refuse_replaced)
+
+
+def _refuse_replaced(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if any(p in REPLACED for group in optimizer.param_groups for p in group["params"]):
+        raise InputError(
+            "optimizer: it updates parameters of the model in whose place the plan has put others; "
+            "make it of runner.parameters(), or after apply of a split model's own"
+        )
 
 
 @contextmanager
@@ -77,11 +127,13 @@ def whole_weights(
     before = [dict(table) for table in tables]
     for table in tables:
         table.update({key: made[id(x)] for key, x in table.items() if x is not None})
-    vars(model)["gnnplace_whole"] = True
+    for module in model.modules():
+        vars(module)[WHOLE] = True
     try:
         yield
     finally:
-        vars(model).pop("gnnplace_whole")
+        for module in model.modules():
+            vars(module).pop(WHOLE, None)
         for table, old in zip(tables, before, strict=True):
             table.update(old)
 

@@ -76,7 +76,7 @@ def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[l
     inside = sorted(again)
     first = min((int(layers[s]) for s in inside if layers[s] >= 0), default=0)
     for s in inside:
-        before = found[-1][-1] if found else -2
+        before = found[-1][-1] if found else s
         alike = together > 0 and layers[s] >= 0 and layers[before] >= 0 and before + 1 == s
         if alike and (layers[s] - first) // together == (layers[before] - first) // together:
             found[-1].append(s)

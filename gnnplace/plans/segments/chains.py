@@ -41,7 +41,7 @@ from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.batch_state import UNRULED
-from gnnplace.tracing.cutting import ADDED, SUMMED, Cutter
+from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
@@ -61,8 +61,7 @@ BATCH = 1_000_000_000
 MOST_IMBALANCE = 64.0
 SMALL = 1 << 28
 """Bytes of parameters of a model that may be made to decide by numbers whether it may be cut."""
-COUNTS = "counts of the whole batch"
-EVEN = (
+COUNTED = (
     "the loss is a mean over counts, such as of words: micro-batches and replicas weigh as many as "
     "they count, or must count as many where it is no single mean"
 )
@@ -114,8 +113,8 @@ def chain_of(
     layers = layers_of(workload, precision)
     if layers.calls.statistics and not mixes and not accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
-    if EVEN in notices and not accept_other_loss:
-        mixes = _miscounts(layers.calls)
+    if COUNTED in notices and not accept_other_loss and counts_of(layers.calls) is None:
+        mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
@@ -208,15 +207,6 @@ def _mixes(
     if reason and accept:
         return "", (f"accepted although {reason}",)
     return reason, notices
-
-
-def _miscounts(calls: CallGraph) -> str:
-    """Why a mean over counts cannot be cut: its divisor is no sum of its shares'; else empty."""
-    try:
-        counts_of(calls)
-    except OtherLossError as error:
-        return str(error).partition(": ")[2]
-    return ""
 
 
 def _unlike(whole: Workload) -> int:
@@ -378,13 +368,15 @@ def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
         return _reason(str(error)), ()
     except (CaptureError, InputError) as error:
         return f"it cannot be proven that the batch may be cut: {error}", ()
-    if any(COUNTS in note for note in notes):
-        return "", (EVEN,)
+    if ADDED in notes or (SUMMED in notes and EVEN in notes):
+        return (
+            "the loss has a sum over the examples beside other terms, or depends on their number; "
+            "return means instead",
+            (),
+        )
     if SUMMED in notes:
         return "", (SUMMED,)
-    if ADDED in notes:
-        return "the loss has a sum over the examples beside other terms; return means instead", ()
-    return "", ()
+    return "", (COUNTED,) if EVEN in notes else ()
 
 
 def _proven(workload: Workload) -> tuple[str, ...]:
@@ -393,7 +385,7 @@ def _proven(workload: Workload) -> tuple[str, ...]:
     whole, part = (
         StepModule(workload.model, loss, w.inputs) for w in (workload, cut(workload, SHARES))
     )
-    cutter = Cutter(whole, part, SHARES, accept=False, name=workload.name)
+    cutter = Cutter(whole, part, SHARES, accept=False, name=workload.name, bare=True)
     check_cut(part, cutter)
     return cutter.batch.notes
 

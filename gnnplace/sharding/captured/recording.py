@@ -49,7 +49,7 @@ from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
 from gnnplace.tracing.quick import without_numbers
-from gnnplace.tracing.step import StepModule, check_scalar
+from gnnplace.tracing.step import StepModule, check_loss, check_scalar
 from gnnplace.tracing.watch import other_generators, uncompiled
 
 PREFIX = "model."
@@ -94,6 +94,7 @@ def record_calls(
         CaptureError: the forward pass failed, or does what cannot be split; names the module.
     """
     check_layouts(step)
+    check_loss(step.loss, step.model)
     with (
         torch.random.fork_rng(),
         other_generators(),
@@ -228,8 +229,9 @@ def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
 
 
 def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from step.named_parameters()
-    yield from step.named_buffers()
+    """The model's; what a loss has of its own is a constant."""
+    for named in (step.named_parameters(), step.named_buffers()):
+        yield from ((name, tensor) for name, tensor in named if name.startswith(PREFIX))
 
 
 def _recorded(
@@ -237,9 +239,9 @@ def _recorded(
 ) -> tuple[CallGraph, dict[str, LayerApart]]:
     """The calls of a step, and its layers that are like others."""
     visits = Visits(step)
-    recorder = _Recorder((stand.state[k] for k, _ in step.named_buffers()), visits)
-    attributes = Attributes(step)
     parameters = {n for n, _ in step.named_parameters()}
+    recorder = _Recorder((t for n, t in stand.state.items() if n not in parameters), visits)
+    attributes = Attributes(step)
     for key, tensor in stand.state.items():
         source = PARAMETER if key in parameters else BUFFER
         recorder.enter(tensor, source, key.removeprefix(PREFIX))

@@ -38,15 +38,18 @@ def is_elementwise(name: str) -> bool:
 
 
 def elementwise(case: Case) -> Rule:
-    """Tensors of one shape, or broadcast to it from the right."""
+    """Tensors of one shape, or broadcast to it from the right; `max` of one is a reduction."""
+    if len(case.shapes[0]) > len(case.results[0]):
+        return extreme(case)
     draft = RuleDraft(case)
     made = numbered(len(case.results[0]))
     for slot in range(len(case.shapes)):
-        draft.read(slot, _broadcast(case.shapes[slot], case.results[0], made))
+        draft.read(slot, broadcast(case.shapes[slot], case.results[0], made))
     return draft.rule(ELEMENTWISE, *[made] * len(case.results))
 
 
-def _broadcast(shape: tuple[int, ...], result: tuple[int, ...], made: Axes) -> Axes:
+def broadcast(shape: tuple[int, ...], result: tuple[int, ...], made: Axes) -> Axes:
+    """Labels of a tensor that is broadcast to a result with labels."""
     new = len(result) - len(shape)
     pairs = zip(shape, result[new:], made[new:], strict=True)
     return tuple(label if size == want else None for size, want, label in pairs)

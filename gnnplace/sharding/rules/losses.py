@@ -17,7 +17,7 @@ import torch
 
 from gnnplace.sharding.captured.calls import LayerCall
 from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.elementwise import extreme, left_axes, reduced_axes
+from gnnplace.sharding.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 LOSS, CLASSES = "loss", "classes"
@@ -198,10 +198,14 @@ def comparison(position: int) -> Callable[[Case], Rule]:
         kind = _reduction(case.call, position)
         if kind not in (MEAN, SUM, NONE) or case.shapes[0] != case.shapes[1]:
             return whole(case, f"reduction {kind!r}, or shapes that are broadcast")
-        axes = numbered(len(case.shapes[0]))
+        if kind == MEAN and len(case.shapes) > 2 and case.call.kind in ("mse_loss", "l1_loss"):
+            return whole(case, "a mean over weights")
+        axes, draft = numbered(len(case.shapes[0])), RuleDraft(case)
+        for slot, shape in enumerate(case.shapes):  # with weights, where it has some
+            draft.read(slot, broadcast(shape, case.shapes[0], axes))
         if kind == MEAN:
-            return _by_count(case, axes, [0, 1])
-        return case.reads(axes, axes).rule(LOSS, axes if kind == NONE else ())
+            return draft.rule(LOSS, (), run=_scaled(axes))
+        return draft.rule(LOSS, axes if kind == NONE else ())
 
     return rule
 

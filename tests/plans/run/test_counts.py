@@ -4,6 +4,7 @@ Every test makes a plan of its own model, which takes a second or two.
 """
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import InputError, OtherLossError
+from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
+from tests.tracing import losses
 
 WORDS = 11
 
@@ -77,7 +80,8 @@ def two_means(scores, targets):
 def steps(model, inputs, loss, given="pp=1,microbatch_size=1"):
     """Loss and gradients of plain PyTorch on the whole batch, and of a plan."""
     alone = copy.deepcopy(model)
-    expected = loss(alone(*inputs[:1]), *inputs[1:]) if loss else alone(*inputs)
+    step = StepModule(alone, loss, inputs)
+    expected = step(*step.inputs())
     expected.backward()
     workload = Workload("words", model, inputs, loss)
     plan = plan_for(workload, given, 1)
@@ -87,10 +91,62 @@ def steps(model, inputs, loss, given="pp=1,microbatch_size=1"):
     return [(found, expected.detach()), *pairs]
 
 
-@pytest.mark.parametrize("loss", [token_mean, shifted, masked, other_ignored])
+def normalised(scores, targets):
+    kept = (targets >= 0).float()
+    return (scores.square().mean(-1) * (kept / kept.sum())).sum()
+
+
+def each_divided(scores, targets):
+    kept = (targets >= 0).float()
+    return (scores.square().mean(-1) * kept / kept.mean()).mean()
+
+
+def two_of_one_count(scores, targets):
+    kept = (targets >= 0).float()
+    squares = (scores.square().mean(-1) * kept).sum() / kept.sum().clamp(min=1)
+    return token_mean(scores, targets) + 0.1 * squares - token_mean(scores.tanh(), targets) / 2
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [token_mean, shifted, masked, other_ignored, normalised, each_divided, two_of_one_count],
+)
 def test_a_mean_over_counts_is_that_of_the_whole_batch(loss):
     for found, expected in steps(Words(), batch(), loss):
         torch.testing.assert_close(found, expected)
+
+
+def whole_numbers(scores, targets):
+    """Divides by the largest count of a sentence, a number of the whole batch that is no sum."""
+    kept = (targets >= 0).float()
+    return (scores.square().mean(-1) * kept / kept.sum(1).max()).mean()
+
+
+def sum_beside(scores, targets):
+    return token_mean(scores, targets) + 0.1 * scores.square().sum()
+
+
+def reciprocal(scores, targets):
+    kept = (targets >= 0).float()
+    return (scores.square().mean(-1) * kept).sum() * (1 / kept.sum())
+
+
+@pytest.mark.parametrize("loss", [whole_numbers, sum_beside, reciprocal])
+def test_what_needs_another_number_of_the_batch_is_refused(loss):
+    for pads in ((0, 4, 1, 2), (1, 1, 1, 1)):
+        with pytest.raises(InputError, match="a sum over the examples"):
+            steps(Words(), batch(pads), loss)
+
+
+NOT_PLANNED = {"two counts and a sum", "l2 beside a sum", "inputs normed over the batch"}
+
+
+@pytest.mark.parametrize("name", losses.REPAIRED)
+def test_a_loss_is_that_of_the_whole_batch_or_refused(name):
+    work = losses.REPAIRED[name]()
+    with pytest.raises(InputError) if name in NOT_PLANNED else nullcontext():
+        for found, expected in steps(work.model, work.inputs, work.loss, "pp=1,microbatch_size=4"):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def added(scores, targets):
@@ -160,7 +216,7 @@ def test_a_divisor_that_does_not_add_up_is_refused():
         return (scores.square().mean(-1) * kept).sum() / (kept.sum() + 1)
 
     work = Workload("Words", Words(), batch(), smoothed)
-    with pytest.raises(InputError, match="'add' makes, which does not add up"):
+    with pytest.raises(InputError, match="'add' makes of the whole batch"):
         plan_for(work, "microbatch_size=2", 1)
     plan = plan_for(work, "microbatch_size=2", 1, accept_other_loss=True)
     with pytest.raises(OtherLossError, match="'add' makes, which does not add up"):

@@ -1,5 +1,7 @@
 """Evaluation and states of a model that has parts of its parameters, beside the plain model."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -27,6 +29,16 @@ class Words(nn.Module):
         return self.head(self.dropout(self.norm(torch.tanh(self.inner(self.embed(words))))))
 
 
+USES = (
+    lambda model, words: model(words),
+    lambda model, words: model.inner(torch.zeros(8)),
+    lambda model, words: model.norm.state_dict(),
+    lambda model, words: model.load_state_dict({}),
+    lambda model, words: copy.deepcopy(model),
+)
+"""What a model in parts refuses."""
+
+
 def words():
     torch.manual_seed(0)
     inputs = (torch.randint(0, 16, (8,)), torch.randint(0, 16, (8,)))
@@ -38,20 +50,30 @@ def trained(plan, steps):
 
     def work(process):
         workload = words()
+        early = torch.optim.SGD(workload.model.parameters())
         runner = JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
         optimizer = torch.optim.AdamW(runner.parameters(), lr=0.1)
         share = runner.share(workload.inputs)
         for _ in range(steps):
-            runner.step(share)
+            trained_on = runner.step(share)
             optimizer.step()
+        with pytest.raises(InputError, match=r"leave loss\.backward"):
+            trained_on.backward()
+        with pytest.raises(InputError, match="autocast around it"), torch.autocast("cpu"):
+            runner.step(share)
         loss = runner.evaluate(share)
         assert all(module.training for module in workload.model.modules())
         with runner.whole_weights(), torch.no_grad():
             output = workload.model.eval()(workload.inputs[0])
         workload.model.train()
-        with pytest.raises(InputError, match=r"evaluate it by runner\.evaluate\(batch\)"):
-            workload.model(workload.inputs[0])
+        for use in USES:
+            with pytest.raises(InputError, match=r"evaluate it by runner\.evaluate\(batch\)"):
+                use(workload.model, workload.inputs[0])
+        with pytest.raises(InputError, match="has parts of its weights already"):
+            JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
         state = {name: x.tolist() for name, x in runner.state_dict().items()}
+        with pytest.raises(InputError, match=r"make it of runner\.parameters"):
+            early.step()
         again = torch.optim.AdamW(runner.parameters(), lr=0.1)
         moments = runner.optimizer_state_dict(optimizer)
         assert moments.keys() == runner.optimizer_state_dict(again).keys()
