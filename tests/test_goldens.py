@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnplace.cli.console import show_progress
 from gnnplace.cli.main import run
 from gnnplace.problem import write_problem
 from tests.random_problems import random_problem
@@ -61,7 +62,10 @@ def _kept(data: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return answers(tmp_path_factory.mktemp("goldens"))
+    try:
+        return answers(tmp_path_factory.mktemp("goldens"))
+    finally:
+        show_progress(True)  # --quiet would hide what tests after these read
 
 
 @pytest.mark.parametrize("name", COMMANDS)
