@@ -182,7 +182,7 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
 
 
 MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
-GATHERED = "tokens, keys gathered"
+GATHERED, ZIGZAG = "tokens, keys gathered", "tokens in zig-zag, keys gathered"
 PARTS = {"P:experts": "experts apart", "P:width": "Megatron inside each expert",
          "P:classes": "classes apart"}  # fmt: skip
 """Calls whose split has words of its own, by their placement."""
@@ -234,7 +234,9 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
     written = block.get("softmax") if "matmul" in block else None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
-        words = {"S1": MEGATRON if cut else ULYSSES, "S2": GATHERED}.get(heads, WHOLE)
+        known = {"S1": MEGATRON if cut else ULYSSES, "S2": GATHERED, "S2:queries": GATHERED,
+                 "S2:zigzag": ZIGZAG}  # fmt: skip
+        words = known.get(heads, WHOLE)
         beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
         return {"attention": words} | ({"feed-forward": MEGATRON} if beside else {})
     found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}

@@ -44,10 +44,10 @@ from gnnplace.tracing.traced import (
     signature,
 )
 from gnnplace.tracing.watch import (
+    as_eager,
     module_paths,
     other_autocasts,
     recurrent_layers,
-    uncompiled,
     watched,
 )
 from gnnplace.tracing.whole import Whole
@@ -99,7 +99,7 @@ def trace(
         try:
             with (
                 quiet(),
-                uncompiled(),
+                as_eager(),
                 unchanged(step),
                 loss_lines(step.loss),
                 recurrent_layers(training=backward),
@@ -129,7 +129,7 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
         try:
             with (
                 quiet(),
-                uncompiled(),
+                as_eager(),
                 as_one_call(step),
                 loss_lines(step.loss),
                 other_autocasts(),

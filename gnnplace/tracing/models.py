@@ -29,7 +29,7 @@ from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.proof import batch_statistics
 from gnnplace.tracing.step import Inputs, StepModule
-from gnnplace.tracing.watch import uncompiled
+from gnnplace.tracing.watch import as_eager
 from gnnplace.zoo import Workload
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -247,7 +247,7 @@ def _check_buffers(whole: Workload, count: int) -> None:
     if all(id(t) in theirs for t in whole.model.buffers()):
         return
     try:
-        with quiet(), uncompiled(), torch.random.fork_rng(devices=[]):
+        with quiet(), as_eager(), torch.random.fork_rng(devices=[]):
             step = StepModule(whole.model, whole.loss, whole.inputs)
             kept = batch_statistics(step)
     except Exception:

@@ -9,7 +9,10 @@ then must not differ from what it would do at the next step. `watched` refuses w
 
 It answers `torch.compiler.is_compiling()` and its like with "no", so that the path of eager mode is
 captured. The library transformers alone is told "yes": it asks in order to leave out decisions
-that depend on numbers, and its two paths compute the same.
+that depend on numbers, and its two paths compute the same. One of them is decided as in eager mode
+all the same (`as_eager`), for it is slower otherwise: where no sequences are packed and nothing is
+padded, attention is causal by a flag, and not by a mask of [batch, 1, tokens, tokens] for which no
+flash kernel is there. Whether they are packed, position ids say, which mostly follow from no input.
 
 `other_autocasts`: autocast looks at the device of every tensor. A model that says
 `torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
@@ -42,6 +45,9 @@ from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch.amp import autocast_mode
 from torch.fx import traceback
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import user_place
@@ -81,13 +87,67 @@ def watched() -> Iterator[None]:
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
-    """Within it all that `torch.compile` has wrapped runs as it was written, so that it is seen."""
-    if (dynamo := sys.modules.get("torch._dynamo")) is None:  # nothing is wrapped
+def as_eager() -> Iterator[None]:
+    """Within it all that `torch.compile` has wrapped runs as it was written, so that it is seen.
+
+    Transformers (5.23) makes those masks of attention that it makes in eager mode.
+    """
+    with ExitStack() as stack:
+        if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is wrapped
+            stack.enter_context(dynamo.set_stance("force_eager"))
+            stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
+        masks = sys.modules.get("transformers.masking_utils")
+        if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
+            known = stack.enter_context(_Constants())
+
+            def found(position_ids: torch.Tensor) -> Any:
+                numbers = known.numbers(position_ids)
+                with _disable_current_modes(), torch._C.DisableTorchFunction():
+                    packed = None if numbers is None else find(numbers)
+                    plain = numbers is not None and (packed is None or not bool(packed.any()))
+                return None if plain else find(position_ids)
+
+            stack.enter_context(patch.object(masks, find.__name__, found))
+            stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
         yield
-        return
-    with dynamo.set_stance("force_eager"), dynamo.config.patch(error_on_nested_fx_trace=False):
-        yield
+
+
+class _Constants(TorchFunctionMode):
+    """Knows how tensors were made that follow from no others, so that their numbers can be had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[torch.Tensor, int, Callable[[], Any]]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and all(self._knows(x) for x in args):
+            given, form = pytree.tree_flatten((args, kwargs))
+            read = [x for x in given if isinstance(x, torch.Tensor)]
+            if all(self._knows(x) and x is not result for x in read):
+
+                def make() -> Any:
+                    own = [self.numbers(x) if isinstance(x, torch.Tensor) else x for x in given]
+                    args, kwargs = pytree.tree_unflatten(own, form)
+                    return func(*args, **kwargs)
+
+                self._made[id(result)] = result, result._version, make
+        return result
+
+    def _knows(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor):
+            return True
+        tensor, version, _ = self._made.get(id(value), (None, 0, None))
+        return tensor is value and version == value._version
+
+    def numbers(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A tensor's numbers; None where it follows from others, or was changed."""
+        if not self._knows(tensor):
+            return None
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            made: torch.Tensor = self._made[id(tensor)][2]()
+        return made
 
 
 @contextmanager

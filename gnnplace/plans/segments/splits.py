@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL
+from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER as STATE_BYTES
 from gnnplace.costs.memory import state_bytes
 from gnnplace.errors import InputError
@@ -281,7 +281,7 @@ class SegmentProblem(CapturedProblem):
 
     def exchanges(self, op: int) -> FloatArray:
         """Seconds of what an operation's parts exchange; the fullest waits for its rows. [K]"""
-        sent = any(one.op == ALL_TO_ALL for _, one in self.graph.ops[op].shape.exchanges)
+        sent = any(label in (DISPATCH, SPREAD) for label, _ in self.graph.ops[op].shape.exchanges)
         factor = self.source.parts.fullest if sent and self.source is not None else 1.0
         return factor * super().exchanges(op)
 

@@ -167,12 +167,12 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     extents = dict(shape.extents)
     axes = itertools.chain(*shape.reads, *shape.results)
     grouped = frozenset(entry for entry in axes if entry is not None and {"|", "/"} & {*entry})
-    labels = [None, *extents]
+    labels, sending = [None, *extents], frozenset(label for label, _ in shape.exchanges)
     return tuple(
         c
         for c in itertools.product(labels, repeat=len(mesh))
         if all(extents[label] % n == 0 for label, n in parts_of(c, mesh).items())
-        and not _cut_twice(c, mesh, grouped)
+        and not _cut_twice(c, mesh, grouped, sending)
     )
 
 
@@ -197,13 +197,20 @@ def first_label(entry: str | None) -> str | None:
     return None if first is None or "|" in first else first
 
 
-def _cut_twice(configuration: Configuration, mesh: Mesh, entries: frozenset[str]) -> bool:
-    """Whether two mesh dimensions cut an axis that has groups or several labels.
+def _cut_twice(
+    configuration: Configuration, mesh: Mesh, entries: frozenset[str], sending: frozenset[str]
+) -> bool:
+    """Whether two mesh dimensions cut an axis that has groups, or by labels that do not go along.
 
-    DTensor gets groups wrong (torch 2.13); rows are sent to their experts along one dimension.
+    DTensor gets groups wrong (torch 2.13); rows are sent to other parts along one dimension.
     """
     cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
-    return any(sum(cut[base_label(x)] for x in labels_of(entry)) > 1 for entry in entries)
+    for entry in entries:
+        own = [base_label(x) for x in labels_of(entry) if cut[base_label(x)]]
+        alone = len(own) == 1 and "|" not in entry and own[0] not in sending
+        if sum(cut[label] for label in own) > 1 and not alone:
+            return True
+    return False
 
 
 def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:

@@ -50,7 +50,7 @@ from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
 from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.step import StepModule, check_loss, check_scalar
-from gnnplace.tracing.watch import other_generators, uncompiled
+from gnnplace.tracing.watch import as_eager, other_generators
 
 PREFIX = "model."
 SAVED_HOOKS = torch._C._autograd._top_saved_tensors_default_hooks
@@ -101,7 +101,7 @@ def record_calls(
         without_cache(step),
         as_one_call(step),
         warnings.catch_warnings(),
-        uncompiled(),
+        as_eager(),
         quiet(),
     ):
         warnings.simplefilter("ignore")

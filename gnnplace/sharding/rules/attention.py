@@ -1,4 +1,13 @@
-"""Rules of attention."""
+"""Rules of attention.
+
+A part of the queries has all keys and values: context parallelism with gathered keys, as Llama 3
+was trained (arXiv 2407.21783, 3.3.2). Where later keys are hidden the last of n such parts does
+2 - 1/n times the mean's work, and all wait for it. In zig-zag (label `zigzag`; Striped Attention,
+Brandon et al., 2023, arXiv 2311.09431, has the idea of even work, Megatron-LM and Llama 3 this
+order) part i of n attends for the i-th and the i-th last of 2 n equal blocks of queries, all alike.
+Deviation: tokens stay in order outside of attention, so that nothing else of the model need know;
+queries go to the part that attends for them and what it made comes back, an all-to-all each.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +19,30 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
+from gnnplace.costs.collectives import ALL_TO_ALL
 from gnnplace.sharding.captured.calls import CallRef, LayerCall
+from gnnplace.sharding.captured.layout import Exchanged
 from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
 
-HEADS, QUERIES = "heads", "queries"
+HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"
 SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 DROPOUT = "its dropout draws other numbers on each part"
 
 
 def attention(case: Case) -> Rule:
-    """Scaled dot products: along batch, heads and queries; 4 FLOP a pair and feature.
-
-    A part of the queries has all keys and values: context parallelism with gathered keys, as
-    Llama 3 was trained (arXiv 2407.21783, 3.3.2).
-    """
+    """Scaled dot products: along batch, heads and queries; 4 FLOP a pair and feature."""
     if case.call.argument(4, "dropout_p", 0.0):
         return whole(case, DROPOUT)
     query, value = case.shapes[0], case.results[0]
     lead = tuple(
         HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
     )
-    draft = case.reads((*lead, QUERIES, None))
+    causal = bool(case.call.argument(5, "is_causal", False))
+    turned = causal and query[-2] % 2 == 0  # two blocks a part
+    rows = f"{QUERIES}/{ZIGZAG}" if turned else QUERIES
+    draft = case.reads((*lead, rows, None))
     for slot in range(1, 3):
         draft.read(slot, (*lead, None, None))
     mask = case.slot(3, "attn_mask")
@@ -42,12 +53,14 @@ def attention(case: Case) -> Rule:
             shape[:count], value[len(lead) - count :], lead[len(lead) - count :], strict=False
         )
         known = tuple(label if size == n else None for size, n, label in pairs)
-        rows = QUERIES if len(shape) > 1 and shape[-2] == query[-2] else None
-        draft.read(mask, (*known, rows, None)[-len(shape) :])
+        masked = QUERIES if len(shape) > 1 and shape[-2] == query[-2] else None
+        draft.read(mask, (*known, masked, None)[-len(shape) :])
     flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
-    causal = bool(case.call.argument(5, "is_causal", False))
-    run = _of_queries if causal else None
-    return draft.rule("attention", (*lead, QUERIES, None), flops=flops, run=run)
+    sent = Exchanged((math.prod(query) + math.prod(value)) // 2, ALL_TO_ALL)
+    rule = draft.rule("attention", (*lead, rows, None), flops=flops,
+                      run=_of_queries if causal else None, exchanges={ZIGZAG: sent})  # fmt: skip
+    blocks = {ZIGZAG: rule.extents[ZIGZAG] // 2} if ZIGZAG in rule.extents else {}
+    return replace(rule, extents={**rule.extents, **blocks})
 
 
 def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
@@ -55,19 +68,50 @@ def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.
 
     On paper a part has the keys of the last one, which all wait for.
     """
-    parts = share.parts(QUERIES)
-    if parts == 1:
-        made: torch.Tensor = call.function(*args, **kwargs)
-        return made
     given = dict(zip(SDPA, args, strict=False)) | kwargs
-    query, count = given["query"], given["query"].shape[-2]
+    if share.parts(ZIGZAG) > 1:
+        return _in_zigzag(call, given, share)
+    parts, query = share.parts(QUERIES), given["query"]
     place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
-    end = (place + 1) * count
-    given |= {name: given[name][..., :end, :] for name in ("key", "value")}
-    rows = torch.arange(end - count, end, device=query.device).unsqueeze(1)
-    seen = rows >= torch.arange(given["key"].shape[-2], device=query.device)
-    made = call.function(**given | {"attn_mask": seen, "is_causal": False})
+    return _from(call, given, query, place * query.shape[-2])
+
+
+def _from(call: LayerCall, given: dict[str, Any], query: torch.Tensor, start: int) -> torch.Tensor:
+    """Attention of the queries from one place on."""
+    count, device = query.shape[-2], query.device
+    key, value = (given[name][..., : start + count, :] for name in ("key", "value"))
+    given = given | {"query": query, "key": key, "value": value, "is_causal": start == 0}
+    if start and key.shape[-2] == start + count and (device.type == "cuda" or _on_paper(query)):
+        # Flash attention, without a mask in memory. On paper the own block counts as a whole one.
+        given["attn_mask"] = None if _on_paper(query) else causal_lower_right(count, start + count)
+    elif start:
+        rows = torch.arange(start, start + count, device=device).unsqueeze(1)
+        given["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
+    made: torch.Tensor = call.function(**given)
     return made
+
+
+def _on_paper(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def _in_zigzag(call: LayerCall, given: dict[str, Any], share: Share) -> torch.Tensor:
+    """The i-th and the i-th last of twice as many blocks of queries as parts, for their owners."""
+    parts, place = share.parts(ZIGZAG), share.index(ZIGZAG)
+    blocks = (place, 2 * parts - 1 - place)  # that this part attends for
+    away = [min(block, 2 * parts - 1 - block) for block in (2 * place, 2 * place + 1)]
+    home = [block // 2 for block in blocks]
+    counts, received = ([where.count(k) for k in range(parts)] for where in (away, home))
+    turned = away[0] > away[1]  # what goes to the first part comes first
+
+    halves = given["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
+    halves = halves.flip(0) if turned else halves.contiguous()
+    there = share.sent(halves, counts, received, ZIGZAG)
+    size = there.shape[-2]
+    made = [_from(call, given, x, k * size) for x, k in zip(there, blocks, strict=True)]
+    back = share.sent(torch.stack(made), received, counts, ZIGZAG)
+    back = back.flip(0) if turned else back
+    return back.movedim(0, -3).flatten(-3, -2)
 
 
 def multi_head_attention(case: Case) -> Rule:

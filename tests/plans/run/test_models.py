@@ -47,17 +47,35 @@ def test_experts_get_their_tokens_from_all_shards():
 @pytest.mark.parametrize("model", ["gpt2", "t5", "llama", "mixtral", "deepseek", "moe"])
 def test_any_split_of_every_call_trains_as_one_device(model, words, axes, monkeypatch):
     """A random label for every call: all moves between layouts, of which a search has few."""
-    spec, batch = MODELS[model]
-    devices, rng = resolve_cluster("cpu:4"), random.Random(words)
-    chain = chain_of(spec, devices, batch=batch)
-    source, labels, size = chain.source, [], int(words[-1])
-    for i, call in enumerate(source.layers.calls.calls):
+    rng, size = random.Random(words), int(words[-1])
+
+    def any_of(source, i):
         own = source.examples_of(i)
         options = [
             c for c in mesh_configurations(source.layers.operations.ops[i].shape, axes)
             if all(size % n == 0 for label, n in parts_of(c, axes).items() if label in own)
         ]  # fmt: skip
-        labels.append((call.name, rng.choice(options)))
+        return rng.choice(options)
+
+    trains_as_one_device(model, words, any_of, monkeypatch)
+
+
+def test_queries_in_zigzag_train_as_on_one_device(monkeypatch):
+    """Four processes, of which each attends for blocks of queries of two others."""
+
+    def zigzag(source, i):
+        causal = "zigzag" in source.layers.rules[i].extents
+        return ("zigzag",) if causal else (None,)
+
+    trains_as_one_device("llama", "shards=4,microbatch_size=2", zigzag, monkeypatch)
+
+
+def trains_as_one_device(model, words, label_of, monkeypatch):
+    spec, batch = MODELS[model]
+    devices = resolve_cluster("cpu:4")
+    chain = chain_of(spec, devices, batch=batch)
+    calls = enumerate(chain.source.layers.calls.calls)
+    labels = [(call.name, label_of(chain.source, i)) for i, call in calls]
 
     def draft(*given):
         made = draft_of_words(*given)

@@ -202,6 +202,40 @@ def test_a_module_that_stands_at_several_places_keeps_its_parameters():
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
 
 
+LLAMA = AutoConfig.for_model(
+    "llama", hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, vocab_size=32,
+)  # fmt: skip
+
+
+class WithPositions(nn.Module):
+    """A language model that is told the place of every token."""
+
+    def __init__(self, positions=None):
+        super().__init__()
+        self.positions, self.model = positions, AutoModelForCausalLM.from_config(LLAMA)
+
+    def forward(self, tokens, positions=None):
+        if self.positions is not None:
+            positions = torch.tensor(self.positions).expand(len(tokens), -1)
+        return self.model(tokens, position_ids=positions).logits
+
+
+def masks(graph):
+    """The mask and the flag of every attention."""
+    calls = [c for c in graph.calls if c.kind == "scaled_dot_product_attention"]
+    return [(c.kwargs["attn_mask"] is not None, c.kwargs["is_causal"]) for c in calls]
+
+
+def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so():
+    tokens, positions = torch.zeros(2, 6, dtype=torch.long), torch.arange(6).expand(2, -1)
+    assert masks(record(WithPositions(), tokens)) == [(False, True)] * 2
+    assert masks(record(WithPositions([*range(6)]), tokens)) == [(False, True)] * 2
+    packed = [0, 1, 2, 0, 1, 2]
+    assert masks(record(WithPositions(packed), tokens)) == [(True, False)] * 2
+    assert masks(record(WithPositions(), tokens, positions)) == [(True, False)] * 2
+
+
 def language_model(kind):
     """As transformers makes it: `use_cache` is true unless somebody says otherwise."""
     sizes = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}

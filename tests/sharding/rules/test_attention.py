@@ -5,6 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace.sharding.captured.graph import split_graph
+from gnnplace.sharding.captured.layout import mesh_configurations
+from tests.sharding import split_oracle
 from tests.sharding.split_oracle import check, traced
 
 
@@ -22,9 +25,11 @@ def test_attention_along_batch_heads_and_queries():
     assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[0, 0]) == every
     few = check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[:, :, :1])
     assert few == every
-    for keys in (6, 4, 10):  # as many as queries, fewer and more: query i sees keys up to i
+    q = real(2, 4, 8, 8)
+    for keys in (8, 4, 10):  # as many as queries, fewer and more: query i sees keys up to i
         k, v = real(2, 4, keys, 8), real(2, 4, keys, 8)
-        assert check(lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v) == every
+        causal = check(lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v)
+        assert causal == every | {"zigzag"}
     grouped = check(
         lambda q, k, v: attend(q, k, v, enable_gqa=True),
         real(2, 4, 6, 8),
@@ -32,6 +37,28 @@ def test_attention_along_batch_heads_and_queries():
         real(2, 2, 6, 8),
     )
     assert grouped == every
+
+
+@pytest.mark.parametrize("parts", [3, 4, 5])
+def test_zigzag_sends_every_block_to_its_part_and_back(parts, monkeypatch):
+    monkeypatch.setattr(split_oracle, "PARTS", parts)
+    q, k, v = (real(parts, parts, 4 * parts, 8) for _ in range(3))
+    attend = functional.scaled_dot_product_attention
+    assert "zigzag" in check(lambda q, k, v: attend(q, k, v, is_causal=True), q, k, v)
+
+
+def test_zigzag_needs_two_blocks_a_part_and_is_not_mixed_with_runs_of_queries():
+    def causal(q, k, v):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    assert "zigzag" not in traced(causal, *(real(2, 4, 9, 8) for _ in range(3)))[1][0].extents
+    graph, rules = traced(causal, *(real(2, 4, 16, 8) for _ in range(3)))
+    assert rules[0].extents["zigzag"] == 8
+    found = split_graph(graph, rules).ops[0].shape
+    options = mesh_configurations(found, (2, 2))
+    assert ("queries", "queries") in options
+    assert ("zigzag", "heads") in options
+    assert not {("queries", "zigzag"), ("zigzag", "queries"), ("zigzag", "zigzag")} & {*options}
 
 
 def test_attention_with_dropout_stays_whole():
