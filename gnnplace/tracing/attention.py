@@ -111,8 +111,8 @@ def _scores(
 ) -> Tensor:
     scores = query.float() @ key.float().transpose(-1, -2) * _scale(query, scale)
     if is_causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~allowed, -math.inf)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
     if mask is None:
         return scores
     if mask.dtype == torch.bool:

@@ -212,16 +212,17 @@ def value_info(tensor: torch.Tensor) -> ValueInfo:
 
 
 def clone_initial(program: Program) -> dict[str, torch.Tensor]:
-    """Copies of the initial tensors with their strides, free to be changed.
+    """Copies of the initial tensors with their strides, free to be changed; expanded ones are whole.
 
     Raises:
         InputError: the program was captured without tensors.
     """
     if not program.initial and program.inputs:
         raise InputError(f"{program.name}: captured without tensors (fake); it cannot be run")
+    own = {n: t if all(t.stride()) else t.contiguous() for n, t in program.initial.items()}
     return {
         name: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
-        for name, t in program.initial.items()
+        for name, t in own.items()
     }
 
 

@@ -1,12 +1,14 @@
-"""Recurrent layers compute in training what eager ones do, dropout between layers included."""
+"""What is mended within a trace: recurrent layers, and masks of transformers' attention."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gnnplace.tracing import capture, export
+from gnnplace.tracing.attention import attention
 from tests.tracing.oracle import eager
 from tests.tracing.straight_run import run_program
 
@@ -50,6 +52,39 @@ def test_no_dropout_in_evaluation() -> None:
     program = capture(model, (X,), forward_only=True)
     with torch.no_grad():
         assert torch.allclose(run_program(program).outputs[0], model(X), atol=1e-6)
+
+
+class Language(nn.Module):
+    """A language model's mean logit, which is told the place of every token or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = AutoConfig.for_model(
+            "llama", hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, vocab_size=32,
+        )  # fmt: skip
+        config.use_cache = False  # with a cache positions are not looked at
+        self.model = AutoModelForCausalLM.from_config(config)
+
+    def forward(self, tokens: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
+        return self.model(tokens, position_ids=places).logits.square().mean()
+
+
+def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so() -> None:
+    """Packed positions are known by numbers, which an input has anew at every step."""
+    model, tokens = Language(), torch.arange(12).view(2, 6)
+    packed = torch.tensor([0, 1, 2, 0, 1, 2]).expand(2, -1)
+    for inputs, masked in (((tokens,), False), ((tokens, packed), True)):
+        program = capture(model, inputs)
+        calls = [op for op in program.ops if op.target is attention]
+        assert len(calls) == 2
+        for op in calls:
+            assert (op.kwargs.get("attn_mask") is not None) is masked
+            assert (True in op.args) is not masked
+        result, truth = run_program(program), eager(model, inputs)
+        assert torch.allclose(result.loss, truth.loss)
+        for name, gradient in truth.gradients.items():
+            assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-7), name
 
 
 def test_lists_of_parameters_are_no_state_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:

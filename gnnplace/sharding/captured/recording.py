@@ -8,11 +8,13 @@ in, as in every trace; a change in place becomes a value of its own.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -98,7 +100,7 @@ def record_calls(
     with (
         torch.random.fork_rng(),
         other_generators(),
-        without_cache(step),
+        without_cache(),
         as_one_call(step),
         warnings.catch_warnings(),
         as_eager(),
@@ -147,20 +149,25 @@ def _proved(
 
 
 @contextmanager
-def without_cache(model: nn.Module) -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """Within it, models of transformers keep no keys and values of attention for a next word.
 
-    A pass that trains reads none of what ``config.use_cache`` has them keep.
+    A pass that trains reads none of what ``config.use_cache`` has them keep. The cache itself is
+    there, for masks depend on whether there is one: without it position ids say what is packed.
     """
-    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
-    keeping = [c for c in configs.values() if getattr(c, "use_cache", None) is True]
-    for config in keeping:
-        config.use_cache = False
-    try:
+    caches = sys.modules.get("transformers.cache_utils")
+    if caches is None:
         yield
-    finally:
-        for config in keeping:
-            config.use_cache = True
+        return
+    update = caches.DynamicCache.update
+
+    def passed(cache: Any, keys: Any, values: Any, layer_idx: int, *args: Any, **more: Any) -> Any:
+        if cache.get_seq_length(layer_idx):
+            return update(cache, keys, values, layer_idx, *args, **more)
+        return keys, values
+
+    with patch.object(caches.DynamicCache, "update", passed):
+        yield
 
 
 def _replay(graph: CallGraph, layers: Iterable[LayerApart] = ()) -> Replay:

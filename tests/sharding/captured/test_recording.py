@@ -231,9 +231,13 @@ def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so():
     tokens, positions = torch.zeros(2, 6, dtype=torch.long), torch.arange(6).expand(2, -1)
     assert masks(record(WithPositions(), tokens)) == [(False, True)] * 2
     assert masks(record(WithPositions([*range(6)]), tokens)) == [(False, True)] * 2
-    packed = [0, 1, 2, 0, 1, 2]
-    assert masks(record(WithPositions(packed), tokens)) == [(True, False)] * 2
-    assert masks(record(WithPositions(), tokens, positions)) == [(True, False)] * 2
+    packed = WithPositions([0, 1, 2, 0, 1, 2])
+    assert masks(record(packed, tokens)) == [(False, True)] * 2  # with a cache it does not look
+    packed.model.config.use_cache = False
+    assert masks(record(packed, tokens)) == [(True, False)] * 2
+    packed.positions = None
+    assert masks(record(packed, tokens)) == [(False, True)] * 2
+    assert masks(record(packed, tokens, positions)) == [(True, False)] * 2
 
 
 def language_model(kind):
