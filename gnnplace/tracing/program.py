@@ -212,7 +212,7 @@ def value_info(tensor: torch.Tensor) -> ValueInfo:
 
 
 def clone_initial(program: Program) -> dict[str, torch.Tensor]:
-    """Copies of the initial tensors with their strides, free to be changed; expanded ones are whole.
+    """Copies of the initial tensors, free to be changed, with their strides if not expanded.
 
     Raises:
         InputError: the program was captured without tensors.

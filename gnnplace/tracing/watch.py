@@ -34,7 +34,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
@@ -117,37 +117,37 @@ class _Constants(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: dict[int, tuple[torch.Tensor, int, Callable[[], Any]]] = {}
+        self._made: dict[int, tuple[torch.Tensor, int, Any, list[Any], Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and all(self._knows(x) for x in args):
             given, form = pytree.tree_flatten((args, kwargs))
-            read = [x for x in given if isinstance(x, torch.Tensor)]
-            if all(self._knows(x) and x is not result for x in read):
-
-                def make() -> Any:
-                    own = [self.numbers(x) if isinstance(x, torch.Tensor) else x for x in given]
-                    args, kwargs = pytree.tree_unflatten(own, form)
-                    return func(*args, **kwargs)
-
-                self._made[id(result)] = result, result._version, make
+            if all(self._knows(x) and x is not result for x in given):
+                self._made[id(result)] = result, result._version, func, given, form
         return result
 
     def _knows(self, value: Any) -> bool:
         if not isinstance(value, torch.Tensor):
             return True
-        tensor, version, _ = self._made.get(id(value), (None, 0, None))
+        tensor, version, *_ = self._made.get(id(value), (None, 0))
         return tensor is value and version == value._version
 
     def numbers(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A tensor's numbers; None where it follows from others, or was changed."""
+        """A tensor's numbers; None where it follows from others, was changed, or cannot be made."""
         if not self._knows(tensor):
             return None
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            made: torch.Tensor = self._made[id(tensor)][2]()
-        return made
+        needed, values = {id(tensor)}, dict[int, torch.Tensor]()
+        for key in reversed(self._made):
+            needed.update(map(id, self._made[key][3]) if key in needed else ())
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), suppress(RuntimeError):
+            for key in (key for key in self._made if key in needed):
+                _, _, func, given, form = self._made[key]
+                own = [values[id(x)] if isinstance(x, torch.Tensor) else x for x in given]
+                args, kwargs = pytree.tree_unflatten(own, form)
+                values[key] = func(*args, **kwargs)
+        return values.get(id(tensor))
 
 
 @contextmanager

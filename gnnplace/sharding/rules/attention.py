@@ -73,26 +73,22 @@ def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.
         return _in_zigzag(call, given, share)
     parts, query = share.parts(QUERIES), given["query"]
     place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
-    return _from(call, given, query, place * query.shape[-2])
-
-
-def _from(call: LayerCall, given: dict[str, Any], query: torch.Tensor, start: int) -> torch.Tensor:
-    """Attention of the queries from one place on."""
-    count, device = query.shape[-2], query.device
-    key, value = (given[name][..., : start + count, :] for name in ("key", "value"))
-    given = given | {"query": query, "key": key, "value": value, "is_causal": start == 0}
-    if start and key.shape[-2] == start + count and (device.type == "cuda" or _on_paper(query)):
-        # Flash attention, without a mask in memory. On paper the own block counts as a whole one.
-        given["attn_mask"] = None if _on_paper(query) else causal_lower_right(count, start + count)
-    elif start:
-        rows = torch.arange(start, start + count, device=device).unsqueeze(1)
-        given["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
-    made: torch.Tensor = call.function(**given)
+    made: torch.Tensor = call.function(**_from(given, query, place * query.shape[-2]))
     return made
 
 
-def _on_paper(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, FakeTensor)
+def _from(given: dict[str, Any], query: torch.Tensor, start: int) -> dict[str, Any]:
+    """What attention of the queries from one place on is given."""
+    count, paper, device = query.shape[-2], isinstance(query, FakeTensor), query.device
+    key, value = given["key"][..., : start + count, :], given["value"][..., : start + count, :]
+    seen = given | {"query": query, "key": key, "value": value, "is_causal": start == 0}
+    if start and key.shape[-2] == start + count and (paper or device.type == "cuda"):
+        # Flash attention, without a mask in memory. On paper the own block counts as a whole one.
+        seen["attn_mask"] = None if paper else causal_lower_right(count, start + count)
+    elif start:
+        rows = torch.arange(start, start + count, device=device).unsqueeze(1)
+        seen["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
+    return seen
 
 
 def _in_zigzag(call: LayerCall, given: dict[str, Any], share: Share) -> torch.Tensor:
@@ -106,9 +102,12 @@ def _in_zigzag(call: LayerCall, given: dict[str, Any], share: Share) -> torch.Te
 
     halves = given["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
     halves = halves.flip(0) if turned else halves.contiguous()
-    there = share.sent(halves, counts, received, ZIGZAG)
-    size = there.shape[-2]
-    made = [_from(call, given, x, k * size) for x, k in zip(there, blocks, strict=True)]
+    first, second = share.sent(halves, counts, received, ZIGZAG)
+    size = first.shape[-2]
+    made = (
+        call.function(**_from(given, first, blocks[0] * size)),
+        call.function(**_from(given, second, blocks[1] * size)),
+    )
     back = share.sent(torch.stack(made), received, counts, ZIGZAG)
     back = back.flip(0) if turned else back
     return back.movedim(0, -3).flatten(-3, -2)
