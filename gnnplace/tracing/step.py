@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
@@ -57,6 +59,8 @@ class StepModule(nn.Module):
         forward_only: bool = False,
     ) -> None:
         super().__init__()
+        if any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+            raise InputError("the model has lazy parameters that have no shape yet; call it once")
         self.model = model
         self.loss = loss
         self.forward_only = forward_only

@@ -45,7 +45,8 @@ from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch.amp import autocast_mode
 from torch.fx import traceback
-from torch.overrides import TorchFunctionMode
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -189,6 +190,18 @@ def _refusals() -> Iterator[Any]:
         (torch.autograd, "backward", "use torch.autograd.grad"),
     ):
         yield patch.object(owner, name, _refusal(name, mend))
+    yield patch.object(functional, "handle_torch_function", _handled)
+
+
+def _handled(function: Any, given: Any, *args: Any, **options: Any) -> Any:
+    """As torch's own, for functions that pass on all tensors that they are given."""
+    kept = [id(x) for x in (*args, *options.values())]
+    if any(isinstance(x, torch.Tensor) and id(x) not in kept for x in given):
+        raise CaptureError(
+            f"torch loses a tensor that {function.__name__} is given{user_place()}, such as its "
+            "weight, where it is recorded; write it out"
+        )
+    return handle_torch_function(function, given, *args, **options)
 
 
 def _refusal(name: str, mend: str) -> Callable[..., Any]:

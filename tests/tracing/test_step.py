@@ -24,6 +24,11 @@ def test_default_loss() -> None:
         default_loss((ONES.sum(), ONES))
 
 
+def test_lazy_parameters_are_refused() -> None:
+    with pytest.raises(InputError, match="lazy parameters that have no shape yet"):
+        StepModule(nn.LazyLinear(3), None, (ONES,))
+
+
 def test_a_loss_has_no_parameters_but_those_of_the_model() -> None:
     model, loss = nn.Linear(4, 4), nn.Linear(4, 1)
     check_loss(nn.Sequential(model, nn.Tanh(), nn.Linear(4, 1).requires_grad_(False)), model)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from gnnplace.errors import CaptureError
 from gnnplace.tracing import capture, export
 from gnnplace.tracing.attention import attention
 from tests.tracing.oracle import eager
@@ -99,3 +101,13 @@ def test_lists_of_parameters_are_no_state_of_the_next_step(monkeypatch: pytest.M
     capture(First(layer), (X,))
     assert len(traced) == 1
     assert all(a is b for a, b in zip(layer._flat_weights, before, strict=True))
+
+
+def test_a_function_whose_tensor_torch_loses_is_refused() -> None:
+    """Torch 2.13 passes on no weight of `l1_loss` where its calls are recorded."""
+
+    def loss(output: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.l1_loss(output, torch.zeros_like(output), weight=weight)
+
+    with pytest.raises(CaptureError, match="torch loses a tensor that l1_loss is given at"):
+        capture(nn.Linear(4, 4), (X[0], torch.rand(2, 4)), loss=loss)

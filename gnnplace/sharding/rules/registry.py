@@ -178,6 +178,8 @@ RULES: dict[str, Callable[[Case], Rule]] = {
     **EXPERT_RULES,
 }
 
+IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor")
+"""Python's operators that change what is on their left, without their `__i`."""
 ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
     "linear": ("input", "weight", "bias"),
     "addmm": ("input", "mat1", "mat2"),
@@ -208,6 +210,8 @@ def rule_of(case: Case) -> Rule:
     if not case.shapes:
         return whole(case, "")
     name = case.call.kind
+    if case.results[0] and _changes_buffer(case.call):
+        return whole(case, "it changes a buffer in place")
     found = RULES.get(name)
     if found is None:
         if not is_elementwise(name) or case.call.changes:
@@ -216,6 +220,14 @@ def rule_of(case: Case) -> Rule:
     if not _ordered(case, ORDERS.get(name, ())):
         return whole(case, f"{name} with keywords in another order")
     return found(case)
+
+
+def _changes_buffer(call: LayerCall) -> bool:
+    """Whether a call changes in place what is no value of its own: a buffer, or a view of one."""
+    name = getattr(call.function, "__name__", "")
+    plain = name.endswith("_") and not name.endswith("__")
+    operator = name[:3] == "__i" and name[3:-2] in IN_PLACE
+    return (plain or operator or call.kwargs.get("out") is not None) and not call.inplace
 
 
 def _ordered(case: Case, names: tuple[str, ...]) -> bool:

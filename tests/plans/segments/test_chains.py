@@ -15,7 +15,7 @@ from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
-from gnnplace.plans.segments.chains import EVEN, chain_of, shortened
+from gnnplace.plans.segments.chains import COUNTED, chain_of, shortened
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
@@ -136,7 +136,7 @@ def test_a_sum_may_be_cut_and_is_one_in_the_file():
 
 def test_a_mean_over_counts_is_noticed():
     found = chain_of(SMALL, CLUSTER)
-    assert (found.mixes, found.notices) == ("", (EVEN,))
+    assert (found.mixes, found.notices) == ("", (COUNTED,))
 
 
 def pairs(y):
@@ -159,7 +159,7 @@ def test_a_mean_over_counts_and_one_keeps_its_batch():
     """Of two shares of 4 marked examples each the mean has 5 and 5 below, that of the batch 9."""
     given = torch.randn(8, 16), torch.ones(8)
     found = chain_of(OverCounts(), CLUSTER, given, loss=lambda y: y)
-    assert "the loss divides by what 'add' makes" in found.mixes
+    assert "it reads what 'add' makes of the whole batch" in found.mixes
     with pytest.raises(InputError, match="accept-other-loss"):
         given_plan(found, CLUSTER, "dp=2")
 

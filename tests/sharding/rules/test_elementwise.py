@@ -35,6 +35,12 @@ def test_broadcast_tensors_stay_whole_along_what_they_lack():
     assert check(torch.where, torch.rand(4, 6) > 0.5, real(4, 6), real(6)) == {"0", "1"}
 
 
+def test_the_largest_of_one_tensor_is_a_reduction():
+    assert check(torch.max, real(4, 6)) == set()
+    assert check(lambda x: x.max(1).values, real(4, 6)) == {"0"}
+    assert check(torch.maximum, real(4, 6), real(4, 6)) == {"0", "1"}
+
+
 def test_softmax_mixes_one_axis():
     assert check(lambda x: functional.softmax(x, dim=-1), real(4, 6, 8)) == {"0", "1"}
     assert check(lambda x: torch.log_softmax(x, 1), real(4, 6, 8)) == {"0", "2"}

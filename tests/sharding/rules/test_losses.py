@@ -99,6 +99,18 @@ def test_comparisons_along_every_axis(loss, reduction):
     assert check(lambda x, y: loss(x, y, reduction=reduction), real(4, 6), target) == {"0", "1"}
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_elements_are_cut_with_them(reduction):
+    def loss(x, y, w, p):
+        return functional.binary_cross_entropy_with_logits(
+            x, y, w, reduction=reduction, pos_weight=p
+        )
+
+    targets, weights, positive = torch.rand(4, 6), torch.rand(4, 6), torch.rand(6)
+    given = (targets.double(), weights.double(), positive.double())
+    assert check(loss, real(4, 6), *given) == {"0", "1"}
+
+
 def test_shapes_that_are_broadcast_stay_whole():
     _, rules = traced(functional.mse_loss, real(4, 6), torch.rand(4, 1).double())
     assert rules[0].kind == "whole"

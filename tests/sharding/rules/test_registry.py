@@ -48,6 +48,29 @@ def test_what_no_rule_knows_stays_whole_and_says_so():
     assert "linalg" in rule.reason or "inv" in rule.reason
 
 
+class Keeps(nn.Module):
+    """Changes a buffer in some ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        self.mean += x.mean(0)
+        self.mean[:2].lerp_(x.mean(0)[:2], 0.5)
+        torch.add(self.mean, x.mean(0), out=self.mean)
+        return (x.clone().add_(1) - self.mean).relu_()
+
+
+def test_every_device_changes_a_buffer_as_a_whole():
+    """A part of it would be a copy, and the buffer stay as it was."""
+    graph = record_calls(OutputModule(Keeps(), None, (torch.ones(8, 4),)), "keeps")
+    rules = zip(graph.calls, rules_of(graph), strict=True)
+    kept = [call.kind for call, rule in rules if rule.reason == "it changes a buffer in place"]
+    assert kept == ["mul", "add", "add", "lerp", "add"]
+
+
 BATCH = 8
 
 
