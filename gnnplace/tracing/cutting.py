@@ -218,7 +218,11 @@ def finished(program: Program, batch: CutBatch) -> Program:
         for name, entry in program.inputs.items()
     }
     kept = tuple(name for name in known if name in inputs)
-    assert kept == tuple(known)
+    if batch.numbers is not None and len(kept) < len(known):  # some were made of others
+        output = batch.numbers.graph.output_node()
+        pairs = zip(known, output.args[0], strict=True)  # type: ignore[arg-type]
+        output.args = (tuple(node for name, node in pairs if name in inputs),)
+        batch.numbers.recompile()
     return replace(program, inputs=inputs, batch=replace(batch, given=kept))
 
 

@@ -215,6 +215,13 @@ REPAIRED: dict[str, Callable[[], Workload]] = {
         net(), (X, Y), lambda o, y: functional.cross_entropy(o, y, weight=WEIGHTS)
     ),
     "label smoothing": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(label_smoothing=0.1)),
+    "rare ones weigh more": lambda: case(
+        net(),
+        (X, (T > 0).float()),
+        lambda o, t: functional.binary_cross_entropy_with_logits(
+            o, t, pos_weight=(t == 0).sum() / t.sum()
+        ),
+    ),
     "inputs normed over the batch": lambda: case(Normed(), (X, T), functional.mse_loss),
 }
 REFUSED: dict[str, tuple[str, Callable[[], Workload]]] = {

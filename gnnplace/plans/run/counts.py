@@ -76,6 +76,8 @@ class Counts:
                 values[i] = buffers[value.name]
         for index in self.calls:
             call = self.graph.calls[index]
+            if call.inplace:
+                values[call.reads[0]] = values[call.reads[0]].clone()
             values.update(zip(call.results, call.made(values.__getitem__), strict=True))
         return torch.stack([_count(values, c).double().sum() for c in self.counted])
 
@@ -180,7 +182,8 @@ def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
     varying = {i for i in known if graph.values[i].source == INPUT}
     makers = []
     for index, call in enumerate(graph.calls):
-        if known.issuperset(call.reads) and index not in graph.random and not call.changes:
+        own = call.inplace or not call.changes
+        if known.issuperset(call.reads) and index not in graph.random and own:
             known.update(call.results)
             makers.append(index)
             varying.update(call.results if varying.intersection(call.reads) else ())
