@@ -70,6 +70,8 @@ CALLS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Ops that call a graph of their own; their last argument but its operands is that graph."""
 DIVISIONS = ("div", "divide", "true_divide")
 BOUNDED = ("clamp", "clamp_min", "clip", "max", "maximum")
+SHAPED = ("zeros_like", "ones_like", "full_like", "empty_like")
+"""Ops that read no number of their operand."""
 NO_REPAIR = "it needs a number of the whole batch inside no_grad or autocast"
 TRIES = 20  # changes of one op's operands; each has a few operands
 
@@ -301,6 +303,8 @@ class _Follower:
         for node in op.operands:
             state = op.state(node)
             if state.is_failure:
+                if op.name in SHAPED:
+                    return batch_rules.fresh(op)
                 if state.known and shape_of(node) == shape_of(op.twin_of(node)):
                     raise ChangeError(node, None)
                 return State(state.kind, known=op.known, culprit=state.culprit, why=state.why)

@@ -123,6 +123,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "expand": lambda x, y, w: w[0].expand(x.shape[0], 5, 4) * x,
     "repeat": lambda x, y, w: w[0].repeat(x.shape[0], 1),
     "zeros": lambda x, y, w: torch.zeros(x.shape[0], 3) + w.sum(),
+    "shape_of_one": lambda x, y, w: x * w[0] + torch.full_like(x[0], 2.0).triu(1),
     "ones_like": lambda x, y, w: torch.ones_like(x) * w[0],
     "linear": lambda x, y, w: functional.linear(x, w, w[0]),
     "matmul": lambda x, y, w: x @ w,
