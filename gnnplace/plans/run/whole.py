@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -61,7 +61,17 @@ def refuse_parts(model: nn.Module) -> None:
         finally:
             vars(model)["__deepcopy__"] = copied
 
+    def moved(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+        if not vars(module).get(WHOLE, False):
+            raise InputError(
+                "the model has parts of its weights on this process: move it, or change its type, "
+                "before apply"
+            )
+        made: nn.Module = type(module)._apply(module, *args, **options)
+        return made
+
     for module in model.modules():
+        vars(module)["_apply"] = partial(moved, module)  # behind `to`, `cuda`, `half` and the like
         module.register_forward_pre_hook(refuse)
         module.register_state_dict_pre_hook(refuse)
         module.register_load_state_dict_pre_hook(refuse)

@@ -69,6 +69,9 @@ def trained(plan, steps):
         for use in USES:
             with pytest.raises(InputError, match=r"evaluate it by runner\.evaluate\(batch\)"):
                 use(workload.model, workload.inputs[0])
+        for move in (workload.model.double, lambda: nn.Sequential(workload.model).to("cpu")):
+            with pytest.raises(InputError, match="move it, or change its type, before apply"):
+                move()
         with pytest.raises(InputError, match="has parts of its weights already"):
             JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
         state = {name: x.tolist() for name, x in runner.state_dict().items()}
