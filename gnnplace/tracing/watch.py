@@ -195,7 +195,7 @@ def _refusals() -> Iterator[Any]:
 
 def _handled(function: Any, given: Any, *args: Any, **options: Any) -> Any:
     """As torch's own, for functions that pass on all tensors that they are given."""
-    kept = [id(x) for x in (*args, *options.values())]
+    kept = {*map(id, (*args, *options.values()))}
     if any(isinstance(x, torch.Tensor) and id(x) not in kept for x in given):
         raise CaptureError(
             f"torch loses a tensor that {function.__name__} is given{user_place()}, such as its "
