@@ -45,13 +45,16 @@ def refuse_parts(model: nn.Module) -> None:
     The hooks raise InputError, on every process alike, but within `whole_weights`.
     """
 
-    def refuse(module: nn.Module, *_: Any) -> None:
+    def check(module: nn.Module, mend: str) -> None:
         if not vars(module).get(WHOLE, False):
-            raise InputError(
-                "the model has parts of its weights on this process: evaluate it by "
-                "runner.evaluate(batch), save runner.state_dict(), load by "
-                "runner.load_state_dict(state), or call it within `with runner.whole_weights():`"
-            )
+            raise InputError(f"the model has parts of its weights on this process: {mend}")
+
+    def refuse(module: nn.Module, *_: Any) -> None:
+        check(
+            module,
+            "evaluate it by runner.evaluate(batch), save runner.state_dict(), load by "
+            "runner.load_state_dict(state), or call it within `with runner.whole_weights():`",
+        )
 
     def copied(memo: dict[int, Any]) -> nn.Module:
         refuse(model)
@@ -62,11 +65,7 @@ def refuse_parts(model: nn.Module) -> None:
             vars(model)["__deepcopy__"] = copied
 
     def moved(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-        if not vars(module).get(WHOLE, False):
-            raise InputError(
-                "the model has parts of its weights on this process: move it, or change its type, "
-                "before apply"
-            )
+        check(module, "move it, or change its type, before apply")
         made: nn.Module = type(module)._apply(module, *args, **options)
         return made
 
