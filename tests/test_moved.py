@@ -19,7 +19,7 @@ ROWS = json.loads(Path(gnnplace.__file__).with_name("moved.json").read_text())
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("gnnplace.splitting.rules.attention", "gnnplace.sharding.rules.attention"),
+        ("gnnplace.splitting.rules.attention", "gnnplace.tracing.rules.attention"),
         ("gnnplace.devicemap.units", "gnnplace.costs.profiling.grouping"),
         ("gnnplace.pipelines.plans", "gnnplace.plans.plans"),
         ("gnnplace.data.recipes", "gnnplace.train.data.recipes"),

@@ -31,7 +31,6 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem.cluster import Cluster
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured.calls import PARAMETER
 from gnnplace.sharding.captured.layout import Configuration, parts_in, read_layout
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
@@ -39,6 +38,7 @@ from gnnplace.sharding.captured.problem import (
     captured_tables,
     completed,
 )
+from gnnplace.tracing.rules.calls import PARAMETER
 
 PASE, TRICK = "pase", "weird-trick"
 CONNECTED = ("linear", "addmm")

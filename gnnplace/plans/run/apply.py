@@ -45,11 +45,11 @@ from gnnplace.plans.segments.placements import (
     layouts_of,
 )
 from gnnplace.plans.segments.recording import MIXED
-from gnnplace.sharding.captured.calls import BUFFER
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.tracing.fingerprint import Fingerprint, reading
+from gnnplace.tracing.rules.calls import BUFFER
 from gnnplace.zoo import Workload
 
 

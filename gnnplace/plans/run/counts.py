@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, OtherLossError
-from gnnplace.sharding.captured.calls import (
+from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,
     INPUT,

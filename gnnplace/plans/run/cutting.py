@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import MismatchError
-from gnnplace.sharding.captured.calls import (
+from gnnplace.tracing.numbering import draws
+from gnnplace.tracing.rules.calls import (
     BUFFER,
     CALL,
     PARAMETER,
@@ -32,7 +33,6 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     function_name,
 )
-from gnnplace.tracing.numbering import draws
 
 ATTENTION, POSITION = "scaled_dot_product_attention", 4
 LARGE = 2**61 - 1  # a prime: seeds stay below 2^63

@@ -40,13 +40,13 @@ from gnnplace.plans.segments.placements import (
     layouts_of,
     place_of,
 )
-from gnnplace.sharding.captured.calls import CallGraph, CallRef
 from gnnplace.sharding.captured.layout import Layout
 from gnnplace.sharding.captured.split import LayerGraph, layer_graph
 from gnnplace.sharding.run.measure import first_says
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
 from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
+from gnnplace.tracing.rules.calls import CallGraph, CallRef
 
 Loss = Callable[..., torch.Tensor]
 

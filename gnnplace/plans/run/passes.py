@@ -1,7 +1,7 @@
 """The forward pass of a stage on one process: its calls, one after the other.
 
 Without shards a call runs as it was recorded. Over shards each runs its part of it, by the same
-rules that priced it (`sharding.rules`), and tensors are brought into the layouts in which calls
+rules that priced it (`tracing.rules`), and tensors are brought into the layouts in which calls
 read them (`sharding.run.move`); what enters and leaves the stage is whole, or cut along its tokens
 or examples.
 """
@@ -22,7 +22,10 @@ from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Pack, Queue, product
 from gnnplace.plans.segments.placements import border_layout
-from gnnplace.sharding.captured.calls import (
+from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
+from gnnplace.sharding.run.move import Regathering, moved
+from gnnplace.sharding.run.runner import PlacedCall, run_part
+from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,
     INPUT,
@@ -31,9 +34,6 @@ from gnnplace.sharding.captured.calls import (
     CallRef,
     LayerCall,
 )
-from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
-from gnnplace.sharding.run.move import Regathering, moved
-from gnnplace.sharding.run.runner import PlacedCall, run_part
 
 SHARD = 1 << 20  # more than there are calls that draw
 

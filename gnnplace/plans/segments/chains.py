@@ -35,16 +35,16 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.sharding.captured.calls import CallGraph, LayerCall
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.batch_state import UNRULED
 from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
+from gnnplace.tracing.rules.calls import CallGraph, LayerCall
+from gnnplace.tracing.rules.registry import rules_of
 from gnnplace.tracing.step import StepModule, default_loss
 from gnnplace.zoo import Workload
 

@@ -24,9 +24,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gnnplace.plans.segments.chain import Segment, Tied
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef, LayerCall
-from gnnplace.sharding.rules.rule import Rule
-from gnnplace.sharding.rules.shapes import SHAPE
+from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef, LayerCall
+from gnnplace.tracing.rules.rule import Rule
+from gnnplace.tracing.rules.shapes import SHAPE
 
 NEARBY = 8  # calls on both sides of a cut
 LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut

@@ -31,8 +31,8 @@ from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import Recorded, fake_mode, record
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, CallRef
 from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef
 
 Cut = tuple[tuple[str, int], ...]
 """Labels that shards divide, and the number of parts of each; sorted."""

@@ -18,7 +18,6 @@ from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry, border_words
 from gnnplace.plans.run.cutting import StageCalls
 from gnnplace.plans.segments.chain import Segment
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
     REPLICATED,
@@ -32,7 +31,8 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.sharding.rules.rule import Rule
+from gnnplace.tracing.rules.calls import PARAMETER, CallGraph
+from gnnplace.tracing.rules.rule import Rule
 
 WHOLE_WORDS = ("R", "R", "R")
 TOKENS = 1

@@ -34,13 +34,11 @@ from gnnplace.plans.segments.placements import (
 from gnnplace.plans.segments.recording import Recorded
 from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of, sum_of
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured.calls import BUFFER, PARAMETER
 from gnnplace.sharding.captured.layout import (
     CALL,
     Configuration,
     Layout,
     Mesh,
-    first_label,
     gradient_layout,
     is_gathered,
     made_layout,
@@ -49,9 +47,11 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.sharding.rules.experts import EXPERTS, SPREAD
-from gnnplace.sharding.rules.rule import Rule
-from gnnplace.sharding.rules.shapes import SHAPE
+from gnnplace.tracing.rules import first_label
+from gnnplace.tracing.rules.calls import BUFFER, PARAMETER
+from gnnplace.tracing.rules.experts import EXPERTS, SPREAD
+from gnnplace.tracing.rules.rule import Rule
+from gnnplace.tracing.rules.shapes import SHAPE
 
 FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
 Split = tuple[tuple[Configuration, ...], tuple[float, float, float, float]]

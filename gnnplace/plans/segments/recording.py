@@ -21,9 +21,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.sharding.captured.calls import PARAMETER, CallGraph, LayerCall
 from gnnplace.sharding.captured.layout import Configuration, parts_of
-from gnnplace.sharding.rules.rule import Rule, local_shape
 from gnnplace.sharding.run.runner import run_part
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -35,6 +33,8 @@ from gnnplace.tracing.program import (
     value_info,
 )
 from gnnplace.tracing.quick import BareMode, without_numbers
+from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, LayerCall
+from gnnplace.tracing.rules.rule import Rule, local_shape
 from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
@@ -50,7 +50,7 @@ FUSED = ("bernoulli_", "div_")
 
 @dataclass(frozen=True, eq=False)
 class PaperShare:
-    """A device's part of a call, on paper: see `sharding.rules.rule.Share`."""
+    """A device's part of a call, on paper: see `tracing.rules.rule.Share`."""
 
     counts: dict[str, int]
     fullest: float = 1.0

@@ -31,7 +31,6 @@ from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
 from gnnplace.plans.segments.placements import TOKENS
 from gnnplace.sharding import ShardingProblem
-from gnnplace.sharding.captured.calls import PARAMETER
 from gnnplace.sharding.captured.costs import MeshMachine, move
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
@@ -47,7 +46,8 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables, completed
-from gnnplace.sharding.rules.experts import DISPATCH, SPREAD
+from gnnplace.tracing.rules.calls import PARAMETER
+from gnnplace.tracing.rules.experts import DISPATCH, SPREAD
 
 if TYPE_CHECKING:
     from gnnplace.plans.segments.pricing import Grid, ModelCosts

@@ -206,13 +206,13 @@ def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
              machine: MeshMachine) -> float:  # fmt: skip
     """Seconds of what an operation's parts exchange, forward and backward; see `Exchanged`."""
     parts, seconds = parts_of(split, mesh), 0.0
-    for label, (elements, name) in op.shape.exchanges:
+    for label, (elements, sent) in op.shape.exchanges:
         n, size = parts.get(label, 1), elements * graph.values[op.reads[0]].element
         dims = tuple(dim for dim, own in enumerate(split) if own == label)
-        if n > 1 and name == ALL_TO_ALL:
+        if n > 1 and sent:
             seconds += 4.0 * machine.collective(ALL_TO_ALL, n, size / n, dims)
         elif n > 1:
-            seconds += 2.0 * machine.collective(name, n, n * size, dims)
+            seconds += 2.0 * machine.collective(ALL_REDUCE, n, n * size, dims)
     return seconds
 
 

@@ -12,22 +12,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gnnplace.sharding.captured.calls import INPUT, CallGraph
 from gnnplace.sharding.captured.layout import (
     CALL,
     PARAMETER,
-    Axes,
     Shape,
     SplitGraph,
     SplitOp,
     SplitValue,
-    base_label,
-    first_label,
-    labels_of,
 )
 from gnnplace.sharding.layers import Dimension, Layer, Network, Operation
-from gnnplace.sharding.rules.rule import ROWS, Rule
-from gnnplace.sharding.rules.shapes import SHAPE
+from gnnplace.tracing.rules import Axes, base_label, first_label, labels_of
+from gnnplace.tracing.rules.calls import INPUT, CallGraph
+from gnnplace.tracing.rules.rule import ROWS, Rule
+from gnnplace.tracing.rules.shapes import SHAPE
 
 DATA = "data"
 """Kind of calls that no gradient flows through, such as those that make masks."""

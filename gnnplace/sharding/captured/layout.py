@@ -14,25 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.errors import InputError
+from gnnplace.tracing.rules import Axes, Exchanged, base_label, groups_of, labels_of
 
-Axes = tuple[str | None, ...]
 Mesh = tuple[int, ...]
 Configuration = tuple[str | None, ...]
-
-
-class Exchanged(NamedTuple):
-    """What the parts of a label exchange while they compute, forward and as much backward.
-
-    Attributes:
-        elements: of each part's own place in an all-reduce; of all rows of all parts in an
-            all-to-all, there and back.
-        op: the collective, of `costs.collectives`.
-    """
-
-    elements: int
-    op: str = ALL_REDUCE
 
 
 class Place(NamedTuple):
@@ -176,27 +162,6 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     )
 
 
-def base_label(label: str) -> str:
-    """A label without its groups."""
-    return label.partition("|")[0]
-
-
-def groups_of(label: str) -> int:
-    """How many groups of an axis a label cuts; 1: the axis as a whole."""
-    return int(label.partition("|")[2] or 1)
-
-
-def labels_of(entry: str | None) -> tuple[str, ...]:
-    """The labels that cut an axis, each with its groups; see `Shape`."""
-    return () if entry is None else tuple(entry.split("/"))
-
-
-def first_label(entry: str | None) -> str | None:
-    """The first of the labels that cut an axis, if it cuts the axis as a whole."""
-    first = None if entry is None else entry.partition("/")[0]
-    return None if first is None or "|" in first else first
-
-
 def _cut_twice(
     configuration: Configuration, mesh: Mesh, entries: frozenset[str], sending: frozenset[str]
 ) -> bool:
@@ -228,6 +193,10 @@ def made_layout(axes: Axes, configuration: Configuration) -> Layout:
     return tuple(_axis(axes, label, PARTIAL) for label in configuration)
 
 
+gradient_layout = made_layout
+"""Layout of the gradient that a read leaves behind: it is made as results are."""
+
+
 @lru_cache(maxsize=1 << 16)
 def read_layout(axes: Axes, configuration: Configuration) -> Layout:
     """Layout in which a tensor is read."""
@@ -237,11 +206,6 @@ def read_layout(axes: Axes, configuration: Configuration) -> Layout:
 def is_gathered(before: Layout, after: Layout, mesh: Mesh) -> bool:
     """Whether a device has more of what was made in one layout when it is read in another."""
     return PARTIAL not in before and parts_in(before, mesh) > parts_in(after, mesh)
-
-
-def gradient_layout(axes: Axes, configuration: Configuration) -> Layout:
-    """Layout of the gradient that a read leaves behind."""
-    return made_layout(axes, configuration)
 
 
 def _axis(axes: Axes, label: str | None, missing: Place) -> Place:

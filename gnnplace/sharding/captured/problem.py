@@ -21,7 +21,6 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.costs.collectives import gradient_seconds
-from gnnplace.sharding.captured.calls import INPUT
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     Moved,
@@ -51,6 +50,7 @@ from gnnplace.sharding.captured.layout import (
 from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import ClassTable, over_classes
+from gnnplace.tracing.rules.calls import INPUT
 
 Port = tuple[Layout, Layout]
 """How a value is read: its layout, and that of the gradient left behind."""

@@ -23,18 +23,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured.calls import (
-    BUFFER,
-    CALL,
-    CONSTANT,
-    INPUT,
-    PARAMETER,
-    CallGraph,
-    CallRef,
-    LayerCall,
-    LayerValue,
-    function_name,
-)
 from gnnplace.sharding.captured.repeated import (
     LayerApart,
     Visit,
@@ -51,6 +39,18 @@ from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
 from gnnplace.tracing.quick import without_numbers
+from gnnplace.tracing.rules.calls import (
+    BUFFER,
+    CALL,
+    CONSTANT,
+    INPUT,
+    PARAMETER,
+    CallGraph,
+    CallRef,
+    LayerCall,
+    LayerValue,
+    function_name,
+)
 from gnnplace.tracing.step import StepModule, check_loss, check_scalar
 from gnnplace.tracing.watch import as_eager, other_generators
 

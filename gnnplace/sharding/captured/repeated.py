@@ -20,14 +20,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import (
-    BUFFER,
-    PARAMETER,
-    CallGraph,
-    CallRef,
-    LayerCall,
-    function_name,
-)
 from gnnplace.tracing.alike import (
     Description,
     Geometry,
@@ -41,6 +33,14 @@ from gnnplace.tracing.alike import (
 )
 from gnnplace.tracing.attributes import DATA
 from gnnplace.tracing.fingerprint import reading
+from gnnplace.tracing.rules.calls import (
+    BUFFER,
+    PARAMETER,
+    CallGraph,
+    CallRef,
+    LayerCall,
+    function_name,
+)
 
 ASKED = ("size", "dim", "len", "stride", "numel", "is_contiguous", "is_floating_point")
 KNOWN = ("shape", "dtype", "ndim", "device", "requires_grad", "is_cuda", "is_sparse", "layout")

@@ -19,7 +19,6 @@ from gnnplace.sharding import (
     warm,
     warm_frontier,
 )
-from gnnplace.sharding.captured.calls import CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine, made_bytes
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph, SplitOp
@@ -31,8 +30,9 @@ from gnnplace.sharding.captured.problem import (
 )
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.costs import CostParts
-from gnnplace.sharding.rules.registry import rules_of
-from gnnplace.sharding.rules.rule import Rule
+from gnnplace.tracing.rules.calls import CallGraph
+from gnnplace.tracing.rules.registry import rules_of
+from gnnplace.tracing.rules.rule import Rule
 from gnnplace.tracing.step import StepModule
 
 

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.costs.collectives import ALL_REDUCE, share
-from gnnplace.sharding.captured.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
 from gnnplace.sharding.captured.recording import PREFIX
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.move import redistributed
 from gnnplace.sharding.run.runner import DeviceShare, run_part
+from gnnplace.tracing.rules.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
 from gnnplace.tracing.step import StepModule
 
 SMALL, LARGE = 256, 1 << 20

@@ -11,11 +11,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import (
-    CallGraph,
-    CallRef,
-    LayerCall,
-)
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
     REPLICATED,
@@ -25,13 +20,18 @@ from gnnplace.sharding.captured.layout import (
     made_layout,
     read_layout,
 )
-from gnnplace.sharding.rules.rule import Rule, Share
 from gnnplace.sharding.run.move import moved
+from gnnplace.tracing.rules.calls import (
+    CallGraph,
+    CallRef,
+    LayerCall,
+)
+from gnnplace.tracing.rules.rule import Rule, Share
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceShare:
-    """What one device knows about its part of a call; see ``sharding.rules.rule.Share``."""
+    """What one device knows about its part of a call; see ``tracing.rules.rule.Share``."""
 
     mesh: DeviceMesh
     configuration: Configuration

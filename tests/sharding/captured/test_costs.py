@@ -15,7 +15,8 @@ from gnnplace.sharding.captured.costs import (
     parameter_gradient,
     passed,
 )
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Exchanged, Place
+from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
+from gnnplace.tracing.rules import Exchanged
 from tests.sharding.captured_graphs import perceptron
 
 UNIT = MeshMachine(flops=1.0, bandwidth=1.0)

@@ -14,8 +14,8 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.costs import Machine, Setting, layer_costs, sharding_problem
-from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.loading import load
+from gnnplace.tracing.rules.registry import rules_of
 from gnnplace.tracing.step import StepModule
 from tests.sharding.captured_graphs import perceptron
 

@@ -8,9 +8,9 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from gnnplace.errors import CaptureError
-from gnnplace.sharding.captured.calls import CallRef, function_name
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.loading import load
+from gnnplace.tracing.rules.calls import CallRef, function_name
 from gnnplace.tracing.step import StepModule
 
 

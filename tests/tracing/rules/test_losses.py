@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.sharding.split_oracle import check, traced
+from tests.tracing.rules.oracle import check, traced
 
 
 def real(*shape):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.captured.calls import fill
-from tests.sharding.split_oracle import Exchange, PartShare, check, traced
+from gnnplace.tracing.rules.calls import fill
+from tests.tracing.rules.oracle import Exchange, PartShare, check, traced
 
 
 def real(*shape):

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import INPUT, CallGraph, LayerCall, fill
-from gnnplace.sharding.captured.layout import first_label
-from gnnplace.sharding.rules.attention import ATTENTION_RULES
-from gnnplace.sharding.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
-from gnnplace.sharding.rules.experts import EXPERT_RULES
-from gnnplace.sharding.rules.losses import LOSS_RULES
-from gnnplace.sharding.rules.norms import NORM_RULES
-from gnnplace.sharding.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.sharding.rules.rule import WHOLE, Axes, Case, Rule, case_of, rows_in, whole
-from gnnplace.sharding.rules.shapes import SHAPE_RULES, with_groups
+from gnnplace.tracing.rules import first_label
+from gnnplace.tracing.rules.attention import ATTENTION_RULES
+from gnnplace.tracing.rules.calls import INPUT, CallGraph, LayerCall, fill
+from gnnplace.tracing.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
+from gnnplace.tracing.rules.experts import EXPERT_RULES
+from gnnplace.tracing.rules.losses import LOSS_RULES
+from gnnplace.tracing.rules.norms import NORM_RULES
+from gnnplace.tracing.rules.products import PRODUCT_RULES, TRANSPOSED
+from gnnplace.tracing.rules.rule import WHOLE, Axes, Case, Rule, case_of, rows_in, whole
+from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
 MOST_ELEMENTS = 1 << 24  # of all tensors that a call reads or makes, to be tried

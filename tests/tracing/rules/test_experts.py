@@ -6,8 +6,8 @@ import torch
 import gnnplace
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import mesh_configurations
-from gnnplace.sharding.rules.registry import rules_of
-from tests.sharding.split_oracle import check, traced
+from gnnplace.tracing.rules.registry import rules_of
+from tests.tracing.rules.oracle import check, traced
 
 
 @pytest.mark.parametrize("examples", [None, 2])

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.rules.rule import (
+from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
     Rule,

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from gnnplace.sharding.captured.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall
-from gnnplace.sharding.captured.layout import base_label
-from gnnplace.sharding.rules.rule import (
+from gnnplace.tracing.rules import base_label
+from gnnplace.tracing.rules.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall
+from gnnplace.tracing.rules.rule import (
     ROWS,
     Axes,
     Case,

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from gnnplace.sharding.answers import load_layers
-from gnnplace.sharding.captured.layout import labels_of
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.rules.registry import rules_of
 from gnnplace.tracing.loading import load
+from gnnplace.tracing.rules import labels_of
+from gnnplace.tracing.rules.registry import rules_of
 from gnnplace.tracing.step import StepModule
-from tests.sharding.split_oracle import check, traced
+from tests.tracing.rules.oracle import check, traced
 
 
 @pytest.mark.parametrize("name", ["mlp", "two_tower", "moe", "vit", "small_resnet", "seq2seq"])

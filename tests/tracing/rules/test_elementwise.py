@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.rules.elementwise import is_elementwise
-from tests.sharding.split_oracle import check, traced
+from gnnplace.tracing.rules.elementwise import is_elementwise
+from tests.tracing.rules.oracle import check, traced
 
 
 def real(*shape):

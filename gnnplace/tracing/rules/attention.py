@@ -21,10 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from gnnplace.costs.collectives import ALL_TO_ALL
-from gnnplace.sharding.captured.calls import CallRef, LayerCall
-from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
+from gnnplace.tracing.rules import Exchanged
+from gnnplace.tracing.rules.calls import CallRef, LayerCall
+from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
 
 HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"
 SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -56,7 +55,7 @@ def attention(case: Case) -> Rule:
         masked = QUERIES if len(shape) > 1 and shape[-2] == query[-2] else None
         draft.read(mask, (*known, masked, None)[-len(shape) :])
     flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
-    sent = Exchanged((math.prod(query) + math.prod(value)) // 2, ALL_TO_ALL)
+    sent = Exchanged((math.prod(query) + math.prod(value)) // 2, sent=True)
     rule = draft.rule("attention", (*lead, rows, None), flops=flops,
                       run=_of_queries if causal else None, exchanges={ZIGZAG: sent})  # fmt: skip
     blocks = {ZIGZAG: rule.extents[ZIGZAG] // 2} if ZIGZAG in rule.extents else {}

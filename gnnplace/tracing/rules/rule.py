@@ -26,17 +26,16 @@ from typing import Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import CallGraph, CallRef, LayerCall
-from gnnplace.sharding.captured.calls import fill as fill
-from gnnplace.sharding.captured.layout import (
+from gnnplace.tracing.rules import (
+    Axes,
     Exchanged,
     base_label,
     first_label,
     groups_of,
     labels_of,
 )
+from gnnplace.tracing.rules.calls import CallGraph, CallRef, LayerCall
 
-Axes = tuple[str | None, ...]
 WHOLE, ROWS = "whole", "rows"
 SPREAD = "spread"  # beside a label of examples it cuts these, too
 

@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import mesh_configurations
-from tests.sharding import split_oracle
-from tests.sharding.split_oracle import check, traced
+from tests.tracing.rules import oracle
+from tests.tracing.rules.oracle import check, traced
 
 
 def real(*shape):
@@ -41,7 +41,7 @@ def test_attention_along_batch_heads_and_queries():
 
 @pytest.mark.parametrize("parts", [3, 4, 5])
 def test_zigzag_sends_every_block_to_its_part_and_back(parts, monkeypatch):
-    monkeypatch.setattr(split_oracle, "PARTS", parts)
+    monkeypatch.setattr(oracle, "PARTS", parts)
     q, k, v = (real(parts, parts, 4 * parts, 8) for _ in range(3))
     attend = functional.scaled_dot_product_attention
     assert "zigzag" in check(lambda q, k, v: attend(q, k, v, is_causal=True), q, k, v)

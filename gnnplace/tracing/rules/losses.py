@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
-from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.tracing.rules import Exchanged
+from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
+from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 LOSS, CLASSES = "loss", "classes"
 MEAN, SUM, NONE = "mean", "sum", "none"

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.sharding.captured.calls import fill
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.rules.registry import rule_of, rules_of
-from gnnplace.sharding.rules.rule import case_of
+from gnnplace.tracing.rules.calls import fill
+from gnnplace.tracing.rules.registry import rule_of, rules_of
+from gnnplace.tracing.rules.rule import case_of
 
 PARTS = 2
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.captured.calls import CallRef, LayerCall
-from gnnplace.sharding.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.tracing.rules.calls import CallRef, LayerCall
+from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 

@@ -9,9 +9,9 @@ from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import REPLICATED, Place, mesh_configurations, read_layout
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.sharding.rules.registry import rule_of, rules_of
-from gnnplace.sharding.rules.rule import case_of
-from tests.sharding.split_oracle import PartShare, check, traced
+from gnnplace.tracing.rules.registry import rule_of, rules_of
+from gnnplace.tracing.rules.rule import case_of
+from tests.tracing.rules.oracle import PartShare, check, traced
 
 TARGET = torch.tensor([1, 4, -100, 2, 0, 3, 4, -100] * 2)
 

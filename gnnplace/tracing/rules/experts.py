@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gnnplace.costs.collectives import ALL_TO_ALL
-from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
 from gnnplace.tracing.experts import balanced
+from gnnplace.tracing.rules import Exchanged
+from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
 
 TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 
@@ -39,7 +38,7 @@ def of_experts(case: Case) -> Rule:
     draft.read(3, (f"{EXPERTS}/{sent}", f"{WIDTH}|2" if gated else WIDTH, None))
     draft.read(4, (f"{EXPERTS}/{sent}", None, WIDTH))
     flops = 2.0 * math.prod(index) * (math.prod(up[1:]) + math.prod(down[1:]))
-    exchanged = Exchanged(math.prod(index) * case.shapes[0][1], ALL_TO_ALL)
+    exchanged = Exchanged(math.prod(index) * case.shapes[0][1], sent=True)
     rows = dict.fromkeys((DISPATCH, SPREAD), exchanged)
     made = (f"{TOKENS}/{sent}", None)
     return draft.rule("experts", made, flops=flops, run=_part, exchanges=rows)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from gnnplace.sharding.captured.calls import LayerCall
-from gnnplace.sharding.captured.layout import Exchanged
-from gnnplace.sharding.rules.rule import Case, Rule, Share, numbered, whole
+from gnnplace.tracing.rules import Exchanged
+from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.rules.rule import Case, Rule, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
 

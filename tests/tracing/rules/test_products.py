@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.sharding.split_oracle import check, traced
+from tests.tracing.rules.oracle import check, traced
 
 
 def real(*shape):
