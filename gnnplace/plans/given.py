@@ -20,7 +20,7 @@ from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.plans.plan import RECOMPUTE, Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
-from gnnplace.plans.search.draft import Draft
+from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import (
@@ -221,7 +221,7 @@ def shards_of(given: dict[str, str]) -> Shards:
 
 
 def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
-    """Replicas (dp), shards and stages (pp): of layers that are named, else as even as can be.
+    """Replicas (dp), shards and stages (pp): of layers that are named, else as even as fits.
 
     `tp` shards cut every matrix of weights, with tokens cut between segments unless `sp=off`, as
     Megatron does (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv
@@ -245,26 +245,33 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     meshes = [Mesh.over(p * each, replicas, shards.axes) for p in order]
     pricer = Pricer(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    if "layers" in given:
-        bounds = layer_bounds(chain, given["layers"], len(order))
-    else:
-        choice = replace(shards.choices[-1], once=1 / microbatches)
-        bounds = even_bounds(pricer, meshes[0], len(order), choice)
-    again = given.get("recompute", "none")
-    stages = [
-        recomputing(chain, Stage(a, b, mesh, number["zero"]), again)
-        for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
-    ]
-    draft = Draft(size, microbatches, schedule, tuple(stages))
     word = given.get("regather")
-    if shards.count == 1:
-        if word == "on":
-            raise InputError(
-                "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
-            )
-        return draft
+    if shards.count == 1 and word == "on":
+        raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
     choices = [replace(choice, regather=word == "on") for choice in shards.choices]
-    return with_splits(pricer, draft, choices, regather=word is None)
+
+    def drafted(bounds: list[int]) -> Draft:
+        stages = [
+            recomputing(chain, Stage(a, b, mesh, number["zero"]), given.get("recompute", "none"))
+            for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
+        ]
+        draft = Draft(size, microbatches, schedule, tuple(stages))
+        return (
+            draft
+            if shards.count == 1
+            else with_splits(pricer, draft, choices, regather=word is None)
+        )
+
+    if "layers" in given:
+        return drafted(layer_bounds(chain, given["layers"], len(order)))
+    choice = replace(choices[-1], once=1 / microbatches)
+    draft = drafted(even_bounds(pricer, meshes[0], len(order), choice))
+    lack = lack_of(pricer, draft)
+    if lack <= 0 or len(order) == 1:
+        return draft
+    within = bounds_within(pricer, draft)
+    other = draft if within is None else drafted(within)
+    return other if lack_of(pricer, other) < lack else draft
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
@@ -316,6 +323,40 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
     flying = np.ones(stages, dtype=np.int64)
     _, cuts = partition.even_cuts(sums, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
+
+
+def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
+    """Cuts with the least largest stage of those whose devices hold what the draft's words keep.
+
+    Chunks of one rank have equal parts of its memory. [stages + 1]
+
+    Args:
+        pricer: of the model and the cluster, at the draft's micro-batch.
+        draft: on equal meshes, with splits and recomputation.
+
+    Returns:
+        The cuts; None where nothing fits.
+    """
+    stages, mesh, count = draft.stages, draft.stages[0].mesh, len(pricer.chain)
+    tables = np.zeros((partition.WIDTH + 1, count))
+    for stage in stages:  # every segment as its stage has it now
+        run = slice(stage.first, stage.last)
+        own, cost = pricer.sums(stage.mesh, choice=stage.choice), pricer.cost(stage)
+        assert own is not None
+        assert cost is not None
+        costs, again = own.costs, sorted(stage.recompute)
+        tables[partition.SECONDS, run] = (costs.forward + costs.backward + costs.weights)[run]
+        tables[partition.KEPT, run] = costs.saved[run]
+        freed = costs.scores if stage.attention else pricer.most_freed(costs)
+        tables[partition.KEPT, again] -= freed[again]
+        rates = pricer.of_segments(stage.zero, costs, costs.parameters, stage.mesh)
+        tables[partition.STATE, run] = rates[3, run]
+        tables[-1, run] = cost.working
+    sums = np.concatenate([[[0.0]] * partition.WIDTH, np.cumsum(tables[:-1], axis=1)], axis=1)
+    sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
+    memory = pricer.fabric.memory(mesh) * (max(draft.ranks) + 1) / len(stages)
+    largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
+    return [*(int(cut) for cut in cuts), count] if np.isfinite(largest) else None
 
 
 def orders_in(plan: Plan) -> Orders | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_words, layer_bounds
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import layer_of
 from gnnplace.plans.plans import plan_model
+from gnnplace.plans.search.draft import lack_of
 from gnnplace.plans.search.space import SIZES, micro_batch_sizes
+from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import MICROBATCHES, divisors_of, layer_starts
 from tests.plans.run.toys import cpus
 from tests.plans.toys import chain, cluster
@@ -92,6 +96,35 @@ def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
     with pytest.raises(InputError, match=told) as caught:
         draft_of_words(model, cluster(4), f"{words},microbatch_size=1")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("words", ["pp=2", "pp=3,zero=1", "pp=2,tp=2,zero=1"])
+@pytest.mark.parametrize("seed", range(6))
+def test_stages_are_as_even_as_bytes_allow(words, seed):
+    model = chain(np.random.default_rng(seed), count=7, batch=6)
+    ranks, count = int(words[3]), 4 if "tp" in words else int(words[3])
+    words = f"{words},microbatch_size=1"
+    pricer = Pricer(model, MeshFabric(cluster(count)), 1)
+    free = draft_of_words(model, cluster(count), words)
+
+    def cut_at(bounds):
+        stages = zip(free.stages, bounds, bounds[1:], strict=False)
+        return replace(free, stages=tuple(replace(s, first=a, last=b) for s, a, b in stages))
+
+    cuts = [cut_at([0, *own, 7]) for own in combinations(range(1, 7), ranks - 1)]
+    need = {draft: -lack_of(pricer, draft) for draft in cuts}
+    half = (max(need.values()) + need[free]) / 2  # between the leanest and the most even cuts
+    machine = cluster(count, memory=1e9 - half + 0.01)
+    own = Pricer(model, MeshFabric(machine), 1)
+    fitting = [draft for draft in cuts if lack_of(own, draft) <= 0]
+    found = draft_of_words(model, machine, words)
+    assert fitting
+    assert lack_of(own, found) <= 0
+    assert largest(own, found) <= min(largest(own, draft) for draft in fitting) * 1.001
+
+
+def largest(pricer, draft):
+    return max(pricer.cost(stage).microbatch for stage in draft.stages)
 
 
 @pytest.mark.parametrize(

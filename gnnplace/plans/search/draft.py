@@ -119,6 +119,19 @@ class Priced:
         return rank, over[rank]
 
 
+def lack_of(pricer: Pricer, draft: Draft) -> float:
+    """Bytes that the fullest rank lacks with all that may be in flight, at most 0 where all fit.
+
+    They are inf where the model cannot be cut so.
+    """
+    found = []
+    for rank, mesh in enumerate(meshes_of(draft)):
+        own = [c for c, r in enumerate(draft.ranks) if r == rank]
+        held = pricer.held([draft.stages[c] for c in own], [draft.limit[c] for c in own])
+        found.append(held - pricer.fabric.memory(mesh))
+    return max(found)
+
+
 def meshes_of(draft: Draft) -> list[Mesh]:
     """The mesh of every rank."""
     ranks = draft.ranks
