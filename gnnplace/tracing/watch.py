@@ -14,6 +14,9 @@ all the same (`as_eager`), for it is slower otherwise: where no sequences are pa
 padded, attention is causal by a flag, and not by a mask of [batch, 1, tokens, tokens] for which no
 flash kernel is there. Whether they are packed, position ids say, which mostly follow from no input.
 
+A number of a tensor that follows from no input, such as a mask made of `arange`, is the same at
+every step: code that asks for it is answered, on every road (`as_eager`).
+
 `other_autocasts`: autocast looks at the device of every tensor. A model that says
 `torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
 casts, wherever they run afterwards, just as eager PyTorch has none on a CPU. That is said in a
@@ -34,7 +37,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -43,6 +46,7 @@ import torch
 from torch import nn
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.amp import autocast_mode
 from torch.fx import traceback
 from torch.nn import functional
@@ -58,6 +62,9 @@ TRACED_LIBRARIES = ("transformers",)
 HOST = "cpu"
 ASKED = "_gnnplace_asked"
 """Attribute of an autocast: whether it was asked for; torch turns it off where there is no GPU."""
+QUESTIONS = ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist",
+             "equal", "allclose", "is_nonzero")  # fmt: skip
+"""Functions that say numbers of tensors."""
 STACK = "nn_module_stack"
 """Where torch keeps it: qualified name and class of every module that is being called."""
 LayerFunction = Callable[..., tuple[torch.Tensor, Any]]
@@ -97,12 +104,13 @@ def as_eager() -> Iterator[None]:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is wrapped
             stack.enter_context(dynamo.set_stance("force_eager"))
             stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
+        known = stack.enter_context(_Constants())
+        stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
         masks = sys.modules.get("transformers.masking_utils")
         if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
-            known = stack.enter_context(_Constants())
 
             def found(position_ids: torch.Tensor) -> Any:
-                numbers = known.numbers(position_ids)
+                numbers = known.numbers([position_ids]).get(id(position_ids))
                 with _disable_current_modes(), torch._C.DisableTorchFunction():
                     packed = None if numbers is None else find(numbers)
                     plain = numbers is not None and (packed is None or not bool(packed.any()))
@@ -114,19 +122,26 @@ def as_eager() -> Iterator[None]:
 
 
 class _Constants(TorchFunctionMode):
-    """Knows how tensors were made that follow from no others, so that their numbers can be had."""
+    """Knows how tensors were made that follow from no others, and answers what asks for numbers.
+
+    What draws random numbers, or has memory that nobody wrote, has none that are known.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: dict[int, tuple[torch.Tensor, int, Any, list[Any], Any]] = {}
+        self._made: dict[int, tuple[torch.Tensor, int, int, Any, list[Any], Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and all(self._knows(x) for x in args):
-            given, form = pytree.tree_flatten((args, kwargs))
-            if all(self._knows(x) and x is not result for x in given):
-                self._made[id(result)] = result, result._version, func, given, form
+        given, form = pytree.tree_flatten((args, kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in QUESTIONS and (numbers := self.numbers(given)):
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                return _called(func, given, form, numbers)
+        result = func(*args, **(kwargs or {}))
+        made = pytree.tree_leaves(result)
+        fresh = all(isinstance(x, torch.Tensor) for x in made) and "empty" not in name
+        if fresh and all(self._knows(x) and all(x is not y for y in made) for x in given):
+            self._made |= {id(x): (x, x._version, k, func, given, form) for k, x in enumerate(made)}
         return result
 
     def _knows(self, value: Any) -> bool:
@@ -135,20 +150,35 @@ class _Constants(TorchFunctionMode):
         tensor, version, *_ = self._made.get(id(value), (None, 0))
         return tensor is value and version == value._version
 
-    def numbers(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A tensor's numbers; None where it follows from others, was changed, or cannot be made."""
-        if not self._knows(tensor):
-            return None
-        needed, values = {id(tensor)}, dict[int, torch.Tensor]()
+    def numbers(self, asked: list[Any]) -> dict[int, torch.Tensor]:
+        """Numbers of tensors, by their id; none if one follows from others or was changed."""
+        values: dict[int, torch.Tensor] = {}
+        needed = {id(x) for x in asked if isinstance(x, torch.Tensor)}
+        if not all(map(self._knows, asked)):
+            return {}
         for key in reversed(self._made):
-            needed.update(map(id, self._made[key][3]) if key in needed else ())
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), suppress(RuntimeError):
-            for key in (key for key in self._made if key in needed):
-                _, _, func, given, form = self._made[key]
-                own = [values[id(x)] if isinstance(x, torch.Tensor) else x for x in given]
-                args, kwargs = pytree.tree_unflatten(own, form)
-                values[key] = func(*args, **kwargs)
-        return values.get(id(tensor))
+            needed.update(map(id, self._made[key][4]) if key in needed else ())
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng([]):
+            before = torch.get_rng_state()
+            try:
+                for key in (key for key in self._made if key in needed):
+                    _, _, place, func, given, form = self._made[key]
+                    made = _called(func, given, form, values)
+                    values[key] = pytree.tree_leaves(made)[place]
+            except (RuntimeError, AssertionError):  # such as on a device that is not there
+                return {}
+            return values if torch.equal(before, torch.get_rng_state()) else {}
+
+
+def _listed(tensor: torch.Tensor) -> Any:
+    """As torch's own, one by one; torch's (2.13) asks tensors that it has inside."""
+    return [_listed(x) for x in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+def _called(func: Any, given: list[Any], form: Any, numbers: dict[int, torch.Tensor]) -> Any:
+    own = [numbers[id(x)] if isinstance(x, torch.Tensor) else x for x in given]
+    args, kwargs = pytree.tree_unflatten(own, form)
+    return func(*args, **kwargs)
 
 
 @contextmanager

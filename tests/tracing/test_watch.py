@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -111,3 +113,59 @@ def test_a_function_whose_tensor_torch_loses_is_refused() -> None:
 
     with pytest.raises(CaptureError, match="torch loses a tensor that l1_loss is given at"):
         capture(nn.Linear(4, 4), (X[0], torch.rand(2, 4)), loss=loss)
+
+
+class Asking(nn.Module):
+    """Asks for numbers of tensors that follow from no input, and scales by them."""
+
+    def __init__(self, numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.numbers = nn.Linear(4, 4), numbers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.numbers(x)
+        if kept.any() and 2 in kept.tolist():
+            x = x * int(kept.sum()) / kept.double().mean().item()
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda x: torch.arange(x.shape[-1]),
+        lambda x: torch.tensor([2, x.shape[0]]).cumsum(0),
+        lambda x: torch.zeros(3, dtype=torch.int64).add(2)[1:],
+    ],
+)
+def test_numbers_of_constants_are_said(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    model = Asking(numbers)
+    result, truth = run_program(capture(model, (X,))), eager(model, (X,))
+    assert torch.allclose(result.loss, truth.loss)
+    for name, gradient in truth.gradients.items():
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda x: x.long(),
+        lambda x: torch.randint(3, (2,)),
+        lambda x: torch.randn(4).bernoulli(0.5).long(),
+        lambda x: torch.empty(2).long(),
+        lambda x: torch.zeros(2).long().fill_(x.shape[0]),
+    ],
+)
+def test_numbers_of_others_are_not(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(CaptureError, match="depends on the numbers of a tensor"):
+        capture(Asking(numbers), (X,))
+
+
+def test_a_transformer_finds_its_mask_causal() -> None:
+    class Both(nn.Transformer):
+        def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+            return super().forward(source, target, tgt_mask=mask)
+
+    model = Both(4, 2, 1, 1, 8, dropout=0.0, batch_first=True)
+    result, truth = run_program(capture(model, (X, X))), eager(model, (X, X))
+    assert torch.allclose(result.loss, truth.loss)
