@@ -139,9 +139,10 @@ class _Constants(TorchFunctionMode):
                 return _called(func, given, form, numbers)
         result = func(*args, **(kwargs or {}))
         made = pytree.tree_leaves(result)
-        fresh = all(isinstance(x, torch.Tensor) for x in made) and "empty" not in name
-        if fresh and all(self._knows(x) and all(x is not y for y in made) for x in given):
-            self._made |= {id(x): (x, x._version, k, func, given, form) for k, x in enumerate(made)}
+        fresh = all(map(torch.is_tensor, made)) and "empty" not in name
+        if fresh and {*map(id, made)}.isdisjoint(map(id, given)) and all(map(self._knows, given)):
+            for place, tensor in enumerate(made):
+                self._made[id(tensor)] = tensor, tensor._version, place, func, given, form
         return result
 
     def _knows(self, value: Any) -> bool:
