@@ -26,7 +26,7 @@ from gnnplace.plans.run.passes import StageCode, last_readers, output_of
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.seats import Seat, seats_of, take_seat
 from gnnplace.plans.run.weights import scale_for
-from gnnplace.plans.run.whole import is_whole, refuse_again, refuse_parts, replaced
+from gnnplace.plans.run.whole import is_whole, marks_of, refuse_again, refuse_parts, replaced
 from gnnplace.plans.segments.chain import joined_runs, layer_numbers
 from gnnplace.plans.segments.chains import (
     batch_of,
@@ -109,7 +109,7 @@ def apply_plan(
     graph, store = known.layers.calls, code[own[0]].parameters
     if not is_whole(store, model):
         refuse_parts(model)
-    return PlanRunner(
+    runner = PlanRunner(
         file,
         model,
         store,
@@ -123,7 +123,10 @@ def apply_plan(
         scale_for(file.precision),
         Fingerprint(model, None, read),
         counts_of(graph) if file.batch > file.microbatch_size else None,
+        marks_of(store, model),
     )
+    runner.marks.put()
+    return runner
 
 
 def _pieces(file: PlanFile, known: _Model) -> tuple[StageCalls, ...]:

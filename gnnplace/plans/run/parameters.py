@@ -119,7 +119,9 @@ def held_of(
     for size, place, wide in zip(seat.axes, seat.places, over, strict=True):
         count, index = (count * size, index * size + place) if wide else (count, index)
     if count > 1 and zero >= (1 if learns else 3):
-        part = nn.Parameter(in_parts(leaf.detach(), count)[index].clone(), requires_grad=learns)
+        row = in_parts(leaf.detach(), count)[index].clone()
+        axes = (1,) * (leaf.dim() - 1)  # as many as it has: decay is often for matrices alone
+        part = nn.Parameter(row.view(*axes, -1), requires_grad=learns)
     half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     copy = nn.Parameter(part.detach().float()) if half else None
     return Held(name, leaf, part, home, summed, ranks, leaf.shape, count, index, owners, copy)
@@ -205,7 +207,7 @@ class Parameters:
     def gather(self, some: Iterable[Held]) -> None:
         """Fills leaves from the replicas' parts."""
         for own in _bucketed([held for held in some if held.split], lambda held: held.part):
-            mine = torch.cat([held.part for held in own])
+            mine = torch.cat([held.part.flatten() for held in own])
             all_of = mine.new_empty(own[0].count * mine.numel())
             dist.all_gather_single(all_of, mine, group=own[0].owners)
             rows = all_of.view(own[0].count, -1)
@@ -300,8 +302,9 @@ class Parameters:
             dist.reduce_scatter_single(made, rows.reshape(-1), group=own[0].owners)
             parts = made.split([held.part.numel() for held in own])
             for held, part in zip(own, parts, strict=True):
+                part, before = part.view(held.part.shape), held.part.grad
                 held.leaf.grad = None
-                held.part.grad = part.clone() if held.part.grad is None else held.part.grad + part
+                held.part.grad = part.clone() if before is None else before + part
 
     def squares(self) -> torch.Tensor:
         """Sum of squares of gradients that no other process counts."""
@@ -322,7 +325,7 @@ class Parameters:
         """A tensor like the part (the parameter, a moment), put together from all processes."""
         if held.split:
             rows = tensor.new_empty(held.count * tensor.numel())
-            dist.all_gather_single(rows, tensor.contiguous(), group=held.owners)
+            dist.all_gather_single(rows, tensor.flatten(), group=held.owners)
             tensor = rows[: held.shape.numel()].view(held.shape)
         if self.seat.mesh is not None:
             whole = (REPLICATED,) * len(held.home)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.batches import BatchForm
 from gnnplace.plans.run.counts import Counts
 from gnnplace.plans.run.executor import Executor
+from gnnplace.plans.run.local import Marks, plainly, unmark
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.seats import Seat
 from gnnplace.plans.run.weights import LossScale
@@ -48,6 +49,7 @@ class PlanRunner:
             leaves none, so that the optimizer does nothing.
         recorded: what the calls take for granted of the model.
         counts: what the loss is a mean over, where that is no number of examples.
+        marks: tensors of which no number is made, where the model is in parts.
     """
 
     file: PlanFile
@@ -63,6 +65,7 @@ class PlanRunner:
     scale: LossScale | None = None
     recorded: Fingerprint | None = None
     counts: Counts | None = None
+    marks: Marks = field(default_factory=Marks)
     steps: int = 0
 
     @property
@@ -106,6 +109,7 @@ class PlanRunner:
         """
         return self.form.share(batch, self.examples, self.replica, self.file.batch)
 
+    @plainly
     def step(self, batch: Any) -> torch.Tensor:
         """Loss and gradients of one step; the optimizer's step is the caller's.
 
@@ -142,16 +146,19 @@ class PlanRunner:
             loss = torch.zeros_like(loss)
         if seat.seats.count > 1:
             dist.all_reduce(loss)
-        found = loss.to(self.loss_type)
-        found.backward = _refuse_backward  # type: ignore[method-assign]
-        return found
+        return loss.to(self.loss_type).as_subclass(StepLoss)
 
     def _check_model(self) -> None:
         """Refuses a model that is not the recorded one any more; memory is the plan's own."""
         for kind, words in self.recorded.changes() if self.recorded else ():
             if kind not in (MEMORY, STATE):
                 raise MismatchError(f"step: {words}; apply the plan anew, to a model as it is then")
+        for name, held in self.parameters_here.held.items():
+            if held.learned.requires_grad != held.leaf.requires_grad:
+                raise MismatchError(f"step: parameter {name!r}: its requires_grad has changed; "
+                                    "apply the plan anew, to a model as it is then")  # fmt: skip
 
+    @plainly
     def evaluate(self, batch: Any) -> torch.Tensor:
         """The loss of a batch by the model in `eval` mode, without gradients.
 
@@ -193,7 +200,9 @@ class PlanRunner:
         All processes enter and leave it together. It takes the memory of the whole model; changes
         of these parameters are lost.
         """
-        return whole_weights(self.model, self.parameters_here, self.holders, self.keepers)
+        return whole_weights(
+            self.model, self.parameters_here, self.holders, self.keepers, self.marks
+        )
 
     def _agreed(
         self, batch: Any, *, training: bool = True
@@ -283,6 +292,7 @@ class PlanRunner:
             return [tuple(tensors)] if examples else [], True
         return self.form.cut(tensors, count), False
 
+    @plainly
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales gradients so that the norm of all of them, over all stages, is at most so much.
 
@@ -299,6 +309,7 @@ class PlanRunner:
                 parameter.grad.mul_(factor)
         return norm.float()
 
+    @plainly
     def gradients(self) -> dict[str, torch.Tensor]:
         """Whole gradients of this process's stages by name; all of its rank must ask."""
         store = self.parameters_here
@@ -308,6 +319,7 @@ class PlanRunner:
             if held.learned.grad is not None
         }
 
+    @plainly
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Whole parameters and buffers of this process's stages, by their names in the model.
 
@@ -324,6 +336,7 @@ class PlanRunner:
             name: found[first] for name, first in _tied(self.model).items() if first in found
         }
 
+    @plainly
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Takes parameters and buffers of this process's stages from whole tensors.
@@ -340,6 +353,7 @@ class PlanRunner:
             if name in state:
                 buffer.copy_(state[name])
 
+    @plainly
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         """The optimizer's state of whole parameters, by `NAME.KEY`.
 
@@ -351,11 +365,13 @@ class PlanRunner:
         found: dict[str, torch.Tensor] = {}
         for name, held in store.held.items():
             for key, value in optimizer.state.get(held.learned, {}).items():
+                unmark(value)
                 like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
                 made = store.whole(held, value) if like else torch.as_tensor(value).clone()
                 found[f"{name}.{key}"] = made
         return found
 
+    @plainly
     @torch.no_grad()
     def load_optimizer_state_dict(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
@@ -370,6 +386,7 @@ class PlanRunner:
         for name, held in store.held.items():
             entries = optimizer.state.get(held.learned, {})
             for key, value in entries.items():
+                unmark(value)
                 given = _entry(state, f"{name}.{key}")
                 like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
                 if like:
@@ -389,8 +406,12 @@ class PlanRunner:
         return list(self.parameters_here.held.values())
 
 
-def _refuse_backward(*_: Any, **__: Any) -> NoReturn:
-    raise InputError("backward: runner.step has made the gradients; leave loss.backward() out")
+class StepLoss(torch.Tensor):
+    """The loss of a step that was made; so is what is computed of it, such as `loss / 4`."""
+
+    def backward(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuses one more backward pass, as `InputError`."""
+        raise InputError("backward: runner.step has made the gradients; leave loss.backward() out")
 
 
 def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:

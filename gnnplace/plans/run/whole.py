@@ -14,21 +14,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gnnplace.errors import InputError
+from gnnplace.plans.run.local import Local, Marks, mark, unmark
 from gnnplace.plans.run.parameters import Parameters
+from gnnplace.plans.run.steps import refuse_joint_step
 
 Registered = dict[str, torch.Tensor | None]
 WHOLE = "gnnplace_whole"
 """Attribute of modules whose weights are whole."""
+IGNORED = "_ddp_params_and_buffers_to_ignore"
+"""Attribute of a model that DistributedDataParallel reads before its parameters."""
 REPLACED = WeakIdKeyDictionary()
 """Parameters in whose place others stand."""
+CUT = WeakIdKeyDictionary()
+"""Whether it is a part, by the parameters that are trained where a model is in parts."""
+TAKEN: WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = WeakKeyDictionary()
+"""Marked tensors of optimizers that were tried: plain while they step."""
 
 
 def is_whole(store: Parameters, model: nn.Module) -> bool:
@@ -75,6 +87,17 @@ def refuse_parts(model: nn.Module) -> None:
         module.register_state_dict_pre_hook(refuse)
         module.register_load_state_dict_pre_hook(refuse)
     vars(model)["__deepcopy__"] = copied
+    vars(model)[IGNORED] = _Wrapped()
+
+
+class _Wrapped:
+    """Refuses DistributedDataParallel, which asks a model first which tensors it may ignore."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise InputError(
+            "the model has parts of its weights on this process: leave DistributedDataParallel "
+            "out; runner.step exchanges gradients"
+        )
 
 
 def refuse_again(model: nn.Module) -> None:
@@ -95,15 +118,48 @@ def replaced(parameter: nn.Parameter) -> None:
 @cache
 def _watch() -> None:
     """Has every optimizer of this process asked before its steps."""
-    register_optimizer_step_pre_hook(_refuse_replaced)
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
 
 
-def _refuse_replaced(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if any(p in REPLACED for group in optimizer.param_groups for p in group["params"]):
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Refuses a step that is not the model's; its tensors are plain within it."""
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p in REPLACED for p in own):
         raise InputError(
             "optimizer: it updates parameters of the model in whose place the plan has put others; "
             "make it of runner.parameters(), or after apply of a split model's own"
         )
+    local = [p for p in own if p in CUT]
+    if local and optimizer not in TAKEN:
+        refuse_joint_step(optimizer, any(CUT[p] for p in local))
+    if local:
+        state = [x for kept in optimizer.state.values() for x in kept.values()]
+        kept = [p for p in local if type(p) is Local]
+        TAKEN[optimizer] = kept + [p.grad for p in kept if p.grad is not None]
+        for tensor in (*TAKEN[optimizer], *state):
+            unmark(tensor)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for tensor in TAKEN.get(optimizer, ()):
+        mark(tensor, Local)
+
+
+def marks_of(store: Parameters, model: nn.Module) -> Marks:
+    """What numbers are refused of: a model's parameters, if this process has not all, or parts."""
+    _watch()
+    named = dict(model.named_parameters())
+    complete = store.seat.mesh is None and not any(h.split for h in store.held.values())
+    local = () if complete and named.keys() <= store.held.keys() else tuple(store.held.values())
+    for held in local:
+        CUT[held.learned] = held.split or any(place.cuts for place in held.home)
+    trained = {name: held.learned for name, held in store.held.items()}
+    pairs = ((named[name], trained.get(name)) for name in named)
+    return Marks(
+        tuple(held.learned for held in local),
+        tuple(pair for pair in pairs if pair[0] is not pair[1]),
+    )
 
 
 @contextmanager
@@ -112,6 +168,7 @@ def whole_weights(
     store: Parameters,
     holders: Mapping[str, tuple[int, ...]],
     keepers: Mapping[str, tuple[int, ...]],
+    marks: Marks,
 ) -> Iterator[None]:
     """Whole parameters and buffers in a model; all processes enter and leave together.
 
@@ -120,9 +177,10 @@ def whole_weights(
         store: what this process has of the parameters.
         holders: ranks that hold each parameter.
         keepers: ranks that keep each buffer up to date.
+        marks: of the parts.
     """
     made: dict[int, torch.Tensor] = {}
-    with torch.no_grad():
+    with torch.no_grad(), marks.plain():
         for name, parameter in model.named_parameters():
             made[id(parameter)] = _parameter(name, parameter, store, holders[name])
         for name, buffer in model.named_buffers():

@@ -37,6 +37,15 @@ USES = (
     lambda model, words: copy.deepcopy(model),
 )
 """What a model in parts refuses."""
+NUMBERS = (
+    lambda model, runner: nn.utils.clip_grad_norm_(runner.parameters(), 1.0),
+    lambda model, runner: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    lambda model, runner: sum(p.grad.norm() ** 2 for p in runner.parameters()),
+    lambda model, runner: torch.optim.Adafactor(runner.parameters()).step(),
+    lambda model, runner: nn.parallel.DistributedDataParallel(model),
+    lambda model, runner: (runner.step(runner.share(words().inputs)) / 4).backward(),
+)
+"""What would be of this process alone, or was done."""
 
 
 def words():
@@ -77,6 +86,11 @@ def trained(plan, steps):
         state = {name: x.tolist() for name, x in runner.state_dict().items()}
         with pytest.raises(InputError, match=r"make it of runner\.parameters"):
             early.step()
+        dims = {name: parameter.dim() for name, parameter in words().model.named_parameters()}
+        assert all(p.dim() == dims[name] for name, p in runner.named_parameters())
+        for use in NUMBERS:
+            with pytest.raises(InputError, match=r"take |runner\.step|clip_grad_norm_"):
+                use(workload.model, runner)
         again = torch.optim.AdamW(runner.parameters(), lr=0.1)
         moments = runner.optimizer_state_dict(optimizer)
         assert moments.keys() == runner.optimizer_state_dict(again).keys()

@@ -1,0 +1,177 @@
+"""Tensors of which this process has a part: numbers that are made of them are refused.
+
+Where a model is in parts (stages, shards, ZeRO) a process has some of its parameters, or a part of
+each. What goes element by element is right on parts: AdamW's step, `clip_grad_value_`, an average
+of weights. A norm, a sum or a largest element is this process's own, and who clips by it trains
+otherwise, without a word. So between steps parameters and gradients have a class of their own:
+
+* `Local`, parts that are trained here: what makes fewer elements than it reads is refused, and
+  what is made of them is `Local` too;
+* `Elsewhere`, tensors of the user's model in whose place parts are trained, here or on another
+  process: they tell what they are, and all that reads or changes them is refused.
+
+Within the runner's calls, and within an optimizer's step, they are plain tensors again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import InputError
+
+NUMBERS = ("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "matmul", "mm", "einsum",
+           "__matmul__", "__bool__", "__float__", "__int__", "__contains__")  # fmt: skip
+"""Calls that make numbers of Python, or products that sum over an axis, of any size."""
+TOLD = ("__get__", "__set__", "__hash__", "numel", "nelement", "element_size", "dim", "ndimension",
+        "size", "stride", "is_floating_point", "is_complex", "is_contiguous", "requires_grad_",
+        "__len__", "data_ptr")  # fmt: skip
+"""Calls that read none of a tensor's elements."""
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+class Local(torch.Tensor):
+    """A part of a parameter or of its gradient, or a whole one of some."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls a function, unless it makes fewer elements than it reads."""
+        name, kwargs = func.__name__, kwargs or {}
+        if name in NUMBERS:
+            _refuse(name)
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **kwargs)
+            given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
+            for leaf in pytree.tree_leaves(made):
+                if isinstance(leaf, torch.Tensor):
+                    if leaf.numel() < min(x.numel() for x in given) and not _shares(leaf, given):
+                        _refuse(name)
+                    mark(leaf, Local)
+        return made
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the user's model in whose place another is trained, here or elsewhere."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls a function that reads no elements."""
+        name = func.__name__
+        if name not in TOLD:
+            raise InputError(
+                f"{name}: the parameters and gradients of the model itself are not those that this "
+                "process trains; take runner.parameters(), or whole ones from runner.state_dict() "
+                "and runner.gradients()"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+        if type(made) is torch.Tensor:
+            mark(made, Elsewhere)
+        return made
+
+
+def _refuse(name: str) -> None:
+    raise InputError(
+        f"{name}: this process has parts of the parameters and gradients alone, and a number made "
+        "of these is not the model's; runner.clip_grad_norm_(max_norm) clips and returns the norm, "
+        "runner.gradients() and runner.state_dict() have whole tensors"
+    )
+
+
+def _shares(made: torch.Tensor, given: Iterable[torch.Tensor]) -> bool:
+    """Whether a tensor is a view of one of some."""
+    place = made.untyped_storage().data_ptr()
+    return any(x.untyped_storage().data_ptr() == place for x in given)
+
+
+def mark(tensor: torch.Tensor, kind: type[torch.Tensor]) -> None:
+    """Gives a tensor another class, in place; of parameters torch asks an attribute."""
+    if type(tensor) in (torch.Tensor, nn.Parameter):
+        vars(tensor)["_is_param"] = isinstance(tensor, nn.Parameter)
+        tensor.__class__ = kind
+
+
+def unmark(tensor: Any) -> bool:
+    """Makes a tensor a plain one or a plain parameter; whether it was marked."""
+    marked = type(tensor) in (Local, Elsewhere)
+    if marked:
+        tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
+    return marked
+
+
+@dataclass(eq=False)
+class Marks:
+    """The tensors of a model that are marked between steps.
+
+    Attributes:
+        local: parameters that this process trains, where they are not all, or not whole.
+        elsewhere: those of the user's model in whose place others are trained, each with the one
+            that is trained here, if any.
+        off: how often `plain` was entered and not left.
+    """
+
+    local: tuple[nn.Parameter, ...] = ()
+    elsewhere: tuple[tuple[nn.Parameter, nn.Parameter | None], ...] = ()
+    off: int = 0
+
+    def put(self) -> None:
+        """Marks parameters, and the gradients that they have."""
+        for parameter in self.local:
+            if parameter.grad is not None:
+                mark(parameter.grad, Local)
+            mark(parameter, Local)
+        for parameter, trained in self.elsewhere:
+            if trained is not None and trained.grad is not None:
+                parameter.grad = parameter.new_zeros(()).expand(parameter.shape)  # of no memory
+                mark(parameter.grad, Elsewhere)
+            mark(parameter, Elsewhere)
+
+    def take(self) -> None:
+        """Makes them plain."""
+        for parameter in (*self.local, *(stale for stale, _ in self.elsewhere)):
+            unmark(parameter)
+            unmark(parameter.grad)
+
+    @contextmanager
+    def plain(self) -> Iterator[None]:
+        """Within it they are plain."""
+        self.off += 1
+        if self.off == 1:
+            self.take()
+        try:
+            yield
+        finally:
+            self.off -= 1
+            if self.off == 0:
+                self.put()
+
+
+class Marking(Protocol):
+    """What has marks."""
+
+    marks: Marks
+
+
+Owner = TypeVar("Owner", bound=Marking)
+
+
+def plainly(
+    method: Callable[Concatenate[Owner, Arguments], Answer],
+) -> Callable[Concatenate[Owner, Arguments], Answer]:
+    """A method within which the tensors that its object marks are plain."""
+
+    @wraps(method)
+    def within(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        with self.marks.plain():
+            return method(self, *args, **kwargs)
+
+    return within
