@@ -1,9 +1,10 @@
 """Follows the batch through a step, from the axis of its inputs to its loss.
 
 The forward pass is exported twice: of a share and of the whole batch. Op by op, rules
-(`batch_rules`, `batch_shapes`, `batch_layers`) say how the whole batch's value follows from those
-of the shares (`batch_state`). Shapes and numbers that differ between the two graphs show where the
-batch and its size stand; no tensor's numbers are needed, so that fake tensors will do.
+say how the whole batch's value follows from those of the shares (`batch_state`): the table of
+rules that layers are split by (`batch_table`), rules of sums and scales (`batch_rules`) and of what
+moves the batch itself (`batch_shapes`). Shapes and numbers that differ between the two graphs show
+where the batch and its size stand; no tensor's numbers are needed, so that fake tensors will do.
 
 Where a value would be another one in a share, the share's graph is repaired, if it can be:
 
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from gnnplace.tracing import batch_layers, batch_rules, batch_shapes
+from gnnplace.tracing import batch_rules, batch_shapes, batch_table
 from gnnplace.tracing.batch_state import (
     MIXED,
     SPLIT,
@@ -50,6 +51,7 @@ from gnnplace.tracing.batch_twins import (
     attribute,
     called_graph,
     changed_attributes,
+    depends_on_size,
     draws,
     grown,
     input_state,
@@ -64,11 +66,10 @@ from gnnplace.tracing.batch_twins import (
 from gnnplace.tracing.blame import is_static
 from gnnplace.tracing.cut_batch import ATEN, insert
 
-RULES = {**batch_rules.RULES, **batch_shapes.RULES, **batch_layers.RULES}
+RULES = {**batch_table.RULES, **batch_rules.RULES, **batch_shapes.RULES}
 GIVEN = "given_"
 CALLS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 """Ops that call a graph of their own; their last argument but its operands is that graph."""
-DIVISIONS = ("div", "divide", "true_divide")
 BOUNDED = ("clamp", "clamp_min", "clip", "max", "maximum")
 SHAPED = ("zeros_like", "ones_like", "full_like", "empty_like")
 """Ops that read no number of their operand."""
@@ -304,14 +305,16 @@ class _Follower:
             state = op.state(node)
             if state.is_failure:
                 if op.name in SHAPED:
-                    return batch_rules.fresh(op)
+                    return batch_table.fresh(op)
                 if state.known and shape_of(node) == shape_of(op.twin_of(node)):
                     raise ChangeError(node, None)
                 return State(state.kind, known=op.known, culprit=state.culprit, why=state.why)
         if is_plain(op):
-            return batch_rules.each(op, same(op.known))
+            return batch_table.each(op, same(op.known))
         if self.mode.equal and (counted := self._counted(op)) is not None:
             return counted
+        if depends_on_size(op):
+            raise MixesError("a number in it depends on the size of the batch")
         rule = RULES.get(op.name)
         if rule is None and batch_rules.is_elementwise(op.node.target):
             rule = batch_rules.elementwise
@@ -326,7 +329,11 @@ class _Follower:
         if op.name in BOUNDED and low and self._is_count(op.operands[0]):
             return op.state(op.operands[0])
         under = op.args.get("other")
-        if op.name not in DIVISIONS or not isinstance(under, fx.Node) or not self._is_count(under):
+        if (
+            op.name not in batch_rules.DIVISIONS
+            or not isinstance(under, fx.Node)
+            or not self._is_count(under)
+        ):
             return None
         self.found.counts.append(under)
         states = {**self.states, under: same(known=True).scaled(op.state(under).scale * self.count)}
@@ -354,7 +361,7 @@ class _Follower:
             if not each.is_failure and grown(each, share, self.count) != whole:
                 raise UndecidedError(f"its rule does not fit its shape ({each.kind})")
         if draws(op):
-            return batch_rules.each(op, unknown(states[0]))
+            return batch_table.each(op, unknown(states[0]))
         return state
 
     def _alias(self, node: fx.Node, state: Any) -> None:

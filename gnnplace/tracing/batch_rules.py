@@ -1,11 +1,11 @@
-"""Rules of ops that compute: element by element, over axes, and products.
+"""Rules of ops that compute sums and scales: arithmetic, reductions and losses.
 
 Each rule takes an `Op` and returns the `State` of its result, or of each of its results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,8 +24,11 @@ from gnnplace.tracing.batch_state import (
     same,
     shape_of,
 )
+from gnnplace.tracing.batch_table import aligned, each
 
 Rule = Callable[[Op], Any]
+NONE, MEAN, TOTAL = 0, 1, 2
+"""Reductions of losses, as ATen numbers them."""
 
 # Ops that are linear in their first operand and keep its shape.
 UNARY = ("neg", "clone", "detach", "alias", "contiguous", "to", "_to_copy", "lift_fresh_copy",
@@ -44,57 +47,18 @@ ELEMENTS = ("__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "log_sig
 REDUCTIONS = ("sum", "mean", "nansum", "amax", "amin", "var", "std", "logsumexp", "prod", "norm",
               "linalg_vector_norm", "any", "all", "argmax", "argmin", "max", "min", "median",
               "nanmedian", "mode", "count_nonzero", "var_mean", "std_mean", "aminmax",
-              "nanmean", "frobenius_norm")  # fmt: skip
+              "nanmean", "frobenius_norm", "kthvalue")  # fmt: skip
+DIVISIONS = ("div", "divide", "true_divide")
 ADDITIVE = ("sum", "nansum", "count_nonzero")
-ALONG = ("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumprod", "cummax",
-         "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "diff", "glu",
-         "softmin", "unfold", "flip", "roll",
-         "msort", "trapezoid", "gumbel_softmax", "stft",
-         *(f"fft_{kind}fft{axes}" for kind in ("", "i", "r", "ir", "h", "ih")
-           for axes in ("", "2", "n")))  # fmt: skip
-
-ORDERS = ("sort", "argsort", "msort", "roll", "flip")
-"""Ops along an axis that only put examples into another order."""
 
 
-def elementwise(op: Op) -> State:
+def elementwise(op: Op) -> Any:
     """An op that works on each element by itself, with broadcasting.
 
     Raises:
         MixesError, ChangeError: see `Op.plain`.
     """
-    return aligned(op, [(n, op.plain(n)) for n in op.operands])
-
-
-def aligned(op: Op, states: Sequence[tuple[fx.Node, State]], scale: float = 1.0) -> State:
-    """Operands broadcast to the first result's shape, with their batch on one axis.
-
-    Raises:
-        MixesError: the batch is on different axes: pairs of examples.
-    """
-    rank = len(op.shapes[0][0])
-    found = {
-        (state.dim + rank - len(shape_of(node)), state.outer)
-        for node, state in states
-        if state.kind == SPLIT
-    }
-    if not found:
-        return fresh(op)
-    if len(found) > 1:
-        raise MixesError("it pairs examples of the batch")
-    dim, outer = found.pop()
-    return op.split(dim, outer, scale)
-
-
-def fresh(op: Op) -> State:
-    """A result of operands that are the same in all shares: split where its shape has the batch."""
-    share, whole = op.shapes[0]
-    if share == whole:
-        return same(op.known)
-    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b]
-    if len(share) != len(whole) or len(dims) != 1:
-        raise UndecidedError("its shape depends on the batch in several ways")
-    return op.split(dims[0])
+    return aligned(op, {n: op.plain(n) for n in op.operands})
 
 
 def unary(op: Op) -> State:
@@ -113,7 +77,7 @@ def added(op: Op) -> State:
     mixed = len(scales) > 1 or plain_number or any(s.kind == SAME for _, s in states)
     if scales and mixed:
         return elementwise(op)
-    return aligned(op, [(n, _normal(op, n, s)) for n, s in states], scales.pop() if scales else 1.0)
+    return aligned(op, {n: _normal(op, n, s) for n, s in states}, scales.pop() if scales else 1.0)
 
 
 def _normal(op: Op, node: fx.Node, state: State) -> State:
@@ -157,11 +121,11 @@ def multiplied(op: Op) -> State:
     scale = ratio
     for name in ("self", "other"):
         scale *= op.state(op.args.get(name)).scale
-    return _times(op, found, scale)
+    return _times(op, dict(found), scale)
 
 
-def _times(op: Op, states: Sequence[tuple[fx.Node, State]], scale: float) -> State:
-    state = aligned(op, states, scale)
+def _times(op: Op, states: Mapping[fx.Node, State], scale: float) -> State:
+    state: State = aligned(op, states, scale)
     if state.kind == SAME and not is_one(scale):
         return State(SUM, scale=scale / op.count, known=op.known)
     return state
@@ -179,7 +143,7 @@ def divided(op: Op) -> State:
         if below.kind == SPLIT:
             op.give(over, "it divides a sum over the examples by something of each example")
         return State(SUM, scale=above.scale / below.scale * ratio, known=op.known)
-    states = [(n, op.state(n) if _is_split(op, n) else op.plain(n)) for n in op.operands]
+    states = {n: op.state(n) if _is_split(op, n) else op.plain(n) for n in op.operands}
     return _times(op, states, above.scale / below.scale * ratio)
 
 
@@ -236,150 +200,76 @@ def moved(dim: int, gone: set[int]) -> int:
     return dim - sum(other < dim for other in gone)
 
 
-def each(op: Op, state: State) -> Any:
-    """The same state for every result."""
-    value = op.node.meta.get("val")
-    return tuple(state for _ in value) if isinstance(value, list | tuple) else state
-
-
-def along(op: Op) -> Any:
-    """An op along one axis that keeps the others apart."""
-    node = op.operands[0]
-    state = op.plain(node)
-    if state.kind == SAME:
-        return each(op, same(op.known))
-    rank = len(shape_of(node))
-    dims = axes(op.get("dim", "dims", "dimension", default=-1), rank)
-    if state.dim in dims:
-        kind = UndecidedError if op.name in ORDERS else MixesError
-        raise kind("it works along the batch")
-    return each(op, state)
-
-
-def product(op: Op) -> State:
-    """A product of tensors, as its subscripts say.
+def loss(op: Op) -> State:
+    """A loss of ATen that is reduced over all elements: none, mean or sum.
 
     Raises:
-        MixesError: it pairs examples with each other, as a matrix of similarities does.
+        MixesError: its operands have the batch on different axes.
     """
-    terms, result, operands = subscripts(op)
-    bias = [n for n in op.operands if n not in operands]
-    states = [op.state(n) for n in operands]
-    if any(s.kind == SUM for s in states):
-        return _product_of_sum(op, operands, states, bias)
-    letters, scale = set(), 1.0
-    for node, term, state in zip(operands, terms, states, strict=True):
-        if state.kind == SPLIT:
-            letters.add((term[state.dim], state.outer))
-            scale *= state.scale
-        else:
-            op.plain(node)
-    if not letters:
-        return fresh(op) if not bias else elementwise(op)
-    if len(letters) > 1:
-        raise MixesError("it pairs examples of the batch with each other")
-    letter, outer = letters.pop()
-    if letter in result:
-        return _with_bias(op, op.split(result.index(letter), outer, scale), bias)
-    return _with_bias(op, State(SUM, scale=scale, known=op.known), bias)
+    states = [(n, op.plain(n)) for n in op.operands]
+    if op.get("reduction", default=MEAN) == NONE:
+        return aligned(op, dict(states))
+    if all(state.kind == SAME for _, state in states):
+        return same(op.known)
+    front = {(s.dim, s.outer) for _, s in states if s.kind == SPLIT}
+    back = {(s.dim - len(shape_of(n)), s.outer) for n, s in states if s.kind == SPLIT}
+    if len(front) > 1 and len(back) > 1:  # neither row by row nor with broadcasting
+        raise MixesError("it pairs examples of the batch")
+    total = op.args["reduction"] == TOTAL
+    return State(SUM, scale=1.0 if total else 1.0 / op.count, known=op.known)
 
 
-def _product_of_sum(
-    op: Op, operands: Sequence[fx.Node], states: Sequence[State], bias: list[fx.Node]
-) -> State:
-    for node, state in zip(operands, states, strict=True):
-        others = [s for n, s in zip(operands, states, strict=True) if n is not node]
-        if state.kind == SUM and not (others and all(s.kind == SAME for s in others)):
-            op.give(node, "it multiplies a sum over the examples with something of the batch")
-    state = next(s for s in states if s.kind == SUM)
-    return _with_bias(op, State(SUM, scale=state.scale, known=op.known), bias)
+def cross_entropy(op: Op) -> Any:
+    """Cross entropy and negative log-likelihood: [N, C, ...] against classes or their shares.
 
+    The mean over classes divides by the weights of those targets that are not ignored. It is
+    rewritten beforehand as a sum over that count (`gnnplace.tracing.cut_batch`).
 
-def _with_bias(op: Op, state: State, bias: list[fx.Node]) -> State:
-    if not bias:
-        return state
-    if state.kind == SUM or not is_one(state.scale):
-        raise UndecidedError("it adds a bias to a scaled sum over the examples")
-    found = [(n, op.plain(n)) for n in bias]
-    rank = len(op.shapes[0][0])
-    for node, other in found:
-        where = other.dim + rank - len(shape_of(node))
-        if other.kind == SPLIT and (where, other.outer) != (state.dim, state.outer):
-            raise MixesError("it pairs examples of the batch with each other")
-    return state
-
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LEAD = LETTERS[:8]
-
-
-def subscripts(op: Op) -> tuple[list[str], str, list[fx.Node]]:
-    """Subscripts of every factor, those of the result, and the factors."""
-    given = op.args
-    fixed: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
-        "mm": (["ij", "jk"], "ik", ("self", "mat2")),
-        "addmm": (["ij", "jk"], "ik", ("mat1", "mat2")),
-        "bmm": (["bij", "bjk"], "bik", ("self", "mat2")),
-        "baddbmm": (["bij", "bjk"], "bik", ("batch1", "batch2")),
-        "mv": (["ij", "j"], "i", ("self", "vec")),
-        "dot": (["i", "i"], "", ("self", "tensor")),
-        "vdot": (["i", "i"], "", ("self", "other")),
-        "outer": (["i", "j"], "ij", ("self", "vec2")),
-        "ger": (["i", "j"], "ij", ("self", "vec2")),
+    Raises:
+        MixesError: the batch is the axis of the classes.
+    """
+    x, target = op.args["self"], op.args["target"]
+    states = [(n, op.plain(n)) for n in op.operands if n is not op.get("weight")]
+    if isinstance(op.get("weight"), fx.Node) and op.plain(op.args["weight"]).kind != SAME:
+        raise MixesError("its class weights depend on the batch")
+    classes = 1 if len(shape_of(x)) > 1 else 0
+    if any(s.kind == SPLIT and n is x and s.dim == classes for n, s in states):
+        raise MixesError("the batch is its axis of classes, as in a contrastive loss")
+    if all(state.kind == SAME for _, state in states):
+        return each(op, same(op.known))
+    shares = shape_of(x) == shape_of(target)  # of classes, instead of a class
+    places = {
+        (s.dim - (not shares and n is x and s.dim > classes), s.outer)
+        for n, s in states
+        if s.kind == SPLIT
     }
-    if op.name in fixed:
-        terms, result, names = fixed[op.name]
-        return terms, result, [given[name] for name in names]
-    if op.name == "linear":
-        rank = len(shape_of(given["input"]))
-        lead = LETTERS[: rank - 1]
-        return [lead + "y", "zy"], lead + "z", [given["input"], given["weight"]]
-    if op.name == "einsum":
-        return _einsum(op)
-    if op.name in ("matmul", "_cdist_forward", "cdist"):
-        return _matmul(op)
-    raise UndecidedError("a product without a rule")
+    if len(places) > 1 and op.args["reduction"] == NONE:
+        raise MixesError("it pairs examples of the batch")
+    if op.args["reduction"] == NONE:
+        return each(op, op.split(*places.pop()))
+    if op.args["reduction"] == MEAN and not shares:
+        raise UndecidedError("it is a mean over targets that may be ignored")
+    total = op.args["reduction"] == TOTAL
+    return each(op, State(SUM, scale=1.0 if total else 1.0 / op.count))
 
 
-def _matmul(op: Op) -> tuple[list[str], str, list[fx.Node]]:
-    first, second = list(op.args.values())[:2]
-    n, d = len(shape_of(first)), len(shape_of(second))
-    a, b = LEAD[len(LEAD) - max(n - 2, 0) :], LEAD[len(LEAD) - max(d - 2, 0) :]
-    lead = a if len(a) >= len(b) else b
-    left = a + "xy" if n > 1 else "y"
-    if op.name == "matmul":
-        right = b + "yz" if d > 1 else "y"
-    else:
-        right = b + "zy"
-    result = lead + ("x" if n > 1 else "") + ("z" if d > 1 else "")
-    return [left, right], result, [first, second]
-
-
-def _einsum(op: Op) -> tuple[list[str], str, list[fx.Node]]:
-    equation = str(op.args["equation"]).replace(" ", "")
-    operands = list(op.args["tensors"])
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
-    if "." in equation or len(terms) != len(operands):
-        raise UndecidedError("an einsum with dots has no rule")
-    if not arrow:
-        letters = left.replace(",", "")
-        result = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    return terms, result, operands
-
-
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot", "outer", "ger", "linear",
-            "matmul", "einsum", "cdist", "_cdist_forward")  # fmt: skip
+LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+          "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss",
+          "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss",
+          "triplet_margin_loss", "poisson_nll_loss", "multi_margin_loss",
+          "multilabel_margin_loss", "gaussian_nll_loss", "ctc_loss")  # fmt: skip
+ENTROPIES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward",
+             "nll_loss2d_forward")  # fmt: skip
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTS, elementwise),
     **dict.fromkeys(UNARY, unary),
     **dict.fromkeys(("add", "sub", "rsub", "subtract"), added),
     **dict.fromkeys(("mul", "multiply"), multiplied),
-    **dict.fromkeys(("div", "divide", "true_divide"), divided),
+    **dict.fromkeys(DIVISIONS, divided),
     **dict.fromkeys(REDUCTIONS, reduced),
-    **dict.fromkeys(ALONG, along),
-    **dict.fromkeys(PRODUCTS, product),
+    **dict.fromkeys(LOSSES, loss),
+    **dict.fromkeys(ENTROPIES, cross_entropy),
 }
 
 

@@ -32,6 +32,10 @@ from gnnplace.tracing.cut_batch import changes
 
 IDLE = ("expand", "contiguous", "alias", "clone")
 """Ops that may do nothing to a share."""
+SIZES = ("size", "shape", "sizes", "repeats", "end", "length", "split_size", "split_sizes", "N")
+"""Arguments by whose numbers results have another shape, and nothing else of them changes."""
+SCALED = ("mul", "multiply", "div", "divide", "true_divide", "arange")
+"""Ops whose rules read the numbers of the whole batch's op themselves."""
 
 
 def assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
@@ -103,6 +107,14 @@ def is_plain(op: Op) -> bool:
         return False
     alike = list(statics(list(op.args.values()))) == list(statics(list(op.whole_args.values())))
     return alike and all(share == whole for share, whole in op.shapes)
+
+
+def depends_on_size(op: Op) -> bool:
+    """Whether a number that an op reads, and that is no size, is another one in a share."""
+    if op.name in SCALED and op.get("rounding_mode") is None:
+        return False
+    pairs = ((name, a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES)
+    return any(list(statics([mine])) != list(statics([whole])) for _, mine, whole in pairs)
 
 
 def unknown(state: State) -> State:

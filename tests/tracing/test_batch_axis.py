@@ -158,6 +158,48 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "given_largest": lambda x, y, w: (x @ w / y.abs().max()).mean(),
     "in_place": lambda x, y, w: (x @ w).mul_(2).add_(y).relu_(),
     "part_in_place": lambda x, y, w: _set(x @ w, y),
+    "first_rows": lambda x, y, w: (x @ w)[: x.shape[0]],
+    "dot": lambda x, y, w: torch.dot(x[:, 0, 0], y[:, 0, 0]) * w.sum(),
+    "vector": lambda x, y, w: x @ w[0],
+    "outer": lambda x, y, w: torch.outer((x @ w)[:, 0, 0], w[0]),
+    "addmm": lambda x, y, w: torch.addmm(y[:, 0], x[:, 0], w),
+    "baddbmm": lambda x, y, w: torch.baddbmm(y[:, :1, :1], x @ w, y.transpose(1, 2)),
+    "einsum_in_order": lambda x, y, w: torch.einsum("bij,jk", x, w),
+    "einsum_diagonal": lambda x, y, w: torch.einsum("bjj->bj", x @ w @ y.transpose(1, 2)),
+    "linear_contracted": lambda x, y, w: functional.linear((x @ w)[:, 0].T, y[:, 0].T),
+    "two_views_through": lambda x, y, w: torch.cat([x @ w, y]).softmax(-1).transpose(0, 1) @ w,
+    "scaled_and_turned": lambda x, y, w: ((x @ w) / len(x)).transpose(0, 1).unsqueeze(0),
+    "sum_turned": lambda x, y, w: (x @ w).mean(0).T.unsqueeze(0).expand(3, 4, 5),
+    "expand_as": lambda x, y, w: w[:1].expand_as(x[:, 0]) * y[:, 0],
+    "fft": lambda x, y, w: torch.fft.rfft2(x @ w).abs(),
+    "stft": lambda x, y, w: torch.stft(
+        (x @ w).flatten(1), 8, window=torch.ones(8), return_complex=True
+    ).abs(),
+    "unfold": lambda x, y, w: (x @ w).unfold(1, 2, 1),
+    "diff": lambda x, y, w: (x @ w).diff(dim=1, prepend=y[:, :1]),
+    "glu": lambda x, y, w: functional.glu(x @ w),
+    "kthvalue": lambda x, y, w: (x @ w).kthvalue(2, 1).values,
+    "pairwise": lambda x, y, w: functional.pairwise_distance(x @ w, y[:, :1]),
+    "sdpa_of_a_table": lambda x, y, w: functional.scaled_dot_product_attention(
+        (x @ w)[:, None], w[None, None], w[None, None]
+    ),
+    "sdpa_for_a_table": lambda x, y, w: functional.scaled_dot_product_attention(w, x @ w, y),
+    "queries": lambda x, y, w: functional.scaled_dot_product_attention(x[:, 0] @ w, w, w),
+    "lstm_cell": lambda x, y, w: torch.lstm_cell(
+        x[:, 0] @ w, (y[:, 0], y[:, 1]), w.repeat(4, 1), w.repeat(4, 1)
+    )[0],
+    "lstm": lambda x, y, w: torch.lstm(
+        x, (y[None, :, 0], y[None, :, 1]), [w.repeat(4, 1)] * 2, False, 1, 0.0, False, False, True
+    )[0],
+    "pixels": lambda x, y, w: functional.pixel_shuffle((x @ w)[:, :4, :, None], 2),
+    "patches": lambda x, y, w: functional.unfold((x @ w)[:, None], 2),
+    "grid": lambda x, y, w: functional.grid_sample(
+        (x @ w)[:, None], y[:, :3, None, :2], align_corners=False
+    ),
+    "pool_with_places": lambda x, y, w: functional.max_pool2d_with_indices((x @ w)[:, None], 2)[0],
+    "frozen_norm": lambda x, y, w: functional.batch_norm(x @ w, *torch.ones(2, 5)),
+    "instance_norm": lambda x, y, w: functional.instance_norm(x @ w),
+    "places_turned": lambda x, y, w: (x @ w)[torch.arange(len(x))[:, None], torch.arange(3)[None]],
 }
 
 
@@ -182,6 +224,9 @@ LOOK_UPS: dict[str, Callable[..., Any]] = {
     "scatter_add": lambda i, x, w: (x @ w).scatter_add(2, i[:, :, None], x[..., :1]),
     "index_select": lambda i, x, w: (x @ w).index_select(1, torch.tensor([3, 1])),
     "own_word": lambda i, x, w: (x @ w)[torch.arange(len(i)), i[:, 0]],
+    "table_gather": lambda i, x, w: w.gather(0, i[:, :4]),
+    "table_select": lambda i, x, w: w.index_select(0, i[:, 0]),
+    "take_along": lambda i, x, w: (x @ w).take_along_dim(i[:, :, None], 2),
     "one_hot": lambda i, x, w: functional.one_hot(i, 4).float() @ w,
     "entropy": lambda i, x, w: functional.cross_entropy(
         (x @ w).flatten(0, 1), i.flatten(), reduction="sum"
@@ -216,6 +261,18 @@ MIXES: dict[str, tuple[str, Callable[..., Any]]] = {
     "roll": (UNKNOWN, lambda x, y, w: (x @ w).roll(1, 0)),
     "index": (UNKNOWN, lambda x, y, w: (x @ w)[x[:, 0, 0].argsort()]),
     "scatter": (UNKNOWN, lambda x, y, w: (x @ w).scatter(0, x[..., :1].long().abs() % 2, 1)),
+    "causal_queries": (
+        UNKNOWN,
+        lambda x, y, w: functional.scaled_dot_product_attention(x[:, 0] @ w, w, w, is_causal=True),
+    ),
+    "table_by_size": (UNKNOWN, lambda x, y, w: x[:, 0] * w.repeat(3, 1)[: x.shape[0]]),
+    "power_of_size": (MIXED, lambda x, y, w: (x @ w) ** x.shape[0]),
+    "plus_size": (MIXED, lambda x, y, w: x @ w + x.shape[0]),
+    "by_size_and_down": (
+        MIXED,
+        lambda x, y, w: torch.div(x @ w, x.shape[0], rounding_mode="floor"),
+    ),
+    "select_by_size": (MIXED, lambda x, y, w: (x @ w)[:, x.shape[0] - 2]),
     "matrix_exp": (UNKNOWN, lambda x, y, w: torch.linalg.matrix_exp(x[:, :4] @ w)),
 }
 

@@ -41,9 +41,11 @@ def attention(case: Case) -> Rule:
     causal = bool(case.call.argument(5, "is_causal", False))
     turned = causal and query[-2] % 2 == 0  # two blocks a part
     rows = f"{QUERIES}/{ZIGZAG}" if turned else QUERIES
-    draft = case.reads((*lead, rows, None))
-    for slot in range(1, 3):
-        draft.read(slot, (*lead, None, None))
+    draft = RuleDraft(case)
+    for slot, words in enumerate((rows, None, None)):  # of one head or example, they are whole
+        sizes = case.shapes[slot][:-2]
+        given = zip(lead[len(lead) - len(sizes) :], sizes, strict=True)
+        draft.read(slot, (*(label if size > 1 else None for label, size in given), words, None))
     mask = case.slot(3, "attn_mask")
     if mask is not None:
         shape = case.shapes[mask]
@@ -59,7 +61,8 @@ def attention(case: Case) -> Rule:
     rule = draft.rule("attention", (*lead, rows, None), flops=flops,
                       run=_of_queries if causal else None, exchanges={ZIGZAG: sent})  # fmt: skip
     blocks = {ZIGZAG: rule.extents[ZIGZAG] // 2} if ZIGZAG in rule.extents else {}
-    return replace(rule, extents={**rule.extents, **blocks})
+    own = (QUERIES,) if causal else ()
+    return replace(rule, extents={**rule.extents, **blocks}, own=own)
 
 
 def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:

@@ -76,37 +76,72 @@ def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
     return run
 
 
-def along(position: int, default: int | None) -> Callable[[Case], Rule]:
-    """Calls that keep the shape and mix elements along one axis, such as softmax.
+def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Rule]:
+    """Calls that mix elements along some axes, such as softmax; new axes are the last.
 
     Args:
-        position: The position of the argument `dim`.
+        position: The position of the argument that has the axes.
         default: Where it is not given; None: all axes are mixed.
+        name: Its name.
     """
 
     def rule(case: Case) -> Rule:
-        axis = case.call.argument(position, "dim", default)
-        if not isinstance(axis, int) or not case.shapes[0]:
+        given, rank = case.call.argument(position, name, default), len(case.shapes[0])
+        dims = given if isinstance(given, list | tuple) else [given]
+        if not all(isinstance(axis, int) for axis in dims) or not rank:
             return whole(case, "it mixes all axes")
-        axes = numbered(len(case.shapes[0]), axis)
-        return case.reads(axes).rule(ELEMENTWISE, *[axes] * len(case.results))
+        axes, draft = numbered(rank, *dims), RuleDraft(case)
+        for slot, shape in enumerate(case.shapes):
+            draft.read(slot if len(shape) == rank else None, axes)
+        return draft.rule(ELEMENTWISE, *[(*axes, *[None] * (len(shape) - rank))
+                                         for shape in case.results])  # fmt: skip
 
     return rule
 
 
+def mixing(*axes: int) -> Callable[[Case], Rule]:
+    """Calls that always mix the same axes, such as the last two."""
+    return along(99, axes, "")
+
+
 def indexed(case: Case) -> Rule:
-    """`gather` and `scatter`: the axis that is indexed stays whole, and so do unequal others."""
-    rank, axis = len(case.shapes[0]), case.call.argument(1, "dim")
+    """`gather` and `scatter`: the axis that is indexed stays whole, and so do unequal others.
+
+    What is gathered may be cut along that axis with its index; the tensor itself stays whole.
+    """
+    rank, axis = len(case.shapes[0]), case.call.argument(1 + ("take" in case.call.kind), "dim")
     same = {shape for shape in (*case.shapes, *case.results) if len(shape) == rank}
     if not isinstance(axis, int) or len(case.results) != 1 or not rank:
         return whole(case, "an index that is not along one axis")
-    odd = [k for k in range(rank) if len({shape[k] for shape in same}) > 1]
-    axes = numbered(rank, axis, *odd)
-    draft = RuleDraft(case)
+    odd = {k for k in range(rank) if len({shape[k] for shape in same}) > 1}
+    axes, draft = numbered(rank, axis, *odd), RuleDraft(case)
+    taken = numbered(rank, *odd - {axis % rank}) if case.call.kind == "gather" else axes
     for slot, shape in enumerate(case.shapes):
-        if len(shape) == rank:
-            draft.read(slot, axes)
-    return draft.rule(ELEMENTWISE, axes)
+        draft.read(slot if len(shape) == rank else None, taken if slot else axes)
+    return draft.rule(ELEMENTWISE, taken)
+
+
+def selected(case: Case) -> Rule:
+    """`index_select`: along its other axes, and along the index."""
+    rank, axis = len(case.shapes[0]), case.call.argument(1, "dim")
+    if not isinstance(axis, int) or not rank or len(case.shapes[1]) != 1:
+        return whole(case, "an index that is not along one axis")
+    axes = numbered(rank)
+    return case.reads(numbered(rank, axis), (axes[axis],)).rule(ELEMENTWISE, axes)
+
+
+def similarity(case: Case) -> Rule:
+    """`cosine_similarity` and `pairwise_distance`: one axis of two broadcast tensors goes."""
+    cosine = case.call.kind == "cosine_similarity"
+    rank = max(map(len, case.shapes))
+    over = int(case.call.argument(2, "dim", 1)) % rank if cosine else rank - 1
+    if case.call.argument(4, "keepdim", False):
+        return whole(case, "an axis that is kept")
+    axes, draft = numbered(rank, over), RuleDraft(case)
+    full = tuple(map(max, zip(*((1,) * (rank - len(s)) + s for s in case.shapes), strict=True)))
+    for slot, shape in enumerate(case.shapes):
+        draft.read(slot, broadcast(shape, full, axes))
+    return draft.rule(REDUCTION, left_axes(axes, [over], keep=False))
 
 
 def reduced(case: Case) -> Rule:
@@ -157,16 +192,25 @@ def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
 
 ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     "dropout": dropout,
-    "softmax": along(1, None),
-    "log_softmax": along(1, None),
-    "cumsum": along(1, None),
-    "cumprod": along(1, None),
-    "topk": along(2, -1),
-    **dict.fromkeys(("sort", "argsort"), along(1, -1)),
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "take_along_dim"), indexed),
-    "diff": lambda case: whole(case, "it changes an axis"),
+    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumprod",
+                     "cummax", "cummin", "logcumsumexp"), along(1, None)),
+    **dict.fromkeys(("topk", "diff"), along(2, -1)),
+    **dict.fromkeys(("sort", "argsort", "glu"), along(1, -1)),
+    "flip": along(1, None, "dims"),
+    "roll": along(2, None, "dims"),
+    "unfold": along(1, None, "dimension"),
+    **{f"fft_{way}fft{axes}": along(2, default) for way in ("", "i", "r", "ir", "h", "ih")
+       for axes, default in (("", -1), ("2", (-2, -1)), ("n", None))},
+    "msort": mixing(0),
+    "stft": mixing(-1),
+    **dict.fromkeys(("tril", "triu"), mixing(-2, -1)),
+    "one_hot": mixing(),
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"),
+                    indexed),
+    "index_select": selected,
+    **dict.fromkeys(("cosine_similarity", "pairwise_distance"), similarity),
     "normalize": along(2, 1),
     "sum": reduced,
     "mean": reduced,
     **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var"), extreme),
-}
+}  # fmt: skip

@@ -19,13 +19,26 @@ def layer_norm(case: Case) -> Rule:
     rank = len(case.shapes[0])
     over = len(case.call.argument(1, "normalized_shape"))
     axes = numbered(rank, *range(rank - over, rank))
-    return case.reads(axes).rule(NORM, axes)
+    return case.reads(axes).rule(NORM, *[axes] * len(case.results))
 
 
-def group_norm(case: Case) -> Rule:
-    """Along the batch alone: channels of a group belong together."""
-    axes = (BATCH, *(None,) * (len(case.shapes[0]) - 1))
-    return case.reads(axes).rule(NORM, axes)
+def by_examples(least: int, slots: int = 1, kind: str = NORM) -> Callable[[Case], Rule]:
+    """Calls that keep examples apart, whatever they do along other axes than the first.
+
+    Args:
+        least: Axes that a tensor has if its first is the batch.
+        slots: How many of the tensors read have it.
+        kind: What people call it.
+    """
+
+    def rule(case: Case) -> Rule:
+        if len(case.shapes[0]) < least:
+            return whole(case, "a tensor without a batch")
+        reads = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.shapes[:slots]]
+        made = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.results]
+        return case.reads(*reads).rule(kind, *made)
+
+    return rule
 
 
 def batch_norm(case: Case) -> Rule:
@@ -93,8 +106,7 @@ _NAMES = (
     "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
 )  # fmt: skip
 NORM_RULES: dict[str, Callable[[Case], Rule]] = {
-    "layer_norm": layer_norm,
-    "rms_norm": layer_norm,
-    "group_norm": group_norm,
+    **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm),
+    **dict.fromkeys(("group_norm", "native_group_norm"), by_examples(2)),
     "batch_norm": batch_norm,
 }

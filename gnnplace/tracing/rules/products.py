@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional
 
 from gnnplace.tracing.rules.calls import CallRef, LayerCall
+from gnnplace.tracing.rules.elementwise import broadcast
+from gnnplace.tracing.rules.norms import by_examples
 from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 
 IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
@@ -21,27 +23,29 @@ def linear(case: Case) -> Rule:
     draft = case.reads((*lead, IN), (OUT, IN))
     draft.read(case.slot(2, "bias"), (OUT,))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[0][-1]
-    return draft.rule("linear", (*lead, OUT), flops=flops, run=_biased(2, "bias"))
+    return draft.rule("linear", (*lead, OUT), flops=flops, run=_biased(case, 2, "bias"))
 
 
 def addmm(case: Case) -> Rule:
-    """`addmm(bias, x, weight)`."""
+    """`addmm(bias, x, weight)` and `baddbmm`, which has a batch."""
     if any(case.call.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
         return whole(case, "addmm with factors")
+    made = ("0", "rows", OUT) if case.call.kind == "baddbmm" else ("0", OUT)
     draft = RuleDraft(case)
-    bias = case.shapes[0]
-    draft.read(0, tuple(("0", OUT)[-len(bias) :]) if len(bias) else ())
-    draft.read(1, ("0", IN))
-    draft.read(2, (IN, OUT))
+    draft.read(0, broadcast(case.shapes[0], case.results[0], made))
+    draft.read(1, (*made[:-1], IN))
+    draft.read(2, (*made[:-2], IN, OUT))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[1][-1]
-    return draft.rule("linear", ("0", OUT), flops=flops, run=_biased(0, "input"))
+    return draft.rule("linear", made, flops=flops, run=_biased(case, 0, "input"))
 
 
-def _biased(position: int, name: str) -> Callable[..., Any]:
-    """Adds the bias once where the features that are summed over are split."""
+def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
+    """Adds the bias, if there is one, once where the features that are summed over are split."""
+    if case.slot(position, name) is None:
+        return None
 
     def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-        if share.parts(IN) > 1 and isinstance(call.argument(position, name), CallRef):
+        if share.parts(IN) > 1:
             first = float(share.index(IN) == 0)
             if len(args) > position:
                 args = (*args[:position], args[position] * first, *args[position + 1 :])
@@ -53,24 +57,25 @@ def _biased(position: int, name: str) -> Callable[..., Any]:
 
 
 def matmul(case: Case) -> Rule:
-    """`matmul`, `bmm`, `mm`: leading axes are broadcast, the inner one is summed over."""
-    a, b = case.shapes[0], case.shapes[1]
-    if len(a) < 2 or len(b) < 2:
-        return whole(case, "a product with a vector")
-    rank = len(case.results[0])
-    lead = numbered(rank - 2)
-    draft = case.reads(
-        (*_lead(a, case.results[0], lead), "rows", IN), (*_lead(b, case.results[0], lead), IN, OUT)
-    )
-    flops = 2.0 * math.prod(case.results[0]) * a[-1]
-    return draft.rule("product", (*lead, "rows", OUT), flops=flops)
+    """`matmul`, `bmm`, `mv`, `dot`: leading axes are broadcast, the inner one is summed over.
+
+    `cdist` likewise, of rows with rows, whose features are not cut.
+    """
+    a, b, result = *case.shapes[:2], case.results[0]
+    rows, columns = ("rows",) * (len(a) > 1), (OUT,) * (len(b) > 1)
+    lead = numbered(len(result) - len(rows) - len(columns))
+    broad = [broadcast(shape[:-2], result[: len(lead)], lead) for shape in (a, b)]
+    flops = 2.0 * math.prod(result) * a[-1]
+    if "cdist" in case.call.kind:
+        draft = case.reads((*broad[0], *rows, None), (*broad[1], *columns, None))
+    else:
+        draft = case.reads((*broad[0], *rows, IN), (*broad[1], IN, *columns))
+    return draft.rule("product", (*lead, *rows, *columns), flops=flops)
 
 
-def _lead(shape: tuple[int, ...], result: tuple[int, ...], lead: Axes) -> Axes:
-    count = len(shape) - 2
-    skip = len(lead) - count
-    pairs = zip(shape[:count], result[skip : skip + count], lead[skip:], strict=True)
-    return tuple(label if size == want else None for size, want, label in pairs)
+def outer(case: Case) -> Rule:
+    """Every element of one vector times every one of another."""
+    return case.reads(("rows",), (OUT,)).rule("product", ("rows", OUT))
 
 
 def convolution(case: Case) -> Rule:
@@ -95,21 +100,24 @@ def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) 
     draft.read(case.slot(2, "bias"), (None if grouped else OUT,))
     flops = 2.0 * math.prod(windows) * math.prod(case.shapes[1][1:])
     made = ("0", None if grouped else OUT, *rest)
-    return draft.rule("convolution", made, flops=flops, run=_biased(2, "bias"))
+    return draft.rule("convolution", made, flops=flops, run=_biased(case, 2, "bias"))
 
 
 def pool(case: Case) -> Rule:
-    """Pooling and resizing: along batch and channels."""
-    axes = tuple(str(i) if i < 2 else None for i in range(len(case.results[0])))
-    if len(case.results) != 1:
-        return whole(case, "pooling with indices")
-    return case.reads(axes).rule("pool", axes)
+    """Pooling and resizing: along batch, if there is one, and channels."""
+    rank, kind = len(case.results[0]), case.call.kind
+    over = next((int(axes) for axes in "123" if f"{axes}d" in kind), rank - 2)
+    axes = tuple(str(i) if i < rank - over else None for i in range(rank))
+    return case.reads(axes).rule("pool", *[axes] * len(case.results))
 
 
 def embedding(case: Case) -> Rule:
     """Rows of a table; a device without a token's row gives zeros: a sum over the vocabulary."""
-    if case.call.argument(3, "max_norm") is not None or case.call.argument(6, "sparse"):
+    call = case.call
+    if call.argument(3, "max_norm") is not None or call.argument(6, "sparse"):
         return whole(case, "a table that is renormed, or sparse gradients")
+    if call.argument(5, "scale_grad_by_freq"):
+        return whole(case, "gradients that are divided by how often a row is read")
     lead = numbered(len(case.results[0]) - 1)
     return case.reads(lead, (VOCABULARY, FEATURES)).rule(
         "embedding", (*lead, FEATURES), run=_lookup
@@ -132,21 +140,24 @@ def _lookup(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tens
 
 
 def einsum(case: Case) -> Rule:
-    """Its letters are the labels."""
+    """Its letters are the labels, but those of a diagonal."""
     equation = str(case.call.args[0]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
-    repeated = any(len(set(term)) < len(term) for term in (*terms, right))
-    if not arrow or "." in equation or repeated or len(terms) != len(case.shapes):
+    if not isinstance(case.call.args[0], str) or "." in equation or len(terms) != len(case.shapes):
         return whole(case, f"einsum {equation!r}")
+    if not arrow:
+        right = "".join(sorted(c for c in {*left} - {","} if left.count(c) == 1))
+    twice = {c for term in terms for c in term if term.count(c) > 1}
+    sizes = dict[str, int]()
+    for term, shape in zip(terms, case.shapes, strict=True):
+        sizes |= {c: n for c, n in zip(term, shape, strict=True) if n > sizes.get(c, 0)}
     draft = RuleDraft(case)
-    sizes: dict[str, int] = {}
-    for slot, term in enumerate(terms):
-        draft.read(slot, tuple(term))
-        sizes.update(zip(term, case.shapes[slot], strict=True))
-    made = draft.rule("product", tuple(right), flops=2.0 * math.prod(sizes.values()))
-    gone = [letter for letter in made.extents if all(letter not in term for term in terms)]
-    return whole(case, f"einsum {equation!r}") if gone else made
+    for slot, (term, shape) in enumerate(zip(terms, case.shapes, strict=True)):
+        letters = tuple(None if c in twice else c for c in term)
+        draft.read(slot, broadcast(shape, tuple(sizes[c] for c in term), letters))
+    made = tuple(None if c in twice else c for c in right)
+    return draft.rule("product", made, flops=2.0 * math.prod(sizes.values()))
 
 
 def recurrent(case: Case) -> Rule:
@@ -171,19 +182,48 @@ def recurrent(case: Case) -> Rule:
     return draft.rule("recurrent", axes, *[state] * count, flops=2.0 * rows * weights)
 
 
+def cell(case: Case) -> Rule:
+    """One step of a recurrent layer: along the batch of its input and its states."""
+    states = 1 + (case.call.kind == "lstm_cell")
+    return by_examples(2, 1 + states, "recurrent")(case)
+
+
+def instance_norm(case: Case) -> Rule:
+    """Along the batch, where it changes no running statistics."""
+    ours = case.call.function is functional.instance_norm  # whose order is another one
+    changes = case.call.argument(5, "use_input_stats", True)
+    if changes and case.slot(1 if ours else 3, "running_mean") is not None:
+        return whole(case, "running statistics of its examples")
+    return by_examples(3)(case)
+
+
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "linear": linear,
-    "addmm": addmm,
-    **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul"), matmul),
+    **dict.fromkeys(("addmm", "baddbmm"), addmm),
+    **dict.fromkeys(("matmul", "bmm", "mm", "rmatmul", "mv", "dot", "vdot", "cdist",
+                     "_cdist_forward"), matmul),
+    **dict.fromkeys(("outer", "ger"), outer),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
     **dict.fromkeys(TRANSPOSED, transposed_convolution),
     **dict.fromkeys(
         ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
          "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-         "boolean_dispatch", "adaptive_max_pool2d", "interpolate"), pool,
+         "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "interpolate",
+         "max_pool2d_with_indices", "_adaptive_avg_pool2d", "mkldnn_max_pool2d", "lp_pool2d",
+         "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+         "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+         "_upsample_nearest_exact2d"), pool,
     ),
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col"),
+                    by_examples(4, kind="pool")),
+    "instance_norm": instance_norm,
+    "affine_grid_generator": by_examples(3, kind="pool"),
+    "col2im": by_examples(3, kind="pool"),
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), by_examples(4, 2, "pool")),
+    "bilinear": by_examples(2, 2, "product"),
     "embedding": embedding,
     "einsum": einsum,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), cell),
 }  # fmt: skip

@@ -94,6 +94,7 @@ class Rule:
         run: Computes a part; None: the function itself does, on the parts of its tensors.
         reason: Why it stays whole, if it does.
         exchanges: What all parts of a label exchange while they compute, see `Exchanged`.
+        own: Labels that all results have and whose parts the function itself does not make.
     """
 
     kind: str
@@ -104,6 +105,12 @@ class Rule:
     run: Runner | None = None
     reason: str = ""
     exchanges: Mapping[str, Exchanged] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
+
+    def is_plain(self, label: str) -> bool:
+        """Whether the function makes a part of parts, but for random numbers; `run` aside."""
+        made = all(label in map(first_label, axes) for axes in self.results)
+        return label not in (*self.exchanges, *self.own) and (self.run is None or made)
 
     def of_fewer(self, label: str, parts: int) -> Rule:
         """The rule on one of several parts of the examples, which a label cuts."""
@@ -216,10 +223,9 @@ class RuleDraft:
 
     def read(self, slot: int | None, axes: Axes) -> None:
         """Labels the axes of a tensor read; its sizes bound the parts."""
-        if slot is None:
-            return
-        self.labels[slot] = axes
-        self._bound(axes, self.case.shapes[slot])
+        if slot is not None:
+            self.labels[slot] = axes
+            self._bound(axes, self.case.shapes[slot])
 
     def _bound(self, axes: Axes, shape: tuple[int, ...]) -> None:
         for entry, size in zip(axes, shape, strict=True):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gnnplace.tracing.rules import base_label
-from gnnplace.tracing.rules.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall
+from gnnplace.tracing.rules.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall, fill
 from gnnplace.tracing.rules.rule import (
     ROWS,
     Axes,
@@ -111,25 +111,12 @@ def _remade(
 
 
 def permuted(case: Case) -> Rule:
-    """`transpose`, `permute` and `t`, by following a tensor of numbered axes."""
-    rank = len(case.shapes[0])
-    order = _order(case.call, rank)
-    return case.reads(numbered(rank)).rule(SHAPE, tuple(str(axis) for axis in order))
-
-
-def _order(call: LayerCall, rank: int) -> tuple[int, ...]:
-    if call.kind in ("t", "T", "mT", "adjoint"):
-        swapped = list(range(rank))
-        swapped[-2:] = reversed(swapped[-2:])
-        return tuple(swapped)
-    if call.kind in ("transpose", "swapaxes", "swapdims"):
-        a, b = int(call.argument(1, "dim0")), int(call.argument(2, "dim1"))
-        swapped = list(range(rank))
-        swapped[a], swapped[b] = swapped[b], swapped[a]
-        return tuple(swapped)
-    given = call.argument(1, "dims")
-    axes = call.args[1:] if isinstance(given, int) else given
-    return tuple(int(axis) % rank for axis in axes)
+    """`transpose`, `permute`, `movedim` and `t`, by what they make of sizes that count the axes."""
+    rank, call = len(case.shapes[0]), case.call
+    counted = torch.empty(tuple(range(rank)), device="meta")
+    args, kwargs = fill((call.args, call.kwargs), lambda _: counted)
+    order = call.function(*args, **kwargs).shape
+    return case.reads(numbered(rank)).rule(SHAPE, tuple(str(int(axis)) for axis in order))
 
 
 def expanded(case: Case) -> Rule:
@@ -140,6 +127,7 @@ def expanded(case: Case) -> Rule:
     draft = RuleDraft(case)
     pairs = zip(before, axes[new:], after[new:], strict=True)
     draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
+    draft.read(1 if len(case.shapes) > 1 else None, axes)  # `expand_as`
     made = draft.rule(SHAPE, axes)
     return replace(made, run=_remade(torch.Tensor.expand, made.results[0], after))
 
@@ -237,8 +225,8 @@ def _kept_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
 
 
 def pieces(case: Case) -> Rule:
-    """`split`, `chunk`, `unbind`, `narrow`, `select`: the axis that is cut stays whole."""
-    position = 1 if case.call.kind in ("unbind", "narrow", "select") else 2
+    """`split`, `unbind`, `narrow`, `slice`, …: the axis that is cut stays whole."""
+    position = 1 if case.call.kind in ("unbind", "narrow", "select", "slice") else 2
     rank = len(case.shapes[0])
     axis = int(case.call.argument(position, "dim", 0)) % rank
     axes = numbered(rank, axis)
@@ -279,17 +267,19 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(RESHAPED, reshaped),
     **dict.fromkeys(KEPT, kept),
     **dict.fromkeys(
-        ("transpose", "permute", "t", "T", "mT", "adjoint", "swapaxes", "swapdims"), permuted
+        ("transpose", "permute", "t", "T", "mT", "adjoint", "swapaxes", "swapdims", "movedim",
+         "moveaxis", "numpy_T"), permuted
     ),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
-    **dict.fromkeys(("split", "chunk", "unbind", "narrow", "select"), pieces),
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "tensor_split",
+                     "chunk", "unbind", "narrow", "select", "slice"), pieces),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "getitem": indexed,
     "setitem": assigned,
     **dict.fromkeys(("view_as_complex", "view_as_real"), as_complex),
     **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), made_like),
-    "pad": padded,
-}
+    **dict.fromkeys(("pad", "constant_pad_nd"), padded),
+}  # fmt: skip
 
 
 def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
