@@ -39,6 +39,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.tracing.attributes import CODE, Attributes
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 
@@ -70,8 +71,9 @@ class Logged:
             else:
                 self.lost[f"logs {name!r}"] = None
 
-    def returned(self, found: Any) -> None:
-        """Adds what was returned beside the loss."""
+    def returned(self, found: Any, changed: tuple[str, ...]) -> None:
+        """Adds what was returned beside the loss, and attributes that were changed."""
+        self.lost.update({f"changes {name!r}": None for name in changed})
         for name in found if isinstance(found, Mapping) else ():
             if name != "loss":
                 self.lost[f"returns {name!r}"] = None
@@ -96,11 +98,11 @@ class RecordedStep(nn.Module):
         super().__init__()
         for part in ("_parameters", "_buffers", "_modules"):
             self.__dict__[part] = module.__dict__[part]
-        self.__dict__["_lightning"] = module
+        self.__dict__[CODE] = module
         self._kind = type(batch)
         self._numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         self._note = lambda notes, loss: logged.note(notes, loss)
-        self._returned = lambda found: logged.returned(found)
+        self._returned = lambda found, changed: logged.returned(found, changed)
 
     def inputs(self, batch: Any) -> Any:
         """A batch as inputs of this module.
@@ -125,9 +127,10 @@ class RecordedStep(nn.Module):
         """
         __tracebackhide__ = True  # what fails is told where the module's own code is
         batch = kwargs or (args[0] if issubclass(self._kind, torch.Tensor) else self._kind(args))
-        module = self.__dict__["_lightning"]
+        module = self.__dict__[CODE]
         given = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
-        with _alone(module) as notes:
+        attributes = Attributes(module)
+        with _alone(module) as notes, attributes.restored(back=False):
             found = module.training_step(*given)
         loss = found.get("loss") if isinstance(found, Mapping) else found
         if not isinstance(loss, torch.Tensor):
@@ -135,7 +138,7 @@ class RecordedStep(nn.Module):
                 "PlacedStrategy: training_step returns no loss; return it, or a dict with 'loss'"
             )
         self._note(notes, loss)
-        self._returned(found)
+        self._returned(found, attributes.changed)
         return {"loss": loss}
 
 
@@ -152,14 +155,23 @@ def _alone(module: LightningModule) -> Iterator[Notes]:
         for name, value in dictionary.items():
             log(name, value, *args, **options)
 
+    module.log, module.log_dict = log, log_dict  # type: ignore[assignment, method-assign]
+    try:
+        with _untrained(module):
+            yield notes
+    finally:
+        del vars(module)["log"], vars(module)["log_dict"]
+
+
+@contextmanager
+def _untrained(module: LightningModule) -> Iterator[None]:
+    """Takes the trainer away, through which all of a run can be reached."""
     trainer = module._trainer
     module.trainer = _Unknown("trainer")
-    vars(module).update(log=log, log_dict=log_dict)
     try:
-        yield notes
+        yield
     finally:
         module.trainer = trainer
-        del vars(module)["log"], vars(module)["log_dict"]
 
 
 _LOG = inspect.signature(LightningModule.log)
@@ -292,11 +304,12 @@ class PlacedStrategy(SingleDeviceStrategy):
         self._recorded = RecordedStep(module, batch, self._logged)
         inputs = self._recorded.inputs(batch)
         placement, problem = self._placement, None
-        if placement is None:
-            placement, problem = self._placed(self._recorded, inputs, optimizer)
-        self.step = compile_step(
-            self._recorded, placement, optimizer, inputs=inputs, problem=problem, **self._run
-        )
+        with _untrained(module):  # what can be reached from it is looked through
+            if placement is None:
+                placement, problem = self._placed(self._recorded, inputs, optimizer)
+            self.step = compile_step(
+                self._recorded, placement, optimizer, inputs=inputs, problem=problem, **self._run
+            )
         self._logged.warn()
         self.step.num_steps = self._trainer.fit_loop.total_batch_idx
 

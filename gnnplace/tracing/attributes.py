@@ -29,6 +29,9 @@ DERIVED = ("_flat_weights", "_flat_weight_refs")
 OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
+CODE = "_code_of"
+"""Attribute of a module that calls the code of another one, on tables that both have: this one."""
+
 
 class Attributes:
     """All plain attributes of a module and its submodules.
@@ -47,8 +50,8 @@ class Attributes:
         self.changed: tuple[str, ...] = ()
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Puts everything back at the end of the block and notes what was changed in it."""
+    def restored(self, back: bool = True) -> Iterator[None]:
+        """Notes what was changed in the block, and puts everything back unless told not to."""
         saved = list(_snapshot(self._root))
         try:
             yield
@@ -59,7 +62,7 @@ class Attributes:
                 now = _now(item)
                 keys = _differences(before, now)
                 changed.update((_joined(name, key, item), None) for key in keys)
-                if keys:
+                if keys and back:
                     self._left.append((item, now))
                     _write(item, before)
             self.changed = tuple(n for n in changed if n.rpartition(".")[2] not in DERIVED)
@@ -74,10 +77,18 @@ class Attributes:
             _write(item, _renewed(now, renew))
 
 
+def owners(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules whose attributes code reads and sets, with their paths."""
+    for path, module in root.named_modules():
+        yield path, module
+        if CODE in module.__dict__:
+            yield path, module.__dict__[CODE]
+
+
 def _snapshot(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
     """Name, object and content of every module and of every container that one can reach."""
     seen: set[int] = set()
-    for path, module in root.named_modules():
+    for path, module in owners(root):
         own = _now(module)
         yield path, module, own
         for key, value in own.items():

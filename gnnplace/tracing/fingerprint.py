@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.tracing.attributes import DATA, OPAQUE, OWN, content, same
+from gnnplace.tracing.attributes import DATA, OPAQUE, OWN, content, owners, same
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HIDDEN = (*OWN, *HOOKS, "_is_full_backward_hook", "_forward_hooks_with_kwargs",
@@ -56,7 +56,7 @@ class _Reader:
     """What is read and written of the modules of a model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.ids = {id(m) for m in model.modules()}
+        self.ids = {id(m) for _, m in owners(model)}
         self.found: Reads = {}
         self.written: set[tuple[int, str]] = set()
 
@@ -144,17 +144,17 @@ class Fingerprint:
     ) -> None:
         self._model, self._optimizer = model, optimizer
         modules = dict(model.named_modules())
-        paths = {id(m): name or "model" for name, m in modules.items()}
-        self._paths = list(paths.values())
+        paths = {id(m): name or "model" for name, m in owners(model)}
+        self._paths = [paths[id(m)] for m in modules.values()]
         self._tables = [getattr(m, k) for m in modules.values() for k in OWN]
         self._hooks = [getattr(m, k) for m in modules.values() for k in HOOKS]
         self._titles = [title for title, _ in _state(model)]
         self._tensors = [tensor for _, tensor in _state(model)]
-        owners = {id(m): m.__dict__ for m in modules.values()}
-        self._attributes = [(owners[i], name, paths[i]) for i, name in read]
+        held = {id(m): m.__dict__ for _, m in owners(model)}
+        self._attributes = [(held[i], name, paths[i]) for i, name in read]
         deep = ((key, x) for key, (x, data) in read.items() if data and type(x) is not tuple)
-        held = {id(x): (x, name, paths[i]) for (i, name), x in deep}  # what can change inside
-        self._inside = [(*x, _entries(x[0])) for x in held.values()]
+        known = {id(x): (x, name, paths[i]) for (i, name), x in deep}  # what can change inside
+        self._inside = [(*x, _entries(x[0])) for x in known.values()]
         self.take()
 
     def take(self) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gnnplace.errors import (
+    CaptureError,
     ChangedWarning,
     GnnplaceError,
     InputError,
@@ -174,6 +175,51 @@ def test_arguments_of_training_step_may_have_any_names(kind, tmp_path):
     trainer(tmp_path / "b", placed(), max_epochs=1).fit(mine, data(16))
     for name, tensor in plain.state_dict().items():
         assert torch.allclose(tensor, mine.state_dict()[name], atol=1e-6)
+
+
+class Fades(Net):
+    """A number of the module's own, which a hook changes."""
+
+    weight = 1.0
+
+    def on_train_epoch_start(self):
+        self.weight = 0.5**self.trainer.current_epoch
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * self.weight
+
+
+class Counts(Net):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def training_step(self, batch, batch_idx):
+        self.count += 1
+        return super().training_step(batch, batch_idx) / self.count
+
+
+class Collects(Net):
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(loss.detach())
+        return loss
+
+
+def test_what_the_module_itself_has_is_watched(tmp_path):
+    """Three short fits: an attribute that a hook changes, one that the step changes, a list."""
+    with pytest.raises(MismatchError, match=r"its weight was 1\.0, now it is 0\.5"):
+        trainer(tmp_path, placed()).fit(Fades(), data(16))
+    with pytest.raises(CaptureError, match="the forward pass sets 'count'"):
+        trainer(tmp_path, placed()).fit(Counts(), data(16))
+    module = Collects()
+    with pytest.warns(ChangedWarning, match="training_step changes 'losses'"):
+        trainer(tmp_path, placed(), max_epochs=1).fit(module, data(16))
+    assert module.losses == []
 
 
 class NoOptimizer(Net):
