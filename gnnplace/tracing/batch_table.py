@@ -39,6 +39,7 @@ from gnnplace.tracing.cut_numbers import OFF
 from gnnplace.tracing.rules import Axes, base_label, groups_of, labels_of
 from gnnplace.tracing.rules.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.elementwise import elementwise as element_rule
+from gnnplace.tracing.rules.norms import by_examples
 from gnnplace.tracing.rules.registry import RULES as TABLE
 from gnnplace.tracing.rules.registry import rule_of
 from gnnplace.tracing.rules.rule import WHOLE, Case, Rule
@@ -48,7 +49,8 @@ PAIRS = "it pairs examples of the batch with each other"
 
 def by_table(op: Op) -> Any:
     """An op that is not linear: its operands must be alike in all shares, or split."""
-    return followed(op, {n: op.plain(n) for n in op.operands})
+    states = {n: op.plain(n) for n in op.operands}
+    return followed(op, states, rule=SIZED.get(op.name, rule_of))
 
 
 def carried(op: Op) -> Any:
@@ -252,8 +254,10 @@ WHYS = {
 }  # fmt: skip
 """What ops do to examples whose axis has no label."""
 WHY = {name: why for why, names in WHYS.items() for name in names}
+SIZED = {"affine_grid_generator": by_examples(3), "native_group_norm": by_examples(2)}
+"""Rules of ops that read the size of the batch itself: no part can have a call of the whole."""
 RULES: dict[str, Callable[[Op], Any]] = {
-    **dict.fromkeys(TABLE, by_table),
+    **dict.fromkeys((*TABLE, *SIZED), by_table),
     **dict.fromkeys(
         ("permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "numpy_T",
          "mT", "adjoint", "unsqueeze", "squeeze"), carried,

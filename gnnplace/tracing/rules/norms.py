@@ -107,6 +107,6 @@ _NAMES = (
 )  # fmt: skip
 NORM_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm),
-    **dict.fromkeys(("group_norm", "native_group_norm"), by_examples(2)),
+    "group_norm": by_examples(2),
     "batch_norm": batch_norm,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,9 +11,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.tracing.rules.calls import fill
+from gnnplace.tracing.rules.calls import CallRef, LayerCall, fill
 from gnnplace.tracing.rules.registry import rule_of, rules_of
-from gnnplace.tracing.rules.rule import case_of
+from gnnplace.tracing.rules.rule import Case, case_of
 
 PARTS = 2
 
@@ -113,6 +114,27 @@ def check(function, *tensors, expected=None, examples=None):
     if expected is not None:
         assert set(rule.extents) == set(expected)
     return set(rule.extents)
+
+
+def check_call(function, *args, **kwargs):
+    """`check` of one call as it stands, also of functions that no capture records, such as ATen's.
+
+    Returns:
+        Its kind and the labels.
+    """
+    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    numbers = itertools.count()
+    given = pytree.tree_map_only(torch.Tensor, lambda _: CallRef(next(numbers)), (args, kwargs))
+    reads = tuple(range(len(tensors)))
+    changes = function is torch.Tensor.__setitem__
+    call = LayerCall("test", function, *given, reads, (), "", changes=changes, inplace=True)
+    whole = _results(call, None, list(map(_leaf, tensors)), None)
+    results = tuple(tuple(made.shape) for made in whole)
+    rule = rule_of(Case(call, tuple(tuple(t.shape) for t in tensors), results))
+    for label, extent in rule.extents.items():
+        assert extent % PARTS == 0, f"{call.kind}: no case for {label}"
+        _check_label(call, rule, tensors, label)
+    return call.kind, set(rule.extents)
 
 
 def _check_label(call, rule, tensors, label):
