@@ -16,16 +16,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules._functions import BackwardHookFunction
+from torch.utils import _pytree as pytree
 
 OWN = ("_parameters", "_buffers", "_modules")
 """Tables of a module that are not plain attributes."""
 DERIVED = ("_flat_weights", "_flat_weight_refs")
 """Of a recurrent layer: lists of its parameters, made anew whenever one of them is set."""
+MODULE_HOOK = "hook of a module"
+OURS = ("torch.", "gnnplace.")
 OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -201,20 +204,26 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def custom_functions() -> Iterator[list[str]]:
-    """Collects names of the `torch.autograd.Function`s that are applied within it.
+def own_gradients(made: Any) -> list[str]:
+    """What makes gradients in ways of its own on the way to some tensors.
 
-    `torch.export` traces their forward and would differentiate that, in place of their own
-    backward.
+    `torch.export` traces the forward pass of a `torch.autograd.Function` and would differentiate
+    that, in place of its own backward, and drops hooks of modules' backward passes.
+
+    Args:
+        made: Tensors, in any containers.
     """
-    found: list[str] = []
-    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
-
-    def apply(cls: type, *args: Any, **options: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
-            found.append(cls.__name__)
-        return original(cls, *args, **options)
-
-    with patch.object(torch.autograd.Function, "apply", classmethod(apply)):
-        yield found
+    todo = [x.grad_fn for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
+    seen, found = set(), dict[str, None]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [other for other, _ in node.next_functions]
+        kind = getattr(type(node), "_forward_cls", None)
+        if kind is not None and not kind.__module__.startswith(OURS):
+            found[f"autograd function {kind.__name__}"] = None
+        elif kind is BackwardHookFunction:
+            found[MODULE_HOOK] = None
+    return list(found)

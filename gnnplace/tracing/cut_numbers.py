@@ -15,11 +15,14 @@ from typing import Any
 
 import psutil
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.utils import _pytree as pytree
 
+from gnnplace.tracing.attributes import unchanged
 from gnnplace.tracing.batch_state import Op, op_name
 from gnnplace.tracing.batch_twins import draws
 from gnnplace.tracing.cut_batch import COUNTED, CutBatch
+from gnnplace.tracing.step import StepModule
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the
@@ -33,6 +36,10 @@ VANISHED = 1e-5
 those of an untrained network whose batch norm is frozen may be."""
 ROOM = 0.5
 """Part of the free memory that the whole batch's tensors may take; beyond it nothing is run."""
+SCALES = (1.0 / 1024, 1024.0**2)
+"""Of a loss whose gradients are made in ways of their own."""
+SWITCHED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+"""Modules that do something else in training, which shares may do otherwise."""
 OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
 """Arguments that freeze batch norm and turn dropout off."""
 
@@ -72,8 +79,57 @@ def differences(
     return found
 
 
+def own_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) -> str | None:
+    """What is off between gradients as a step itself makes them, of the batch and of its shares.
+
+    An exported forward pass says nothing of backward passes of its own, or of hooks. The step runs
+    as it is, but for modules of batch norm and dropout. Gradients must be those of the shares, and
+    grow as the loss does: what clips them would clip those of shares, whose mean has fewer
+    examples, where others are large.
+
+    Args:
+        step: Of the whole batch; it is left as it was.
+        graph: Its exported forward pass.
+        batch: How it is cut.
+
+    Returns:
+        As `differences`.
+    """
+    switched = [m for m in step.modules() if m.training and isinstance(m, SWITCHED)]
+    buffers = {buffer: buffer.clone() for buffer in step.buffers()}
+    if _bytes(graph) > ROOM * psutil.virtual_memory().available:
+        return None
+    with torch.random.fork_rng(), unchanged(step):
+        drawn = torch.get_rng_state()
+        for module in switched:
+            module.training = False
+        try:
+            found = _compared(step, step, step.inputs(), batch)
+            found = _grown(step) if found == "" else found
+        except RuntimeError:  # such as numbers that the model cannot take
+            return None
+        finally:
+            for module in switched:
+                module.training = True
+            for buffer, before in buffers.items():
+                buffer.copy_(before)
+        return found if torch.equal(drawn, torch.get_rng_state()) else None
+
+
+def _grown(step: StepModule) -> str:
+    """Which gradient does not grow as the loss does; empty: all do."""
+    plain = _step(step, step.inputs())
+    floor = NEGLIGIBLE * largest_of(gradient for name, gradient in plain.items() if name)
+    for scale in SCALES:
+        for name, gradient in _step(step, step.inputs(), scale).items():
+            if relative_error(gradient / scale, plain[name], floor) > coarsest(_types(step)):
+                parameter = name.removeprefix("model.")
+                return f"the gradient of {parameter} does not grow as the loss does"
+    return ""
+
+
 def _compared(
-    whole: fx.GraphModule, share: fx.GraphModule, inputs: Sequence[torch.Tensor], batch: CutBatch
+    whole: nn.Module, share: nn.Module, inputs: Sequence[torch.Tensor], batch: CutBatch
 ) -> str | None:
     expected = _step(whole, inputs)
     for name, value in batch.values(inputs).items():
@@ -106,19 +162,22 @@ def coarsest(types: Iterable[torch.dtype]) -> float:
     return max((TOLERANCE.get(dtype, 0.0) for dtype in types), default=0.0)
 
 
-def _types(module: fx.GraphModule) -> Iterator[torch.dtype]:
-    """Types of the values in a module's graph and in those inside it, as of autocast."""
+def _types(module: nn.Module) -> Iterator[torch.dtype]:
+    """Types of the parameters, of the values in a graph and in those inside it, as of autocast."""
+    yield from (p.dtype for p in module.parameters())
     for inner in module.modules():
         for node in inner.graph.nodes if isinstance(inner, fx.GraphModule) else ():
             if isinstance(value := node.meta.get("val"), torch.Tensor):
                 yield value.dtype
 
 
-def _step(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gradients by parameter, and the loss by the empty name."""
+def _step(
+    module: nn.Module, inputs: Sequence[torch.Tensor], scale: float = 1.0
+) -> dict[str, torch.Tensor]:
+    """Gradients by parameter, and the loss by the empty name, times a scale."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        loss = module(*inputs)[0]
+        loss = pytree.tree_leaves(module(*inputs))[0] * scale
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     pairs = zip(named, found, strict=True)
     return {"": loss.detach()} | {name: g for name, g in pairs if g is not None}

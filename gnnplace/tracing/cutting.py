@@ -7,7 +7,7 @@ where it had to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from gnnplace.tracing.batch_state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.batch_twins import make_alike
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph, write_out_counts
-from gnnplace.tracing.cut_numbers import differences
+from gnnplace.tracing.cut_numbers import differences, own_differences
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -86,13 +86,19 @@ class Cutter:
         return any(isinstance(t, FakeTensor) for t in self._step.inputs())
 
     def __call__(
-        self, exported: torch.export.ExportedProgram, export: Export, *, fixed: str = ""
+        self,
+        exported: torch.export.ExportedProgram,
+        export: Export,
+        *,
+        own: Sequence[str] = (),
+        fixed: str = "",
     ) -> fx.GraphModule:
         """The share's forward graph, repaired.
 
         Args:
             exported: The share's forward pass.
             export: Exports another module's forward pass.
+            own: What makes gradients that the forward pass does not say.
             fixed: Why the graph that is returned will not be used, so that nothing can be
                 repaired; counts must be equal then. Empty: it will.
 
@@ -111,6 +117,7 @@ class Cutter:
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if fixed and flow.holds and (flow.given or flow.scaled):
             self._leave(_module(exported), share, whole, flow, fixed)
+            self._confirm(own, whole)
             return share
         if flow.holds:
             self._give(share, whole, flow)
@@ -119,6 +126,7 @@ class Cutter:
         else:
             share = _module(exported)
         self._judge(loss, self._numbers(whole, share, loss))
+        self._confirm(own, whole)
         if self._bare and flow.holds:
             self._bear(_module(exported), whole, bool(flow.assumed))
         if self.batch.differs:
@@ -147,6 +155,13 @@ class Cutter:
             self.batch.check(self._step.inputs())
         else:
             self._judge(loss, off)
+
+    def _confirm(self, own: Sequence[str], whole: fx.GraphModule) -> None:
+        """Holds gradients that a step makes in ways of its own against those of its shares."""
+        if own and not (self.batch.differs or self.repaired):
+            off = own_differences(self._step, whole, self.batch) if self._has_numbers else None
+            why = f"its {own[0]} makes gradients that no forward pass says"
+            self._judge(State(UNKNOWN, why=why), off)
 
     def _bear(self, share: fx.GraphModule, whole: fx.GraphModule, assume: bool) -> None:
         """Notes of a share that nothing repairs; refuses one that needs a number of the batch."""

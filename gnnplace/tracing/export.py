@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gnnplace.errors import CaptureError, OtherLossError
-from gnnplace.tracing.attributes import Attributes, unchanged
+from gnnplace.tracing.attributes import Attributes, own_gradients, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.experts import as_one_call
@@ -158,11 +158,15 @@ def _trace(
         if whole.attributes.changed:
             _check_state(traced, whole, inputs, mode)
     check_memory(traced)
-    return traced if cutter is None else _cut(step, inputs, traced, cutter)
+    return traced if cutter is None else _cut(step, inputs, traced, cutter, whole.own)
 
 
 def _cut(
-    step: StepModule, inputs: tuple[torch.Tensor, ...], traced: Traced, cutter: Cutter
+    step: StepModule,
+    inputs: tuple[torch.Tensor, ...],
+    traced: Traced,
+    cutter: Cutter,
+    own: Sequence[str],
 ) -> Traced:
     """The step of a share, its loss repaired where it must be.
 
@@ -170,12 +174,13 @@ def _cut(
     as it is, gives the very step that autograd runs: what export drops would be lost otherwise.
     """
     exported = _export(step)
-    module = cutter(exported, _export)
+    module = cutter(exported, _export, own=own)
     if not cutter.repaired:
         return traced
     again = _rewritten(exported.module(check_guards=False), inputs, step)
     if signature(again, by_numbers=True) != signature(traced, by_numbers=True):
-        cutter(exported, _export, fixed="the model does more than a rewritten forward pass keeps")
+        fixed = "the model does more than a rewritten forward pass keeps"
+        cutter(exported, _export, own=own, fixed=fixed)
         return traced
     return _rewritten(module, inputs, step)
 
@@ -268,6 +273,7 @@ def _joint_once(
         torch.enable_grad(),
         torch._functorch.config.patch(backward_pass_autocast="off"),
         patch.object(torch.autograd, "grad", _backward_of(whole)),
+        patch.object(torch.Tensor, "register_hook", _hook_of(whole)),
     ):
         joint = aot_export_joint_with_descriptors(
             stack, whole, inputs, keep_inference_input_mutations=in_graph
@@ -288,11 +294,23 @@ def _backward_of(whole: Whole) -> Callable[..., Any]:
     """`torch.autograd.grad`: the call behind the forward pass is the step's backward pass."""
     original = torch.autograd.grad
 
-    def grad(*args: Any, **options: Any) -> Any:
+    def grad(outputs: Any, *args: Any, **options: Any) -> Any:
+        whole.own += own_gradients(outputs)
         with whole.in_backward():
-            return original(*args, **options)
+            return original(outputs, *args, **options)
 
     return grad
+
+
+def _hook_of(whole: Whole) -> Callable[..., Any]:
+    """`Tensor.register_hook`, which is noted."""
+    original = torch.Tensor.register_hook
+
+    def register(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+        whole.own.append(f"hook {getattr(hook, '__name__', '')!r} of a tensor")
+        return original(tensor, hook)
+
+    return register
 
 
 def _check_replaced(traced: Traced, whole: Whole) -> None:

@@ -60,6 +60,7 @@ class Whole(nn.Module):
         attributes: Plain attributes of the step's modules, and what a forward pass does to them.
         rebound: Names of the buffers that the last forward pass bound to new tensors.
         replaced: Names of the plain attributes that it bound to something else.
+        own: What made gradients in ways of its own, in the passes until now.
     """
 
     step: StepModule
@@ -70,6 +71,7 @@ class Whole(nn.Module):
         self.__dict__["step"] = step
         self.attributes = Attributes(step)
         self.rebound: tuple[str, ...] = ()
+        self.own: list[str] = []
         self.replaced: tuple[str, ...] = ()
         self._places = list(_places(step))
         self._ties = list(_ties(self._places))

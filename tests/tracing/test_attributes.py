@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gnnplace.tracing import capture
-from gnnplace.tracing.attributes import custom_functions, unchanged
+from gnnplace.tracing.attributes import own_gradients, unchanged
 from tests.tracing import models
 from tests.tracing.oracle import eager
 from tests.tracing.straight_run import run_program
@@ -58,12 +58,13 @@ def test_a_backward_of_the_model_s_own_is_kept() -> None:
     assert torch.equal(result.state["buffer.norm.running_mean"], truth.buffers["norm.running_mean"])
 
 
-def test_functions_of_torch_itself_do_not_count() -> None:
-    x = torch.ones(2, requires_grad=True)
-    with custom_functions() as found:
-        Double.apply(x)
-        torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
-    assert found == ["Double"]
+def test_what_makes_gradients_of_its_own_is_found_behind_any_name() -> None:
+    x, apply, layer = torch.ones(2, requires_grad=True), Double.apply, nn.Linear(2, 2)
+    y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+    assert own_gradients([y, x]) == []
+    layer.register_full_backward_hook(lambda module, given, made: None)
+    assert own_gradients({"a": apply(y)}) == ["autograd function Double"]
+    assert own_gradients(layer(apply(y))) == ["hook of a module", "autograd function Double"]
 
 
 def test_attributes_are_restored() -> None:

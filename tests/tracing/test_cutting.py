@@ -168,6 +168,86 @@ def test_twenty_steps_of_adamw_end_where_pytorch_ends(name: str) -> None:
                                    atol=1e-5)  # fmt: skip
 
 
+class Reversed(torch.autograd.Function):
+    """Gradient reversal: every example by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return -0.5 * gradient
+
+
+class Centred(Reversed):
+    """Gradients less their mean over the examples."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient - gradient.mean(0)
+
+
+def hooked(hook: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def hooks(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(hook)
+        return x
+
+    return hooks
+
+
+class Through(nn.Module):
+    """A network through a function whose gradients are its own."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(3, 4), nn.Linear(4, 1), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.function(self.first(x)))).square().mean()
+
+
+def through(function: Callable[[torch.Tensor], torch.Tensor]) -> Workload:
+    random = torch.Generator().manual_seed(0)
+    return Workload("through", Through(function), (torch.randn(8, 3, generator=random),), None)
+
+
+@pytest.mark.parametrize("function", [Reversed.apply, hooked(lambda g: 3 * g)])
+def test_gradients_of_its_own_that_keep_examples_apart_are_cut(function: Any) -> None:
+    work = through(function)
+    program = capture_workload(work, 4)
+    check(program, work, 4)
+    assert "numbers of the shares are those of the batch" in program.batch.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (Centred.apply, "autograd function Centred"),
+        (hooked(lambda g: g - g.mean(0)), "hook '<lambda>'"),
+        (hooked(lambda g: g.clamp(-1.0, 1.0)), "hook '<lambda>'"),
+    ],
+)
+def test_gradients_of_its_own_that_mix_examples_are_refused(function: Any, told: str) -> None:
+    with pytest.raises(OtherLossError, match=f"{told}.* the gradient of ") as caught:
+        capture_workload(through(function), 4)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hook", "fine"), [(lambda g: 3 * g, True), (lambda g: g.clamp(-1, 1), False)]
+)
+def test_a_hook_of_a_parameter_is_held_against_shares(hook: Any, fine: bool) -> None:
+    work = through(torch.sin)
+    work.model.first.weight.register_hook(hook)
+    if fine:
+        program = capture_workload(work, 4)
+        assert "hook '<lambda>' of a tensor" in program.batch.notes[-1]
+        return
+    with pytest.raises(OtherLossError, match="hook '<lambda>' of a tensor"):
+        capture_workload(work, 4)
+
+
 class Square(torch.autograd.Function):
     """A backward of its own."""
 

@@ -31,7 +31,7 @@ from gnnplace.sharding.captured.repeated import (
     leaves_of,
     random_calls,
 )
-from gnnplace.tracing.attributes import Attributes, custom_functions
+from gnnplace.tracing.attributes import MODULE_HOOK, Attributes, own_gradients
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.export import quiet
@@ -256,7 +256,6 @@ def _recorded(
         recorder.enter(tensor, INPUT, str(position))
     with ExitStack() as stack:
         stack.enter_context(without_numbers(stand.mode))
-        custom = stack.enter_context(custom_functions())
         stack.enter_context(_paths(step, recorder))
         stack.enter_context(attributes.restored())
         stack.enter_context(_own_tensors(step))
@@ -271,10 +270,9 @@ def _recorded(
                 f"{name}: nothing learns: the loss follows from no parameter that has a gradient; "
                 "let one require it, and return a loss that can be differentiated"
             )
-    if custom:
+    if own := [what for what in own_gradients(output) if what != MODULE_HOOK]:
         raise CaptureError(
-            f"{name}: its autograd function {custom[0]} cannot be split; "
-            "write it with functions of torch"
+            f"{name}: its {own[0]} cannot be split; write it with functions of torch"
         )
     graph, kept = recorder.graph(name, output)
     apart = visits.alone and stand.mode is not None and not attributes.changed
