@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isclose
 from typing import Any
 
@@ -147,7 +148,7 @@ class Op:
         """Whether all that it reads is known."""
         return all(self.state(n).known for n in self.operands)
 
-    @property
+    @cached_property
     def shapes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Shapes of its results in a share and in the whole batch."""
         return list(zip(result_shapes(self.node), result_shapes(self.twin), strict=False))

@@ -30,7 +30,6 @@ from gnnplace.tracing.batch_state import (
     UndecidedError,
     flat_nodes,
     is_one,
-    result_shapes,
     same,
     shape_of,
 )
@@ -175,7 +174,7 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
 
     args, kwargs = fx.map_arg(_arguments(op, op.twin), reference)
     function = op.node.target.overloadpacket  # type: ignore[union-attr]
-    made = tuple(result_shapes(op.twin))
+    made = tuple(whole for _, whole in op.shapes)
     call = LayerCall(op.node.name, function, tuple(args), dict(kwargs), (), (), "", inplace=True)
     return nodes, Case(call, tuple(shapes), made)
 
