@@ -256,11 +256,9 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
             for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
         ]
         draft = Draft(size, microbatches, schedule, tuple(stages))
-        return (
-            draft
-            if shards.count == 1
-            else with_splits(pricer, draft, choices, regather=word is None)
-        )
+        if shards.count == 1:
+            return draft
+        return with_splits(pricer, draft, choices, regather=word is None)
 
     if "layers" in given:
         return drafted(layer_bounds(chain, given["layers"], len(order)))

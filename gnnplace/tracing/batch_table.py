@@ -34,7 +34,7 @@ from gnnplace.tracing.batch_state import (
     shape_of,
 )
 from gnnplace.tracing.blame import is_static
-from gnnplace.tracing.cut_numbers import OFF
+from gnnplace.tracing.cut_numbers import switched_off
 from gnnplace.tracing.rules import Axes, base_label, groups_of, labels_of
 from gnnplace.tracing.rules.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.elementwise import elementwise as element_rule
@@ -181,13 +181,7 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
 
 def _arguments(op: Op, node: fx.Node) -> Any:
     """Arguments as the function of torch has them that the op is named after."""
-    args, kwargs = list(node.args), dict(node.kwargs)
-    assert op.schema is not None
-    for place, argument in enumerate(op.schema.arguments):
-        if argument.name in OFF and place < len(args):
-            args[place] = OFF[argument.name]
-        elif argument.name in OFF and argument.name in kwargs:
-            kwargs[argument.name] = OFF[argument.name]
+    args, kwargs = switched_off(node)
     if op.name == "embedding":  # the indices are first, and rows may be renormed
         often = {"scale_grad_by_freq": args[3]} if len(args) > 3 else {}
         return (args[1], args[0], *args[2:3]), kwargs | often

@@ -113,8 +113,8 @@ def depends_on_size(op: Op) -> bool:
     """Whether a number that an op reads, and that is no size, is another one in a share."""
     if op.name in SCALED and op.get("rounding_mode") is None:
         return False
-    pairs = ((name, a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES)
-    return any(list(statics([mine])) != list(statics([whole])) for _, mine, whole in pairs)
+    pairs = ((a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES)
+    return any(list(statics([mine])) != list(statics([whole])) for mine, whole in pairs)
 
 
 def unknown(state: State) -> State:

@@ -10,7 +10,7 @@ One pass forward and backward of the whole batch, and one of its shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -72,7 +72,8 @@ def differences(
     examples = [unequal(whole, inputs, batch)] if uneven else []
     for example in (*examples, tuple(inputs)):
         try:
-            found = _compared(frozen[0], frozen[1], example, batch)  # type: ignore[arg-type]
+            expected = _step(frozen[0], example)  # type: ignore[arg-type]
+            found = _compared(frozen[0], expected, frozen[1], example, batch)  # type: ignore[arg-type]
         except (IndexError, RuntimeError):  # numbers that the model cannot take
             continue
         break
@@ -104,8 +105,9 @@ def own_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) ->
         for module in switched:
             module.training = False
         try:
-            found = _compared(step, step, step.inputs(), batch)
-            found = _grown(step) if found == "" else found
+            expected = _step(step, step.inputs())
+            found = _compared(step, expected, step, step.inputs(), batch)
+            found = _grown(step, expected) if found == "" else found
         except RuntimeError:  # such as numbers that the model cannot take
             return None
         finally:
@@ -116,36 +118,41 @@ def own_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) ->
         return found if torch.equal(drawn, torch.get_rng_state()) else None
 
 
-def _grown(step: StepModule) -> str:
+def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
     """Which gradient does not grow as the loss does; empty: all do."""
-    plain = _step(step, step.inputs())
-    floor = NEGLIGIBLE * largest_of(gradient for name, gradient in plain.items() if name)
+    floor = NEGLIGIBLE * largest_of(gradient for name, gradient in expected.items() if name)
+    allowed = coarsest(_types(step))
     for scale in SCALES:
         for name, gradient in _step(step, step.inputs(), scale).items():
-            if relative_error(gradient / scale, plain[name], floor) > coarsest(_types(step)):
+            if relative_error(gradient / scale, expected[name], floor) > allowed:
                 parameter = name.removeprefix("model.")
                 return f"the gradient of {parameter} does not grow as the loss does"
     return ""
 
 
 def _compared(
-    whole: nn.Module, share: nn.Module, inputs: Sequence[torch.Tensor], batch: CutBatch
+    whole: nn.Module,
+    expected: Mapping[str, torch.Tensor],
+    share: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    batch: CutBatch,
 ) -> str | None:
-    expected = _step(whole, inputs)
+    """What is off between the mean of the shares and what is expected of the whole batch."""
     for name, value in batch.values(inputs).items():
         setattr(share, name, value)
     total: dict[str, torch.Tensor] = {}
     for part in batch.cut(inputs):
         for name, tensor in _step(share, part).items():
             total[name] = total[name] + tensor if name in total else tensor
-    loss = expected.pop("")
+    gradients = dict(expected)
+    loss = gradients.pop("")
     allowed = coarsest(_types(whole))
     if not relative_error(total[""] / batch.count, loss) <= allowed:
         return f"the loss is {float(total['']) / batch.count:.6g} instead of {float(loss):.6g}"
-    floor = NEGLIGIBLE * largest_of(expected.values())
+    floor = NEGLIGIBLE * largest_of(gradients.values())
     if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
         return None
-    for name, tensor in expected.items():
+    for name, tensor in gradients.items():
         error = relative_error(total[name] / batch.count, tensor, floor)
         if not error <= allowed:
             parameter = name.removeprefix("model.")
@@ -203,7 +210,8 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
     graph.output(graph.graph_copy(module.graph, places))
     for node in graph.nodes:
         if node.op == "call_function":
-            _turn_off(node)
+            args, node.kwargs = switched_off(node)
+            node.args = tuple(args)
             if draws(Op(node, node, {}, 1)):
                 return None
     made = fx.GraphModule(module, graph)
@@ -217,15 +225,18 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
     return made
 
 
-def _turn_off(node: fx.Node) -> None:
+def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of an op, in order and by name, with batch norm frozen and dropout off."""
+    args, kwargs = list(node.args), dict(node.kwargs)
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.name not in OFF or not _is_switch(node, argument.name):
             continue
-        if position < len(node.args):
-            node.update_arg(position, OFF[argument.name])
-        elif argument.name in node.kwargs:
-            node.update_kwarg(argument.name, OFF[argument.name])
+        if position < len(args):
+            args[position] = OFF[argument.name]
+        elif argument.name in kwargs:
+            kwargs[argument.name] = OFF[argument.name]
+    return args, kwargs
 
 
 def _is_switch(node: fx.Node, argument: str) -> bool:

@@ -15,7 +15,7 @@ Within the runner's calls, and within an optimizer's step, they are plain tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
+from gnnplace.tracing.numbering import storage_of
 
 NUMBERS = ("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "matmul", "mm", "einsum",
            "__matmul__", "__bool__", "__float__", "__int__", "__contains__")  # fmt: skip
@@ -53,7 +54,8 @@ class Local(torch.Tensor):
             given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
             for leaf in pytree.tree_leaves(made):
                 if isinstance(leaf, torch.Tensor):
-                    if leaf.numel() < min(x.numel() for x in given) and not _shares(leaf, given):
+                    fewer = leaf.numel() < min(x.numel() for x in given)
+                    if fewer and storage_of(leaf) not in map(storage_of, given):  # no view
                         _refuse(name)
                     mark(leaf, Local)
         return made
@@ -85,12 +87,6 @@ def _refuse(name: str) -> None:
         "of these is not the model's; runner.clip_grad_norm_(max_norm) clips and returns the norm, "
         "runner.gradients() and runner.state_dict() have whole tensors"
     )
-
-
-def _shares(made: torch.Tensor, given: Iterable[torch.Tensor]) -> bool:
-    """Whether a tensor is a view of one of some."""
-    place = made.untyped_storage().data_ptr()
-    return any(x.untyped_storage().data_ptr() == place for x in given)
 
 
 def mark(tensor: torch.Tensor, kind: type[torch.Tensor]) -> None:
