@@ -265,7 +265,7 @@ def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
     choice = replace(choices[-1], once=1 / microbatches)
     draft = drafted(even_bounds(pricer, meshes[0], len(order), choice))
     lack = lack_of(pricer, draft)
-    if lack <= 0 or len(order) == 1:
+    if len(order) == 1 or not 0 < lack < np.inf:
         return draft
     within = bounds_within(pricer, draft)
     other = draft if within is None else drafted(within)
