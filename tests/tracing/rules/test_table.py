@@ -68,7 +68,7 @@ CASES = {
     "split_with_sizes": (ATEN.split_with_sizes, X, [1, 5], 1),
     "unbind": (torch.unbind, XYZ, 1),
     "narrow": (torch.narrow, XYZ, 1, 2, 3),
-    "select": (torch.select, XYZ, 1, 2),
+    "select": (Tensor.select, XYZ, 1, 2),
     "slice": (ATEN.slice, XYZ, 1, 2, 5),
     **{name: (getattr(torch, name), [X, HALF], 1) for name in
        ("cat", "concat", "concatenate", "stack")},
@@ -104,7 +104,7 @@ CASES = {
     "scatter_add": (torch.scatter_add, X, 1, PLACES, HALF),
     "scatter_reduce": (torch.scatter_reduce, X, 1, PLACES, HALF, "amax"),
     "take_along_dim": (torch.take_along_dim, X, PLACES, 1),
-    "index_select": (torch.index_select, X, 1, PLACES[0]),
+    "index_select": (Tensor.index_select, X, 1, PLACES[0]),
     **{name: (getattr(functional, name), XYZ, real(6, 1, seed=1)) for name in
        ("cosine_similarity", "pairwise_distance")},
     "normalize": (functional.normalize, XYZ),
