@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -21,6 +22,7 @@ from gnnplace.tracing.batch_twins import make_alike
 from gnnplace.tracing.blame import node_place
 from gnnplace.tracing.cut_batch import GIVEN, CutBatch, batch_axes, subgraph, write_out_counts
 from gnnplace.tracing.cut_numbers import differences, own_differences
+from gnnplace.tracing.own_functions import OwnCall, mixed_by, own_functions
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
@@ -80,6 +82,7 @@ class Cutter:
         if not self._is_fake:
             self.batch = replace(self.batch, shares=self.batch.cut(step.inputs()))
         self._uncut, self.repaired = self.batch, False
+        self._tried: Callable[[], str | None] | None = None
 
     @property
     def _is_fake(self) -> bool:
@@ -91,6 +94,7 @@ class Cutter:
         export: Export,
         *,
         own: Sequence[str] = (),
+        called: Sequence[OwnCall] = (),
         fixed: str = "",
     ) -> fx.GraphModule:
         """The share's forward graph, repaired.
@@ -99,6 +103,7 @@ class Cutter:
             exported: The share's forward pass.
             export: Exports another module's forward pass.
             own: What makes gradients that the forward pass does not say.
+            called: Calls of autograd functions that were exported; all of `own`, where given.
             fixed: Why the graph that is returned will not be used, so that nothing can be
                 repaired; counts must be equal then. Empty: it will.
 
@@ -106,7 +111,9 @@ class Cutter:
             OtherLossError: the loss of the whole batch is not that of its shares.
         """
         self.batch, self.repaired = self._uncut, False
-        share, whole = _module(exported), _module(export(self._step))
+        with own_functions() as uncut:
+            share, whole = _module(exported), _module(export(self._step))
+        self._tried = partial(mixed_by, uncut, called, self.batch.count) if called else None
         write_out_counts(whole)
         flow = self._followed(share, whole)
         loss = flow.loss
@@ -158,8 +165,9 @@ class Cutter:
 
     def _confirm(self, own: Sequence[str], whole: fx.GraphModule) -> None:
         """Holds gradients that a step makes in ways of its own against those of its shares."""
-        if own and not (self.batch.differs or self.repaired):
+        if own and not self.batch.differs and (self._bare or not self.repaired):
             off = own_differences(self._step, whole, self.batch) if self._has_numbers else None
+            off = self._tried() if off is None and self._tried is not None else off
             why = f"its {own[0]} makes gradients that no forward pass says"
             self._judge(State(UNKNOWN, why=why), off)
 

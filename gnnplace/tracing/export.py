@@ -31,6 +31,7 @@ from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.notices import check_layouts, check_memory, check_model
+from gnnplace.tracing.own_functions import own_functions
 from gnnplace.tracing.proof import lasting
 from gnnplace.tracing.recompute import checkpoints
 from gnnplace.tracing.step import StepModule
@@ -134,7 +135,10 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
                 loss_lines(step.loss),
                 other_autocasts(),
             ):
-                cutter(_export(step), _export)
+                with own_functions() as called:
+                    exported = _export(step)
+                own = list(dict.fromkeys(call.words for call in called))
+                cutter(exported, _export, own=own, called=called)
         except (CaptureError, OtherLossError):
             raise
         except Exception as error:

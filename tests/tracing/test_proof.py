@@ -271,7 +271,6 @@ WORDS = {
     "parameter hook": r"hook of parameter 'a\.weight'",
     "tensor hook": r"hook of a tensor in module 'model' \(Net\) at .*test_proof\.py:\d+",
     "full backward hook": "backward hook of module 'b'",
-    "autograd.Function": "Doubled",
     "saved tensors rounded": r"hooks of saved tensors .*test_proof\.py:\d+",
     "autocast": r"torch\.autocast .*test_proof\.py:\d+",
     "reentrant checkpoint": r"use_reentrant=True .*test_proof\.py:\d+",

@@ -31,12 +31,13 @@ from gnnplace.sharding.captured.repeated import (
     leaves_of,
     random_calls,
 )
-from gnnplace.tracing.attributes import MODULE_HOOK, Attributes, own_gradients
+from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.export import quiet
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
+from gnnplace.tracing.own_functions import own_functions
 from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
 from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.rules.calls import (
@@ -261,6 +262,7 @@ def _recorded(
         stack.enter_context(_own_tensors(step))
         stack.enter_context(visits.noted())
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(own_functions())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
     if not isinstance(step, OutputModule):
@@ -270,10 +272,6 @@ def _recorded(
                 f"{name}: nothing learns: the loss follows from no parameter that has a gradient; "
                 "let one require it, and return a loss that can be differentiated"
             )
-    if own := [what for what in own_gradients(output) if what != MODULE_HOOK]:
-        raise CaptureError(
-            f"{name}: its {own[0]} cannot be split; write it with functions of torch"
-        )
     graph, kept = recorder.graph(name, output)
     apart = visits.alone and stand.mode is not None and not attributes.changed
     return graph, layers_apart(graph, visits, kept) if apart else {}

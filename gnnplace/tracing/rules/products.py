@@ -28,8 +28,6 @@ def linear(case: Case) -> Rule:
 
 def addmm(case: Case) -> Rule:
     """`addmm(bias, x, weight)` and `baddbmm`, which has a batch."""
-    if any(case.call.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
-        return whole(case, "addmm with factors")
     made = ("0", "rows", OUT) if case.call.kind == "baddbmm" else ("0", OUT)
     draft = RuleDraft(case)
     draft.read(0, broadcast(case.shapes[0], case.results[0], made))

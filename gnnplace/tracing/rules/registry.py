@@ -19,15 +19,31 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from gnnplace.tracing.own_functions import OwnCall, OwnFunction, in_parts
 from gnnplace.tracing.rules import first_label
 from gnnplace.tracing.rules.attention import ATTENTION_RULES
-from gnnplace.tracing.rules.calls import INPUT, CallGraph, LayerCall, fill
-from gnnplace.tracing.rules.elementwise import ELEMENTWISE_RULES, elementwise, is_elementwise
+from gnnplace.tracing.rules.calls import INPUT, CallGraph, LayerCall, LayerValue, fill
+from gnnplace.tracing.rules.elementwise import (
+    ELEMENTWISE,
+    ELEMENTWISE_RULES,
+    broadcast,
+    elementwise,
+    is_elementwise,
+)
 from gnnplace.tracing.rules.experts import EXPERT_RULES
 from gnnplace.tracing.rules.losses import LOSS_RULES
 from gnnplace.tracing.rules.norms import NORM_RULES
 from gnnplace.tracing.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.tracing.rules.rule import WHOLE, Axes, Case, Rule, case_of, rows_in, whole
+from gnnplace.tracing.rules.rule import (
+    WHOLE,
+    Axes,
+    Case,
+    Rule,
+    case_of,
+    numbered,
+    rows_in,
+    whole,
+)
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
@@ -77,7 +93,9 @@ def _tried(
     for seed in SEEDS:
         for parts in sorted({_fewest_parts(examples), _most_parts(examples)}):
             there = _axes_in_parts(graph, call, axis, parts, seed)
-            if there is None or (made is not None and there != made):
+            own = isinstance(call.function, OwnFunction)
+            apart = not own or in_parts(_own(graph, call), tuple(map(axis.get, call.reads)), parts)
+            if there is None or (made is not None and there != made) or not apart:
                 return rule
             made = there
     assert made is not None
@@ -91,6 +109,32 @@ def _tried(
         ),
         reason=f"{rule.reason}: along the batch alone, as tried",
     )
+
+
+def _own(graph: CallGraph, call: LayerCall) -> OwnCall:
+    """A call of an autograd function of a user's, to be tried."""
+    args = fill(call.args, graph.values.__getitem__)
+    return OwnCall.of(call.function, args, LayerValue)  # type: ignore[arg-type]
+
+
+def _of_own(graph: CallGraph, case: Case) -> Rule:
+    """The rule of such a call: by those axes of its results along which it goes, tried in parts."""
+    call, made, labels = case.call, case.results[0], numbered(len(case.results[0]))
+    longer = any(len(shape) > len(made) for shape in case.shapes)
+    if call.inplace or longer or len({*case.results}) > 1:
+        return whole(case, f"{UNKNOWN} {call.kind!r}")
+    reads = [broadcast(shape, made, labels) for shape in case.shapes]
+
+    def goes(label: str, size: int) -> bool:
+        axes = tuple(x.index(label) if label in x else None for x in reads)
+        return size > 1 and in_parts(_own(graph, call), axes, _fewest_parts(size))
+
+    whole_axes = [k for k, size in enumerate(made) if not goes(str(k), size)]
+    if len(whole_axes) == len(made):
+        return whole(case, f"{UNKNOWN} {call.kind!r}")
+    axes = numbered(len(made), *whole_axes)
+    parted = [broadcast(shape, made, axes) for shape in case.shapes]
+    return case.reads(*parted).rule(ELEMENTWISE, *[axes] * len(case.results))
 
 
 def _fewest_parts(examples: int) -> int:
@@ -198,8 +242,9 @@ def rules_of(graph: CallGraph) -> tuple[Rule, ...]:
     """A rule for each call of a graph."""
     rules, rows = [], dict[int, int]()
     for call in graph.calls:
-        rule = rule_of(case_of(graph, call, rows))
-        rules.append(rule)
+        case = case_of(graph, call, rows)
+        own = isinstance(call.function, OwnFunction)
+        rules.append(rule := _of_own(graph, case) if own else rule_of(case))
         found = zip(call.results, map(rows_in, rule.results), strict=True)
         rows.update((value, examples) for value, examples in found if examples is not None)
     return with_groups(graph, with_batches(graph, rules))

@@ -35,6 +35,33 @@ def test_experts_get_their_tokens_from_all_shards():
     assert passed, row
 
 
+SIZES = "hidden_size=64&vocab_size=128&length=16"
+BLOOM = f"hf:bloom?{SIZES}&n_layer=2&n_head=4"
+PHIMOE = (
+    f"hf:phimoe?{SIZES}&num_hidden_layers=2&num_attention_heads=4&num_key_value_heads=2"
+    "&intermediate_size=128&num_local_experts=4"
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (BLOOM, "tp=2,microbatch_size=2"),
+        *(
+            pytest.param(spec, words, marks=pytest.mark.campaign)
+            for spec in (BLOOM, PHIMOE)
+            for words in ("tp=2,pp=2,microbatch_size=1", "tp=2,dp=2,microbatch_size=2")
+        ),
+    ],
+)
+def test_autograd_functions_of_models_train_as_on_one_device(spec, words):
+    """Their forward and backward passes are their own; GELU's is cut over its features."""
+    plan = gnnplace.plan(spec, "cpu:4", batch=8, given=words)[0]
+    found = gnnplace.run_plan(plan, spec, train=2, steps=1)
+    assert found is not None
+    assert found.passed, found.verification.summary()
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("words", "axes"),
