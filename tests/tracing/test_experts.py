@@ -1,10 +1,13 @@
 """`gnnplace.experts` beside a loop in plain PyTorch, and beside transformers' own experts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.moe import use_experts_implementation
 
 import gnnplace
 from gnnplace.errors import CaptureError, InputError
@@ -29,7 +32,7 @@ def drawn(rows, dtype=torch.float64):
     return x, index, weights, up, down
 
 
-def looped(x, index, weights, up, down, act):
+def looped(x, index, weights, up, down, act, up_bias=None, down_bias=None):
     """Every token by itself."""
     rows = []
     for token in range(len(x)):
@@ -38,24 +41,28 @@ def looped(x, index, weights, up, down, act):
             number = int(index[token, place])
             if number >= len(up):
                 continue
-            made = up[number] @ x[token]
+            made = up[number] @ x[token] + (0 if up_bias is None else up_bias[number])
             if len(made) == 2 * down.shape[2]:
                 middle = PLAIN[act](made[: len(made) // 2]) * made[len(made) // 2 :]
             else:
                 middle = PLAIN[act](made)
-            total = total + weights[token, place] * (down[number] @ middle)
+            out = down[number] @ middle + (0 if down_bias is None else down_bias[number])
+            total = total + weights[token, place] * out
         rows.append(total)
     return torch.stack(rows)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("rows", [INNER, 2 * INNER])
-def test_it_is_a_loop_over_tokens(act, rows):
+@pytest.mark.parametrize("biased", [False, True])
+def test_it_is_a_loop_over_tokens(act, rows, biased):
     tensors = drawn(rows)
-    learned = [t for t in tensors if t.requires_grad]
-    truth = looped(*tensors, act)
+    shapes = [(COUNT, rows), (COUNT, WIDTH)] * biased
+    biases = [torch.randn(s, dtype=torch.float64).div(9).requires_grad_() for s in shapes]
+    learned = [*(t for t in tensors if t.requires_grad), *biases]
+    truth = looped(*tensors, act, *biases)
     gradients = torch.autograd.grad(truth.sin().sum(), learned)
-    made = gnnplace.experts(*tensors, act)
+    made = gnnplace.experts(*tensors, act, *biases)
     own = torch.autograd.grad(made.sin().sum(), learned)
     torch.testing.assert_close(made, truth, rtol=1e-12, atol=1e-12)
     for one, other in zip(own, gradients, strict=True):
@@ -84,6 +91,10 @@ KINDS = {
         "v_head_dim": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
         "num_key_value_heads": 4,
     },
+    "gpt_oss": {"num_local_experts": 4, "intermediate_size": 48, "num_key_value_heads": 2,
+                "head_dim": 8, "num_experts_per_tok": 2},
+    "minimax_m3_vl_text": {"num_local_experts": 4, "intermediate_size": 48, "head_dim": 8,
+                           "num_key_value_heads": 2, "num_experts_per_tok": 2},
 }  # fmt: skip
 
 
@@ -110,6 +121,34 @@ def test_models_of_transformers_train_as_by_their_own_loop(kind):
     assert model.config._experts_implementation == "eager"
     for one, other in zip(made, truth, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+class Odd(nn.Module):
+    """Experts whose gate mixes features, or has a tensor of its own."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.randn(4, 12, 8))
+        self.down_proj = nn.Parameter(torch.randn(4, 8, 6))
+        self.slope = nn.Parameter(torch.ones(())) if config.learned else 1.0
+
+    def _apply_gate(self, made):
+        gate, rest = made.chunk(2, -1)
+        return (gate * self.slope if torch.is_tensor(self.slope) else gate.softmax(-1)) * rest
+
+    def forward(self, x, index, weights):
+        return x
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_gate_that_is_no_formula_of_its_elements_is_refused(learned):
+    config = SimpleNamespace(learned=learned, _experts_implementation_internal="eager")
+    config._experts_implementation = "gnnplace"  # as `as_one_call` sets it
+    model = use_experts_implementation(Odd)(config)
+    x, index = torch.randn(4, 8), torch.zeros(4, 2, dtype=torch.int64)
+    with as_one_call(model), pytest.raises(CaptureError, match="a gate that mixes") as told:
+        model(x, index, torch.ones(4, 2))
+    assert "\n" not in str(told.value)
 
 
 def test_wrong_sizes_and_activations_are_told():

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gnnplace.tracing.experts import balanced
+from gnnplace.tracing.experts import GATES, balanced
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
@@ -29,14 +29,18 @@ TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 
 
 def of_experts(case: Case) -> Rule:
-    """Of `experts(x, index, weights, up, down, act, first)`."""
+    """Of `experts(x, index, weights, up, down, act, first, up_bias, down_bias)`."""
     index, up, down = case.shapes[1], case.shapes[3], case.shapes[4]
     draft, sent = RuleDraft(case), f"{DISPATCH}/{SPREAD}"
     for slot in range(3):
         draft.read(slot, (f"{TOKENS}/{sent}", None))
-    gated = up[1] == 2 * down[2]
-    draft.read(3, (f"{EXPERTS}/{sent}", f"{WIDTH}|2" if gated else WIDTH, None))
+    act = case.call.args[5]
+    groups = GATES[act].groups if act in GATES else up[1] // down[2]
+    inner = f"{WIDTH}|2" if groups == 2 else WIDTH
+    draft.read(3, (f"{EXPERTS}/{sent}", inner, None))
     draft.read(4, (f"{EXPERTS}/{sent}", None, WIDTH))
+    draft.read(case.slot(7, "up_bias"), (f"{EXPERTS}/{sent}", inner))
+    draft.read(case.slot(8, "down_bias"), (f"{EXPERTS}/{sent}", None))
     flops = 2.0 * math.prod(index) * (math.prod(up[1:]) + math.prod(down[1:]))
     exchanged = Exchanged(math.prod(index) * case.shapes[0][1], sent=True)
     rows = dict.fromkeys((DISPATCH, SPREAD), exchanged)
@@ -46,22 +50,31 @@ def of_experts(case: Case) -> Rule:
 
 def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
     """A device's experts, or its part of each; on paper every expert has as many rows."""
-    x, index, weights, up, down, act, _ = args
+    x, index, weights, up, down, act, _, *biases = args
+    if share.parts(WIDTH) > 1 and biases and biases[1] is not None:  # once, where results add up
+        biases[1] = biases[1] * float(share.index(WIDTH) == 0)
     for label in (DISPATCH, SPREAD):
         if share.parts(label) > 1:
-            return _dispatched(call, x, index, weights, up, down, act, share, label)
+            return _dispatched(call, x, index, weights, up, down, act, share, label, *biases)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
-        return balanced(x, index, weights, up, down, act, parts / share.fullest)
+        return balanced(x, index, weights, up, down, act, parts / share.fullest, *biases)
     made: torch.Tensor = call.function(
-        x, index, weights, up, down, act, share.index(EXPERTS) * len(up) if parts > 1 else 0
+        x,
+        index,
+        weights,
+        up,
+        down,
+        act,
+        share.index(EXPERTS) * len(up) if parts > 1 else 0,
+        *biases,
     )
     return made
 
 
 def _dispatched(
     call: LayerCall, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, up: torch.Tensor,
-    down: torch.Tensor, act: str, share: Share, label: str,
+    down: torch.Tensor, act: str, share: Share, label: str, *biases: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """Rows of a device's tokens through the experts of all; on paper as many come as go."""
     parts, own = share.parts(label), len(up)
@@ -71,7 +84,9 @@ def _dispatched(
     if isinstance(x, FakeTensor):
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
-        back = balanced(rows, chosen[come].unsqueeze(1), ones, up, down, act)[: len(order)]
+        back = balanced(rows, chosen[come].unsqueeze(1), ones, up, down, act, 1, *biases)[
+            : len(order)
+        ]
     else:
         order = order[: int(known.sum())]
         rows, owner = x[order // index.shape[1]], chosen[order] // own
@@ -83,7 +98,7 @@ def _dispatched(
         there = share.sent(rows, counts, received, label)
         ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, label)
         ones = weights.new_ones(ids.shape)
-        made = call.function(there, ids, ones, up, down, act, 0)
+        made = call.function(there, ids, ones, up, down, act, 0, *biases)
         back = share.sent(made, received, counts, label)
     weighed = back * weights.flatten()[order].unsqueeze(1)
     return torch.zeros_like(x).index_add(0, order // index.shape[1], weighed.to(x.dtype))

@@ -37,10 +37,12 @@ def test_experts_get_their_tokens_from_all_shards():
 
 SIZES = "hidden_size=64&vocab_size=128&length=16"
 BLOOM = f"hf:bloom?{SIZES}&n_layer=2&n_head=4"
-PHIMOE = (
-    f"hf:phimoe?{SIZES}&num_hidden_layers=2&num_attention_heads=4&num_key_value_heads=2"
-    "&intermediate_size=128&num_local_experts=4"
+MIXTURE = (
+    f"{SIZES}&num_hidden_layers=2&num_attention_heads=4&num_key_value_heads=2&intermediate_size=128"
+    "&num_local_experts=4"
 )
+PHIMOE = f"hf:phimoe?{MIXTURE}"
+GPT_OSS = f"hf:gpt_oss?{MIXTURE}&head_dim=16&num_experts_per_tok=2"
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,14 @@ PHIMOE = (
         (BLOOM, "tp=2,microbatch_size=2"),
         *(
             pytest.param(spec, words, marks=pytest.mark.campaign)
-            for spec in (BLOOM, PHIMOE)
+            for spec in (BLOOM, PHIMOE, GPT_OSS)
             for words in ("tp=2,pp=2,microbatch_size=1", "tp=2,dp=2,microbatch_size=2")
         ),
+        pytest.param(GPT_OSS, "cp=2,ep=2,microbatch_size=2", marks=pytest.mark.campaign),
     ],
 )
-def test_autograd_functions_of_models_train_as_on_one_device(spec, words):
-    """Their forward and backward passes are their own; GELU's is cut over its features."""
+def test_functions_and_gates_of_models_own_train_as_on_one_device(spec, words):
+    """Their forward and backward passes are their own; BLOOM's GELU is cut over its features."""
     plan = gnnplace.plan(spec, "cpu:4", batch=8, given=words)[0]
     found = gnnplace.run_plan(plan, spec, train=2, steps=1)
     assert found is not None

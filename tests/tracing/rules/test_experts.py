@@ -6,6 +6,7 @@ import torch
 import gnnplace
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import mesh_configurations
+from gnnplace.tracing.experts import GATES, Gate
 from gnnplace.tracing.rules.registry import rules_of
 from tests.tracing.rules.oracle import check, traced
 
@@ -24,6 +25,27 @@ def test_tokens_experts_both_and_the_width_of_each_can_be_cut(rows, examples):
     assert found == {"0", "experts", "dispatch", "spread", "width"} | (
         {"rows"} if examples else set()
     )
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_biases_are_added_once_and_gates_keep_their_pairs(groups, monkeypatch):
+    """Pairs of a gate stand beside each other, or its rows before the others'."""
+    torch.manual_seed(1)
+
+    def formula(made):
+        beside = made[..., ::2], made[..., 1::2]
+        first, other = beside if groups == 1 else made.chunk(2, -1)
+        return first.clamp(max=0.5) * (other + 1)
+
+    monkeypatch.setitem(GATES, "pairs", Gate(formula, groups))
+    shapes = (8, 4), (8, 2), (4, 12, 4), (4, 4, 6), (4, 12), (4, 4)
+    x, weights, *rest = (torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes)
+
+    def run(x, index, weights, up, down, *biases):
+        return gnnplace.experts(x, index, weights, up, down, "pairs", *biases)
+
+    found = check(run, x, torch.randint(0, 4, (8, 2)), weights, *rest)
+    assert found == {"0", "experts", "dispatch", "spread", "width"}
 
 
 @pytest.mark.parametrize("expert", [0, 3])
