@@ -4,7 +4,8 @@ A recording is of a model as it was: which tensors its modules hold, their types
 hooks, the plain attributes that its code read (`training`, a dropout's `p`, a configuration), and
 the parameters and the state of the optimizer. `changes` compares all that before a step, by
 comparisons of lists in C: O(modules + tensors), below 0.2 ms for GPT-2. (That a tensor is on
-another device is seen by its memory.)
+another device is seen by its memory.) What code reads outside of the modules, of the loss too, is
+compared with it (`gnnplace.tracing.outside`).
 
 An attribute that the step writes itself (a counter) is no change: `tracing.proof` has said already
 that no later step depends on it.
@@ -12,6 +13,7 @@ that no later step depends on it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -23,6 +25,7 @@ import torch
 from torch import nn
 
 from gnnplace.tracing.attributes import DATA, OPAQUE, OWN, content, owners, same
+from gnnplace.tracing.outside import HELD, array_data, inside, outside, tensors_in, version
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HIDDEN = (*OWN, *HOOKS, "_is_full_backward_hook", "_forward_hooks_with_kwargs",
@@ -113,12 +116,14 @@ def _writing(self: Any, name: str, value: Any) -> None:
 
 def data_in(value: Any) -> Any:
     """Plain data that an object, dict or list holds: of a configuration its entries."""
-    if isinstance(value, (*OPAQUE, *DATA)) or callable(value):
+    if isinstance(value, (*OPAQUE, *DATA)):
         return None
     held = content(value)
+    if held is None:
+        return array_data(value)
     if isinstance(held, dict):
         return [(k, x) for k, x in held.items() if isinstance(x, DATA)]
-    return [x for x in held or () if isinstance(x, DATA)]
+    return [x for x in held if isinstance(x, DATA)]
 
 
 def _entries(value: Any) -> tuple[dict[Any, Any], list[Any]]:
@@ -137,10 +142,19 @@ class Fingerprint:
         model: that was recorded; it is not kept from changing.
         optimizer: of the loop, if it has one.
         read: what `reading` noted.
+        loss: of the step, if it is not the model's own.
+        follows: says of a tensor that is not the model's whether the step follows numbers that
+            change in place; None: of every one.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, read: Reads
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        read: Reads,
+        loss: Any = None,
+        *,
+        follows: Callable[[torch.Tensor], bool] | None = None,
     ) -> None:
         self._model, self._optimizer = model, optimizer
         modules = dict(model.named_modules())
@@ -151,10 +165,22 @@ class Fingerprint:
         self._titles = [title for title, _ in _state(model)]
         self._tensors = [tensor for _, tensor in _state(model)]
         held = {id(m): m.__dict__ for _, m in owners(model)}
-        self._attributes = [(held[i], name, paths[i]) for i, name in read]
-        deep = ((key, x) for key, (x, data) in read.items() if data and type(x) is not tuple)
-        known = {id(x): (x, name, paths[i]) for (i, name), x in deep}  # what can change inside
+        self._forwards = [*held.values()]
+        values = [value for value, _ in read.values()]
+        slots = outside([*(m for _, m in owners(model)), loss, *values], {*paths})
+        self._attributes = [(held[i], name, f"module {paths[i]!r}") for i, name in read]
+        self._attributes += slots
+        known: dict[int, tuple[Any, str, str]] = {}  # what can change inside
+        for where, name, title in self._attributes:
+            whole = where.get(name)
+            for x in inside(whole):
+                if (x is whole or isinstance(x, HELD)) and data_in(x) and type(x) is not tuple:
+                    known.setdefault(id(x), (x, name, title))
         self._inside = [(*x, _entries(x[0])) for x in known.values()]
+        now = (where.get(name) for where, name, _ in self._attributes)
+        found = tensors_in(now) if follows else []
+        own = {*map(id, self._tensors)}
+        self._constants = [x for x in found if id(x) not in own and follows and not follows(x)]
         self.take()
 
     def take(self) -> None:
@@ -182,6 +208,8 @@ class Fingerprint:
             [(len(held), *map(held.get, keys)) if keys else data_in(value)
              for value, _, _, (held, keys) in self._inside],
             [*map(id, chain.from_iterable(group["params"] for group in groups))],
+            [*map(version, self._constants)],
+            [held.get("forward") for held in self._forwards],
             self._state_now(),
         ]  # fmt: skip
 
@@ -233,19 +261,32 @@ class Fingerprint:
 
     def _of_attributes(self, now: list[list[Any]]) -> Iterator[Change]:
         pairs = zip(self._attributes, now[7], self._known[7], strict=True)
-        for (_, name, path), a, b in pairs:
+        for (_, name, title), a, b in pairs:
             if not same(b, a):
                 plain = isinstance(a, DATA) and isinstance(b, DATA)
                 told = f"was {b}, now it is {a}" if plain else "is another one"
-                yield Change(name, f"module {path!r}: its {name} {told}")
-        for (_, name, path, _), a, b in zip(self._inside, now[8], self._known[8], strict=True):
+                yield Change(name, f"{title}: its {name} {told}")
+        for (_, name, title, _), a, b in zip(self._inside, now[8], self._known[8], strict=True):
             if a != b:
-                yield Change(name, f"module {path!r}: its {name} holds other values")
+                yield Change(name, f"{title}: its {name} holds other values")
+        if now[10] != self._known[10]:
+            yield Change("constant", self._constant(now[10]))
+        if any(map(operator.is_not, now[11], self._known[11])):
+            yield Change("forward", "a module has another forward than when recorded")
+
+    def _constant(self, now: list[Any]) -> str:
+        """Which of the tensors that are constants has changed."""
+        pairs = zip(self._constants, now, self._known[10], strict=True)
+        tensor = next(x for x, a, b in pairs if a != b)
+        for held, name, title in self._attributes:
+            if any(x is tensor for x in inside(held.get(name))):
+                return f"{title}: its tensor {name} has other numbers; register it as a buffer"
+        return "a tensor that is no buffer has other numbers; register it as a buffer of the model"
 
     def _of_optimizer(self, now: list[list[Any]]) -> Iterator[Change]:
         if now[9] != self._known[9]:
             yield Change("groups", "the optimizer has other parameters than when recorded")
-        elif now[10] != self._known[10]:
+        elif now[-1] != self._known[-1]:
             yield Change(STATE, "the optimizer's state is another one")
 
 

@@ -387,6 +387,8 @@ class _Judge:
                 shown = path.removeprefix("model").lstrip(".") or "model"
                 return f"a backward hook of module {shown!r} {told}: {LOST}; {HOOK}"
         if bound := next((key for key in odd if key.startswith(BUFFER)), ""):
+            if "'loss." in bound:
+                return f"{bound} changes in a step, and a plan keeps the model's; move it there"
             return (
                 f"{bound} is bound anew, or changed by what is no call of torch: {LOST}; change "
                 "it in place"

@@ -23,6 +23,8 @@ from gnnplace.execution.training.state_layout import STARTED
 from gnnplace.execution.training.torch_optimizers import STATE
 from gnnplace.tracing.optimizers import Optimizer
 
+SMALL = 1024
+"""Elements of a tensor that is compared at every step."""
 States = Mapping[str, Mapping[str, torch.Tensor]]
 """State tensors in shared memory by parameter and label."""
 
@@ -154,6 +156,7 @@ class Attachment:
         optimizer: The loop's, if it has one.
         method: The optimizer as it was captured.
         placed: The step that runs on the workers.
+        loss: The loop's, if the model has none; its buffers become such views, too.
 
     Attributes:
         stale: The workers have run since the host's memory was brought up to date.
@@ -165,13 +168,16 @@ class Attachment:
         optimizer: torch.optim.Optimizer | None,
         method: Optimizer,
         placed: PlacedStep,
+        loss: Any = None,
     ) -> None:
         self._model, self._placed, self.stale = model, placed, False
+        self._loss = _buffers(loss)
         self._known: dict[str, Mapping[str, torch.Tensor]] = {
             "parameter": dict(model.named_parameters(remove_duplicate=False)),
-            "buffer": dict(model.named_buffers(remove_duplicate=False)),
+            "buffer": self._loss | dict(model.named_buffers(remove_duplicate=False)),
         }
-        self._apart = self._bound()
+        self._apart, self._constants = self._bound(), self._read()
+        self._versions = [own._version for own, _ in self._constants]
         self._trained = {name: self._known["parameter"][name] for name in placed.program.gradients}
         self._state = None
         if optimizer is not None:
@@ -189,6 +195,44 @@ class Attachment:
             elif own is not None:
                 apart.append((own, shared))
         return apart
+
+    def _read(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Tensors that the step reads and the model does not register, and the workers' copies."""
+        program, tensors = self._placed.program, self._placed.tensors
+        return [
+            (program.initial[name], tensors[name])
+            for name, entry in program.inputs.items()
+            if entry.kind == "constant"
+        ]
+
+    def follow(self) -> None:
+        """Hands on numbers of such tensors that changed in place, such as class weights.
+
+        Torch counts changes but for those through `.data` and numpy: small ones are compared.
+        """
+        now = [own._version for own, _ in self._constants]
+        pairs = zip(self._constants, self._versions, now, strict=True)
+        odd = [
+            (own, shared)
+            for (own, shared), before, after in pairs
+            if before != after or (own.numel() <= SMALL and not torch.equal(own, shared))
+        ]
+        self._versions = now
+        program, tensors, known = self._placed.program, self._placed.tensors, self._known["buffer"]
+        tied = ((known[x.source], tensors[name]) for name, x in program.inputs.items()
+                if x.kind == "buffer" and x.source in self._loss)  # fmt: skip
+        if any(own.dtype == t.dtype and own.data_ptr() != t.data_ptr() for own, t in tied):
+            self.rebind()
+        if odd:
+            self.refresh()
+            for own, shared in odd:
+                shared.copy_(own.detach())
+            self._placed.take()
+
+    def follows(self, tensor: torch.Tensor) -> bool:
+        """Whether numbers of a tensor that is not the model's are handed on."""
+        known = (*self._loss.values(), *(own for own, _ in self._constants))
+        return any(own.data_ptr() == tensor.data_ptr() for own in known)
 
     def trained(self) -> dict[str, torch.Tensor]:
         """The loop's parameters that are updated, by their names in the model.
@@ -271,6 +315,12 @@ class Attachment:
             made.append(optimizer.register_state_dict_pre_hook(weakly(self.show)))
             made.append(optimizer.register_load_state_dict_post_hook(weakly(self.read)))
         return made
+
+
+def _buffers(loss: Any) -> dict[str, torch.Tensor]:
+    """Buffers of a loss by their names in a step."""
+    named = loss.named_buffers(remove_duplicate=False) if isinstance(loss, nn.Module) else ()
+    return {f"loss.{name}": buffer for name, buffer in named}
 
 
 def weakly(method: Callable[[], None]) -> Callable[..., None]:

@@ -192,7 +192,7 @@ class StandingWorker(DeviceWorker):
             if request == PUBLISH:
                 self._copy(tensors, STATEFUL, out=True)
             elif request == TAKE:
-                self._copy(tensors, STATEFUL)
+                self._copy(tensors, (*STATEFUL, "constant"))
             elif request == UPDATE:
                 self._update(tensors)
             else:

@@ -21,6 +21,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -118,8 +119,11 @@ class TrainingStep:
             options["mode"] = execution_mode(placement, problem)
         self._batches = Batches(program, given)
         self._placed = PlacedStep(program, problem, placement, **options)
-        self._attachment = Attachment(self._model, self._torch, self._method, self._placed)
-        self._recorded = Fingerprint(self._model, self._torch, read)
+        self._attachment = Attachment(
+            self._model, self._torch, self._method, self._placed, self._loss
+        )
+        follows = self._attachment.follows
+        self._recorded = Fingerprint(self._model, self._torch, read, self._loss, follows=follows)
 
     def _follow(self) -> Attachment:
         """Follows what changed in model and optimizer since the step was captured.
@@ -141,6 +145,7 @@ class TrainingStep:
             attachment.read()
         if changes:
             self._recorded.take()
+        attachment.follow()
         return attachment
 
     def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
@@ -345,7 +350,9 @@ class TrainingStep:
         self._attachment.stale = True
         self._passes += 1
         self.num_steps += 1
-        return torch.tensor(loss)
+        program = self._ready("step").program
+        kinds = (torch.float32, *(program.values[name].dtype for name in program.losses))
+        return torch.tensor(loss, dtype=reduce(torch.promote_types, kinds))
 
     def _set_constants(self) -> None:
         for number, group in enumerate(self.param_groups):

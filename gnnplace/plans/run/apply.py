@@ -121,7 +121,7 @@ def apply_plan(
         known.layers.step,
         graph.values[output_of(graph)[0]].dtype,
         scale_for(file.precision),
-        Fingerprint(model, None, read),
+        Fingerprint(model, None, read, loss),
         counts_of(graph) if file.batch > file.microbatch_size else None,
         marks_of(store, model),
     )

@@ -243,7 +243,7 @@ class _Forward:
             done=last_readers(graph, piece),
             several=layouts.several,
         )
-        return _Traced(code, graph, Fingerprint(self.model, None, read),
+        return _Traced(code, graph, Fingerprint(self.model, None, read, self.loss),
                        {name: parameters[name] for name in piece.parameters})  # fmt: skip
 
     def _held(

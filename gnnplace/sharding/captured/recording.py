@@ -452,6 +452,13 @@ class _Recorder(TorchFunctionMode):
         kept.reverse()
         calls = tuple(self.calls[i] for i in kept)
         constants = {i: t for i, t in self.constants.items() if i in needed}
+        for call in calls:
+            learned = [constants[i] for i in call.reads if i in constants]
+            if call.gradient and call.kind != "detach" and any(x.requires_grad for x in learned):
+                raise CaptureError(
+                    f"{call.name}: reads a tensor that needs a gradient and is no parameter of the "
+                    "model, so that nothing would train it; register it there, or detach() it"
+                )
         return CallGraph(name, calls, tuple(self.values), template, constants), kept
 
     def _ref_output(self, leaf: Any) -> Any:

@@ -6,6 +6,7 @@ import copy
 import gc
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
@@ -257,3 +258,71 @@ def test_trained_in_another_type_the_model_is_brought_up_to_date_when_it_is_read
             step(batch)
     assert model.left.weight.dtype == torch.float32
     torch.testing.assert_close(model.left.weight, eager.left.weight, rtol=0, atol=0.02)
+
+
+class Center(nn.Module):
+    """A loss that keeps a mean of the scores and reads it, and class weights of a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(3, dtype=torch.float64))
+        self.weights = [torch.ones(3, dtype=torch.float64)]
+
+    def forward(self, scores, target):
+        loss = nn.functional.cross_entropy(scores - self.center, target, self.weights[0])
+        self.center.mul_(0.9).add_(scores.detach().mean(0), alpha=0.1)
+        return loss
+
+
+def eagerly(model, loss, batch):
+    return loss(model(batch[0]), batch[1])
+
+
+def centered(model, optimizer, loss, step, given):
+    for batch in given:
+        optimizer.zero_grad()
+        value = step(batch)
+        value.backward()
+        optimizer.step()
+        yield value
+        loss.weights[0][0] *= 2.0
+        loss.weights[0].data[1] *= 0.5
+        yield loss.center.clone()
+    loss.center.data = torch.ones(3, dtype=torch.float64)
+    yield step(given[0])
+
+
+def test_tensors_of_the_loss_are_followed_and_kept_up_and_it_has_the_models_type():
+    """Those it changes itself, and those that the loop changes between steps."""
+    found = []
+    for placed in (False, True):
+        torch.manual_seed(0)
+        model, loss = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), Center()
+        x = torch.randn(3, 8, 4, dtype=torch.float64)
+        given = [(one, torch.arange(8) % 3) for one in x]
+        optimizer = adam(model)
+        if placed:
+            program = capture(model, given[0], loss=loss)
+            problem = profile(replace(program, initial={}), cpu_cluster(2), groups=8)
+            placement = random_placement(problem, 0, shuffle=False)
+            options = {"loss": loss, "problem": problem, "inputs": given[0], "timeout": 30.0}
+            with gnnplace.compile(model, placement, optimizer, **options) as step:
+                found.append([*centered(model, optimizer, loss, step.loss, given)])
+        else:
+            found.append([*centered(model, optimizer, loss, partial(eagerly, model, loss), given)])
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_a_loss_that_reads_a_number_which_the_loop_changes_is_refused(problem):
+    held = {"smooth": 0.0}
+
+    def loss(scores, target):
+        return LOSS(scores, target, label_smoothing=held["smooth"])
+
+    model = net()
+    with compiled(model, problem, adam(model), loss=loss) as step:
+        step(batches(1)[0])
+        held["smooth"] = 0.1
+        with pytest.raises(MismatchError, match="function loss: its held holds other values"):
+            step(batches(1)[0])

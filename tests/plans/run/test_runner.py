@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -283,3 +284,18 @@ def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision
     runner.step(tuple(1e30 * x for x in workload.inputs))
     assert all(p.grad is None for p in runner.parameters())
     assert runner.scale.factor == factor / 2
+
+
+def test_a_loss_that_reads_what_the_loop_changes_is_refused():
+    held = {"beta": 1.0}
+
+    def loss(output, target):
+        return functional.mse_loss(output, target) * held["beta"]
+
+    work = toy()
+    plan = plan_for(replace(work, loss=loss), "microbatch_size=16", 1)
+    runner = plan.apply(toy().model, work.inputs, loss=loss)
+    runner.step(work.inputs)
+    held["beta"] = 0.5
+    with pytest.raises(MismatchError, match="function loss: its held holds other values"):
+        runner.step(work.inputs)

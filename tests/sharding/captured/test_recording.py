@@ -269,3 +269,14 @@ def test_keys_and_values_are_not_kept_for_a_next_word(kind):
             module.config.use_cache = False
     other = record_calls(StepModule(model, None, inputs), kind)
     assert kinds(graph) == kinds(other)
+
+
+def test_a_tensor_that_learns_and_is_no_parameter_of_the_model_is_refused():
+    scale = torch.ones((), requires_grad=True)
+    model = torch.nn.Linear(3, 3)
+    record_calls(
+        StepModule(model, lambda out: (out * scale.detach()).sum(), (torch.ones(2, 3),)), "m"
+    )
+    step = StepModule(model, lambda out: (out * scale).sum(), (torch.ones(2, 3),))
+    with pytest.raises(CaptureError, match="needs a gradient and is no parameter of the model"):
+        record_calls(step, "m")
