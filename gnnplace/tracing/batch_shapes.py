@@ -52,21 +52,24 @@ def reshaped(op: Op) -> State:
 
 
 def expanded(op: Op) -> Any:
-    """`expand` and `repeat`: what all shares have alike may be repeated for every example."""
+    """`expand`, `repeat`, …: what all shares have alike may be repeated for every example."""
     state = op.state(op.operands[0])
     if state.kind == SAME:
         return fresh(op)
-    if state.kind == SPLIT and op.name == "repeat":
+    if state.kind == SPLIT and "repeat" in op.name:
         return _repeated(op, state)
     return carried(op)
 
 
 def _repeated(op: Op, state: State) -> State:
-    repeats = list(op.args["repeats"])
-    dim = state.dim + len(repeats) - len(shape_of(op.operands[0]))
-    if repeats[dim] != 1:
-        raise UndecidedError("it repeats the batch")
-    return state.at(dim)
+    """Copies of the batch after each other are parts of one axis, as of a concatenation."""
+    (share, whole), new = op.shapes[0], len(op.shapes[0][0]) - len(shape_of(op.operands[0]))
+    dim, repeats = state.dim + new, op.args["repeats"]
+    if isinstance(repeats, fx.Node) or new < 0:
+        raise UndecidedError("it repeats by numbers of a tensor, or in one axis")
+    if tuple(n * (op.count if k == dim else 1) for k, n in enumerate(share)) != whole:
+        raise MixesError("it repeats the batch as often as it has examples")
+    return state.at(dim, state.outer * (1 if isinstance(repeats, int) else repeats[dim]))
 
 
 def broadcast(op: Op) -> tuple[State, ...]:
@@ -207,7 +210,9 @@ RULES: dict[str, Rule] = {
          "view_as", "reshape_as"),
         reshaped,
     ),
-    **dict.fromkeys(("expand", "expand_as", "repeat", "broadcast_to"), expanded),
+    **dict.fromkeys(
+        ("expand", "expand_as", "repeat", "repeat_interleave", "broadcast_to"), expanded
+    ),
     "broadcast_tensors": broadcast,
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "index": indexed,

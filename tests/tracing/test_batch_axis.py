@@ -122,6 +122,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "two_views": lambda x, y, w: torch.cat([x * w[0], y]),
     "expand": lambda x, y, w: w[0].expand(x.shape[0], 5, 4) * x,
     "repeat": lambda x, y, w: w[0].repeat(x.shape[0], 1),
+    "copies": lambda x, y, w: (x * w[0]).repeat(3, 1, 2),
+    "copies_by_example": lambda x, y, w: (x * w[0]).repeat_interleave(3, 0),
+    "copies_of_words": lambda x, y, w: (x * w[0]).repeat_interleave(3, 1),
+    "a_copy_for_every_expert": lambda x, y, w: (
+        (x.flatten(0, 1).repeat(3, 1) * (y[..., :3].flatten(0, 1).T.reshape(-1, 1)))
+        .view(3, -1, 4)
+        .bmm(w.expand(3, 4, 4))
+        .view(-1, 4)
+        .reshape(3, -1, 4)
+        .sum(0)
+    ),
     "zeros": lambda x, y, w: torch.zeros(x.shape[0], 3) + w.sum(),
     "shape_of_one": lambda x, y, w: x * w[0] + torch.full_like(x[0], 2.0).triu(1),
     "ones_like": lambda x, y, w: torch.ones_like(x) * w[0],
@@ -273,6 +284,13 @@ MIXES: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda x, y, w: torch.div(x @ w, x.shape[0], rounding_mode="floor"),
     ),
     "select_by_size": (MIXED, lambda x, y, w: (x @ w)[:, x.shape[0] - 2]),
+    "copies_by_size": (MIXED, lambda x, y, w: (x @ w).repeat(len(x), 1, 1)),
+    "words_by_size": (MIXED, lambda x, y, w: (x @ w).repeat(1, len(x), 1)),
+    "copies_in_one_axis": (UNKNOWN, lambda x, y, w: (x @ w).repeat_interleave(2)),
+    "copies_by_numbers": (
+        UNKNOWN,
+        lambda x, y, w: (x @ w).repeat_interleave(torch.tensor([1, 2, 0, 1, 1]), 1, output_size=5),
+    ),
     "matrix_exp": (UNKNOWN, lambda x, y, w: torch.linalg.matrix_exp(x[:, :4] @ w)),
 }
 

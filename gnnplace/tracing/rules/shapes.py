@@ -132,6 +132,17 @@ def expanded(case: Case) -> Rule:
     return replace(made, run=_remade(torch.Tensor.expand, made.results[0], after))
 
 
+def repeated(case: Case) -> Rule:
+    """`repeat` and `repeat_interleave`: along axes that are not repeated."""
+    before, after = case.shapes[0], case.results[0]
+    new = len(after) - len(before)
+    if len(case.shapes) > 1 or new < 0:
+        return whole(case, "it repeats by numbers of a tensor, or in one axis")
+    longer = (k for k, size in enumerate(after) if k < new or size != before[k - new])
+    axes = numbered(len(after), *longer)
+    return case.reads(axes[new:]).rule(SHAPE, axes)
+
+
 def kept(case: Case) -> Rule:
     """Calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
     draft = RuleDraft(case)
@@ -271,6 +282,7 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
          "moveaxis", "numpy_T"), permuted
     ),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
+    **dict.fromkeys(("repeat", "repeat_interleave"), repeated),
     **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "tensor_split",
                      "chunk", "unbind", "narrow", "select", "slice"), pieces),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),

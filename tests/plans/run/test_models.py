@@ -43,6 +43,7 @@ MIXTURE = (
 )
 PHIMOE = f"hf:phimoe?{MIXTURE}"
 GPT_OSS = f"hf:gpt_oss?{MIXTURE}&head_dim=16&num_experts_per_tok=2"
+LLAMA4 = f"hf:llama4_text?{MIXTURE}&head_dim=16&intermediate_size_mlp=128"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ GPT_OSS = f"hf:gpt_oss?{MIXTURE}&head_dim=16&num_experts_per_tok=2"
         (BLOOM, "tp=2,microbatch_size=2"),
         *(
             pytest.param(spec, words, marks=pytest.mark.campaign)
-            for spec in (BLOOM, PHIMOE, GPT_OSS)
+            for spec in (BLOOM, PHIMOE, GPT_OSS, LLAMA4)
             for words in ("tp=2,pp=2,microbatch_size=1", "tp=2,dp=2,microbatch_size=2")
         ),
         pytest.param(GPT_OSS, "cp=2,ep=2,microbatch_size=2", marks=pytest.mark.campaign),

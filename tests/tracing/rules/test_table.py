@@ -63,6 +63,8 @@ CASES = {
     "expand": (Tensor.expand, real(4, 1), 2, 4, 6),
     "expand_as": (Tensor.expand_as, real(4, 1), X),
     "broadcast_to": (torch.broadcast_to, real(4, 1), (2, 4, 6)),
+    "repeat": (Tensor.repeat, real(4, 1), 3, 1, 6),
+    "repeat_interleave": (torch.repeat_interleave, X, 3, 1),
     **{name: (getattr(torch, name), XYZ, 2, 1) for name in
        ("split", "chunk", "unsafe_split", "unsafe_chunk", "tensor_split")},
     "split_with_sizes": (ATEN.split_with_sizes, X, [1, 5], 1),
