@@ -193,6 +193,15 @@ def on_numbers(op: str, place: str, module: Any = None) -> str:
 def _of_numbers(op: str, line: str) -> tuple[str, str]:
     """What of a line does it, and what to write instead."""
     shape = next((name for name in SHAPES if name in op or f"{name}(" in line), "")
+    if "ctc_loss" in op or "ctc_loss(" in line:
+        return " (ctc_loss asks for its lengths)", (
+            "split the model without the loss by gnnplace.shard: any loss takes what it returns"
+        )
+    if "gaussian_nll_loss(" in line:
+        return (
+            " (whether a variance is negative)",
+            "call it as torch.nn.functional.gaussian_nll_loss",
+        )
     if ("nonzero" in op or "index" in op) and MASK.search(line):
         return " (a boolean mask keeps some of its entries)", (
             "keep all: torch.where(mask, x, 0) or x.masked_fill(~mask, 0), and divide by mask.sum()"

@@ -15,7 +15,8 @@ padded, attention is causal by a flag, and not by a mask of [batch, 1, tokens, t
 flash kernel is there. Whether they are packed, position ids say, which mostly follow from no input.
 
 A number of a tensor that follows from no input, such as a mask made of `arange`, is the same at
-every step: code that asks for it is answered, on every road (`as_eager`).
+every step: code that asks for it is answered, on every road (`as_eager`). `gaussian_nll_loss` of
+torch, which looks at its variances and raises where one is negative, gives no number there instead.
 
 `other_autocasts`: autocast looks at the device of every tensor. A model that says
 `torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
@@ -34,6 +35,7 @@ change what a captured LSTM, GRU or RNN computes in training:
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -106,6 +108,7 @@ def as_eager() -> Iterator[None]:
             stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
         known = stack.enter_context(_Constants())
         stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
+        stack.enter_context(patch.object(functional, "gaussian_nll_loss", _gaussian_nll_loss))
         masks = sys.modules.get("transformers.masking_utils")
         if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
 
@@ -174,6 +177,35 @@ class _Constants(TorchFunctionMode):
 def _listed(tensor: torch.Tensor) -> Any:
     """As torch's own, one by one; torch's (2.13) asks tensors that it has inside."""
     return [_listed(x) for x in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """As torch's own (2.13): (log v + (x - y)^2 / v) / 2, v at least `eps` but for its gradient."""
+    if not isinstance(var, torch.Tensor):
+        return _GAUSSIAN(input, target, var, full, eps, reduction)
+    if var.size() != input.size() and input.size()[:-1] == var.size():
+        var = var.unsqueeze(-1)
+    odd = sum(y for x, y in zip(input.size(), var.size(), strict=False) if x != y)
+    if input.dim() != var.dim() or odd > 1:
+        raise ValueError("var is of incorrect size")
+    var = var.masked_fill(var < 0, -torch.inf)  # of which there is no logarithm
+    var = var + (var.clamp(min=eps) - var).detach()
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    found: torch.Tensor = loss if reduction == "none" else getattr(loss, reduction)()
+    return found
+
+
+_GAUSSIAN = functional.gaussian_nll_loss
 
 
 def _called(func: Any, given: list[Any], form: Any, numbers: dict[int, torch.Tensor]) -> Any:

@@ -169,3 +169,43 @@ def test_a_transformer_finds_its_mask_causal() -> None:
     model = Both(4, 2, 1, 1, 8, dropout=0.0, batch_first=True)
     result, truth = run_program(capture(model, (X, X))), eager(model, (X, X))
     assert torch.allclose(result.loss, truth.loss)
+
+
+class Uncertain(nn.Module):
+    """A mean and a variance of each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.mean(x), functional.relu(self.spread(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [({}, 3), ({"full": True, "reduction": "sum"}, 3), ({"eps": 1e-2}, 1)],
+)
+def test_the_loss_of_a_gaussian_is_torchs_own(options: dict[str, object], columns: int) -> None:
+    target = torch.ones(3, 2, 3)
+
+    def loss(made: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
+        return functional.gaussian_nll_loss(made[0], target, made[1][..., :columns], **options)  # type: ignore[arg-type]
+
+    model = Uncertain()
+    result, truth = (
+        run_program(capture(model, (X, target), loss=loss)),
+        eager(model, (X, target), loss),
+    )
+    assert torch.allclose(result.loss, truth.loss)
+    for name, gradient in truth.gradients.items():
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+
+
+def test_a_negative_variance_gives_no_number() -> None:
+    target = torch.ones(3, 2, 4)
+    variance = lambda made, target: functional.gaussian_nll_loss(made, target, -made.square())  # noqa: E731
+    model = nn.Linear(4, 4)
+    assert run_program(capture(model, (X, target), loss=variance)).loss.isnan()
+    with pytest.raises(ValueError, match="negative"):
+        variance(model(X), target)

@@ -50,6 +50,8 @@ class PlanRunner:
         recorded: what the calls take for granted of the model.
         counts: what the loss is a mean over, where that is no number of examples.
         marks: tensors of which no number is made, where the model is in parts.
+        steps: that were made.
+        nothing: what an optimizer gets where there is nothing to train.
     """
 
     file: PlanFile
@@ -67,6 +69,7 @@ class PlanRunner:
     counts: Counts | None = None
     marks: Marks = field(default_factory=Marks)
     steps: int = 0
+    nothing: nn.Parameter = field(default_factory=lambda: nn.Parameter(torch.empty(0)))
 
     @property
     def replica(self) -> int:
@@ -94,8 +97,14 @@ class PlanRunner:
             yield name, held.learned
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The same without names."""
-        return (parameter for _, parameter in self.named_parameters())
+        """The same without names; one of no elements where nothing is trained.
+
+        No optimizer of torch takes an empty list, which a process has whose stages have no
+        parameters or frozen ones alone.
+        """
+        yield from (parameter for _, parameter in self.named_parameters())
+        if not any(parameter.requires_grad for _, parameter in self.named_parameters()):
+            yield self.nothing
 
     def share(self, batch: Any) -> Any:
         """This replica's share of a whole batch.
@@ -411,7 +420,10 @@ class StepLoss(torch.Tensor):
 
     def backward(self, *_: Any, **__: Any) -> NoReturn:
         """Refuses one more backward pass, as `InputError`."""
-        raise InputError("backward: runner.step has made the gradients; leave loss.backward() out")
+        raise InputError(
+            "backward: runner.step has made the gradients (and has scaled them in 16-mixed); leave "
+            "loss.backward() and GradScaler out"
+        )
 
 
 def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:

@@ -241,6 +241,12 @@ def layers_of(
     step = StepModule(model, workload.loss or default_loss, inputs)
     with precision_of(precision):
         recorded = record_calls(step, workload.name, proven=proven)
+    inner = next((c for c in recorded.calls if c.function is torch.autograd.grad), None)
+    if inner is not None:
+        raise CaptureError(
+            f"{workload.name}: {inner.name}: a gradient within the forward pass has no part that "
+            "could be priced; split the model by gnnplace.shard, or place its ops (gnnplace place)"
+        )
     calls = without_dropped_attention(recorded)
     rules = rules_of(calls)
     kept = recorded if as_run else calls

@@ -299,3 +299,24 @@ def test_a_loss_that_reads_what_the_loop_changes_is_refused():
     held["beta"] = 0.5
     with pytest.raises(MismatchError, match="function loss: its held holds other values"):
         runner.step(work.inputs)
+
+
+def test_where_nothing_is_trained_an_optimizer_can_be_made_all_the_same():
+    """A stage of frozen layers, or of none that have parameters."""
+    work = toy()
+    work.model.blocks.requires_grad_(False)
+    runner = toy_runner_of(work)
+    kept = {name: p for name, p in runner.named_parameters() if p.requires_grad}
+    assert len([p for p in runner.parameters() if p.requires_grad]) == len(kept)
+    for held in runner.parameters_here.held.values():
+        held.learned.requires_grad_(False)
+        held.leaf.requires_grad_(False)
+    (nothing,) = (p for p in runner.parameters() if p.requires_grad)
+    optimizer = torch.optim.AdamW([nothing])
+    optimizer.step()
+    assert runner.optimizer_state_dict(optimizer) == {}
+
+
+def toy_runner_of(work):
+    plan = plan_for(work, "microbatch_size=16", 1)
+    return plan.apply(work.model, work.inputs, loss=work.loss)

@@ -307,3 +307,20 @@ def test_no_architecture_of_the_zoo_is_refused(name):
     """Nor one whose LSTM goes both ways, of whose gradients two are one tensor."""
     sizes = "&".join(f"{key}={size}" for key, size in SIZES[name].items())
     assert chain_of(f"{name}?{sizes}", cpus(2)).segments
+
+
+class Penalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        made = self.layer(x).tanh()
+        (slope,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+        return made.mean() + slope.square().mean()
+
+
+def test_a_gradient_within_the_forward_pass_is_refused():
+    with pytest.raises(CaptureError, match="a gradient within the forward pass has no part"):
+        plan_model(Penalised(), cpus(1), (torch.ones(8, 4),), batch=8, given="microbatch_size=8")
