@@ -58,6 +58,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import user_place
+from gnnplace.tracing.numbering import storage_of
 
 TRACED_LIBRARIES = ("transformers",)
 """Libraries that are told that they are being traced."""
@@ -127,12 +128,14 @@ def as_eager() -> Iterator[None]:
 class _Constants(TorchFunctionMode):
     """Knows how tensors were made that follow from no others, and answers what asks for numbers.
 
+    A change in place, if it follows from no others either, is one of all that share the memory.
     What draws random numbers, or has memory that nobody wrote, has none that are known.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: dict[int, tuple[torch.Tensor, int, int, Any, list[Any], Any]] = {}
+        self._made: dict[int, tuple[torch.Tensor, int]] = {}  # with its version
+        self._calls: list[tuple[list[int], bool, Any, list[Any], Any]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given, form = pytree.tree_flatten((args, kwargs or {}))
@@ -140,18 +143,25 @@ class _Constants(TorchFunctionMode):
         if name in QUESTIONS and (numbers := self.numbers(given)):
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return _called(func, given, form, numbers)
+        known, read = all(map(self._knows, given)), [x for x in given if torch.is_tensor(x)]
+        versions = [x._version for x in read] if known else []
         result = func(*args, **(kwargs or {}))
+        if not known or "empty" in name:
+            return result
+        changed = {storage_of(x) for x, v in zip(read, versions, strict=True) if x._version != v}
         made = pytree.tree_leaves(result)
-        fresh = all(map(torch.is_tensor, made)) and "empty" not in name
-        if fresh and {*map(id, made)}.isdisjoint(map(id, given)) and all(map(self._knows, given)):
-            for place, tensor in enumerate(made):
-                self._made[id(tensor)] = tensor, tensor._version, place, func, given, form
+        if changed:
+            made = [x for x, _ in self._made.values() if storage_of(x) in changed]
+        elif not all(map(torch.is_tensor, made)) or not {*map(id, made)}.isdisjoint(map(id, read)):
+            return result
+        self._made.update((id(x), (x, x._version)) for x in made)
+        self._calls.append(([*map(id, made)], bool(changed), func, given, form))
         return result
 
     def _knows(self, value: Any) -> bool:
         if not isinstance(value, torch.Tensor):
             return True
-        tensor, version, *_ = self._made.get(id(value), (None, 0))
+        tensor, version = self._made.get(id(value), (None, 0))
         return tensor is value and version == value._version
 
     def numbers(self, asked: list[Any]) -> dict[int, torch.Tensor]:
@@ -160,15 +170,17 @@ class _Constants(TorchFunctionMode):
         needed = {id(x) for x in asked if isinstance(x, torch.Tensor)}
         if not all(map(self._knows, asked)):
             return {}
-        for key in reversed(self._made):
-            needed.update(map(id, self._made[key][4]) if key in needed else ())
+        calls = []
+        for call in reversed(self._calls):
+            if not needed.isdisjoint(call[0]):
+                needed.update(map(id, call[3]))
+                calls.append(call)
         with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng([]):
             before = torch.get_rng_state()
             try:
-                for key in (key for key in self._made if key in needed):
-                    _, _, place, func, given, form = self._made[key]
-                    made = _called(func, given, form, values)
-                    values[key] = pytree.tree_leaves(made)[place]
+                for ids, changes, func, given, form in reversed(calls):
+                    made = pytree.tree_leaves(_called(func, given, form, values))
+                    values.update([] if changes else zip(ids, made, strict=True))
             except (RuntimeError, AssertionError):  # such as on a device that is not there
                 return {}
             return values if torch.equal(before, torch.get_rng_state()) else {}

@@ -29,7 +29,11 @@ HEADS = (
     "AutoModelForImageClassification",
     "AutoModel",
 )
-PREFERRED = {"bert": "AutoModelForMaskedLM", "vit": "AutoModelForImageClassification"}
+PREFERRED = {
+    "bert": "AutoModelForMaskedLM",
+    "vit": "AutoModelForImageClassification",
+    **dict.fromkeys(("clip", "metaclip_2", "siglip"), "AutoModel"),  # of pairs, not of images alone
+}
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
@@ -154,7 +158,7 @@ def _model(config: Any) -> nn.Module:
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
 
 
-def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, torch.Tensor]:
+def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
     try:
         return _random_inputs(model, config, batch, length)
     except AttributeError as error:
@@ -164,27 +168,39 @@ def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str,
         ) from None
 
 
-def _random_inputs(
-    model: nn.Module, config: Any, batch: int, length: int
-) -> dict[str, torch.Tensor]:
+def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
     random, main = generator(0), getattr(model, "main_input_name", "input_ids")
-    if main not in MAIN or main not in inspect.signature(model.forward).parameters:
+    taken = inspect.signature(model.forward).parameters
+    if main not in MAIN or main not in taken:
         raise AttributeError(f"its main input is {main!r}")
+    if "return_loss" in taken and hasattr(config, "vision_config"):  # pairs of image and text
+        return {
+            "pixel_values": torch.randn(_image(config.vision_config, batch), generator=random),
+            "input_ids": _words(config.text_config, batch, length, random),
+            "return_loss": True,
+        }
     if main in ("input_values", "input_features"):
         shape = (batch, *_sound(config, main, length))
         return {main: torch.randn(shape, generator=random)}
     if main == "pixel_values":
-        size = getattr(config, "image_size", IMAGE)
-        shape = (batch, config.num_channels, size, size)
-        inputs = {"pixel_values": torch.randn(shape, generator=random)}
+        inputs = {"pixel_values": torch.randn(_image(config, batch), generator=random)}
         count = max(2, getattr(config, "num_labels", 2))
         labels = torch.randint(count, (batch,), generator=random)
     else:
-        words = torch.randint(config.vocab_size, (batch, length), generator=random)
+        words = _words(config, batch, length, random)
         inputs, labels = {"input_ids": words}, words
     if "For" in type(model).__name__ or "LMHead" in type(model).__name__:
         inputs["labels"] = labels.clone()
     return inputs
+
+
+def _image(config: Any, batch: int) -> tuple[int, ...]:
+    size = getattr(config, "image_size", IMAGE)
+    return (batch, config.num_channels, size, size)
+
+
+def _words(config: Any, batch: int, length: int, random: torch.Generator) -> torch.Tensor:
+    return torch.randint(config.vocab_size, (batch, length), generator=random)
 
 
 def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:

@@ -115,6 +115,13 @@ def test_a_function_whose_tensor_torch_loses_is_refused() -> None:
         capture(nn.Linear(4, 4), (X[0], torch.rand(2, 4)), loss=loss)
 
 
+def filled_by(number: torch.Tensor) -> torch.Tensor:
+    """A tensor that is changed through a view of a view, as masks are."""
+    made = torch.zeros(3, 2, dtype=torch.int64)
+    made[1:][made[1:] == 0] = number
+    return made[:, 0]
+
+
 class Asking(nn.Module):
     """Asks for numbers of tensors that follow from no input, and scales by them."""
 
@@ -135,6 +142,8 @@ class Asking(nn.Module):
         lambda x: torch.arange(x.shape[-1]),
         lambda x: torch.tensor([2, x.shape[0]]).cumsum(0),
         lambda x: torch.zeros(3, dtype=torch.int64).add(2)[1:],
+        lambda x: torch.zeros(2).long().fill_(x.shape[0]),
+        lambda x: filled_by(torch.tensor(2)),
     ],
 )
 def test_numbers_of_constants_are_said(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -152,7 +161,8 @@ def test_numbers_of_constants_are_said(numbers: Callable[[torch.Tensor], torch.T
         lambda x: torch.randint(3, (2,)),
         lambda x: torch.randn(4).bernoulli(0.5).long(),
         lambda x: torch.empty(2).long(),
-        lambda x: torch.zeros(2).long().fill_(x.shape[0]),
+        lambda x: filled_by(x[0, 0].long()),
+        lambda x: torch.zeros(2).uniform_().long(),
     ],
 )
 def test_numbers_of_others_are_not(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:

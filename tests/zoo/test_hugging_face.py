@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.plans.plans import plan_model
+from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
 from gnnplace.zoo.hugging_face import KNOWN
+from tests.plans.run.toys import cpus
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
 
@@ -34,6 +37,25 @@ def test_a_model_has_a_loss_of_its_own(name: str, head: str, fields: dict[str, i
     assert work.model.training
     with torch.no_grad():
         assert torch.isfinite(work.model(**work.inputs).loss)
+
+
+SMALL = "hidden_size: 32, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 2"
+VOCABULARY = "vocab_size: 99, eos_token_id: 2, bos_token_id: 1"
+PAIR = (
+    f"vision_config={{{SMALL}, image_size: 16, patch_size: 8}}"
+    f"&text_config={{{SMALL}, {VOCABULARY}}}&length=8"
+)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_pairs_of_images_and_texts_have_the_loss_of_pairs(name: str) -> None:
+    """Which compares every example with all others, so that replicas are refused in a line."""
+    work = load(f"hf:{name}?{PAIR}")
+    assert work.model(**work.inputs).loss.dim() == 0
+    assert plan_model(f"hf:{name}?{PAIR}", cpus(2), given="pp=2,microbatch_size=4")[0].feasible
+    with pytest.raises(InputError, match="the batch cannot be cut") as told:
+        plan_model(f"hf:{name}?{PAIR}", cpus(2), given="dp=2,microbatch_size=2")
+    assert "\n" not in str(told.value)
 
 
 def test_sizes_of_known_models() -> None:
