@@ -119,7 +119,8 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     if type(error).__name__ in UNKNOWN:
         told = on_numbers(str(error).partition("(")[0], place, module)
-        return told if source_line(place).startswith("if ") else told + _of_experts(module)
+        chosen = source_line(place).startswith("if ")
+        return told + (_of_chance(module) if chosen else _of_experts(module))
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
     if "constant's list" in str(error):
@@ -135,6 +136,13 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
         told = f"{type(error).__name__}: {told}"
     instead = on_error(str(error), place)
     return f"{told}; {instead}" if instead else told
+
+
+def _of_chance(module: nn.Module | None) -> str:
+    """The rate by which a model of transformers leaves out layers, where it has one."""
+    fields = getattr(getattr(module, "config", None), "__dict__", {})
+    rates = [name for name, rate in fields.items() if "layerdrop" in name and rate]
+    return f"; layers are left out by chance: configure {rates[0]}=0" if rates else ""
 
 
 def _of_experts(module: nn.Module | None) -> str:

@@ -188,6 +188,7 @@ class _Runs:
                     output = self.step(*inputs)
                 if drawn:
                     run.faults["other"] = f"the code draws from {drawn[0]}: {UNLIKE}"
+                    return run, {}  # what was drawn may have no backward pass without numbers
                 if run.asked[1]:
                     run.faults["asked"] = _asked(*run.asked)
                 return run, self._end(run, output, inputs, list(_state(self.step)))

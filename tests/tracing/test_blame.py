@@ -11,9 +11,11 @@ from torch import nn
 from torch_geometric.nn import GATConv, GCNConv
 
 from gnnplace.errors import CaptureError
+from gnnplace.plans.plans import plan_model
 from gnnplace.tracing import capture
 from gnnplace.tracing.blame import blame
 from gnnplace.tracing.step import StepModule
+from tests.plans.run.toys import cpus
 from tests.tracing import models
 
 
@@ -29,6 +31,14 @@ def message(model: nn.Module) -> str:
     except Exception as error:
         return blame(error, step)
     raise AssertionError("it did not fail")
+
+
+def test_layers_that_are_left_out_by_chance_are_told_by_their_rate() -> None:
+    small = "d_model=16&encoder_layers=1&decoder_layers=1&vocab_size=32&batch=2&length=4"
+    chance = f"hf:bart?{small}&decoder_layerdrop=0.5"
+    with pytest.raises(CaptureError, match=r"in module 'model\.decoder'") as told:
+        plan_model(chance, cpus(2), given="tp=2,microbatch_size=2")
+    assert str(told.value).endswith("left out by chance: configure decoder_layerdrop=0")
 
 
 def test_inner_module_and_line() -> None:
