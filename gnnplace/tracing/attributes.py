@@ -32,6 +32,8 @@ OURS = ("torch.", "gnnplace.")
 OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
 DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
+WRITES: list[set[tuple[int, Any]]] = []
+"""Sets that get what code changes within `restored`: ids of objects, and keys."""
 CODE = "_code_of"
 """Attribute of a module that calls the code of another one, on tables that both have: this one."""
 
@@ -65,6 +67,8 @@ class Attributes:
                 now = _now(item)
                 keys = _differences(before, now)
                 changed.update((_joined(name, key, item), None) for key in keys)
+                for noted in WRITES:
+                    noted.update((id(item), key) for key in keys)
                 if keys and back:
                     self._left.append((item, now))
                     _write(item, before)

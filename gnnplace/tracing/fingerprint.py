@@ -14,7 +14,7 @@ that no later step depends on it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.tracing.attributes import DATA, OPAQUE, OWN, content, owners, same
+from gnnplace.tracing.attributes import DATA, OPAQUE, OWN, WRITES, content, owners, same
 from gnnplace.tracing.outside import HELD, array_data, inside, outside, tensors_in, version
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -37,10 +37,23 @@ LEARNS, DTYPE, DEVICE, *TENSOR_HOOKS = map(
     ("requires_grad", "dtype", "device", "_backward_hooks", "_post_accumulate_grad_hooks"),
 )
 NAMES = ("requires_grad", "dtype", "device", "hooks", "post-accumulate hooks")
+SAVED = ("architectures", "dtype", "_name_or_path")
+"""What transformers (5.23) writes into a configuration where it saves a model; nothing computes by
+it."""
 MEMORY, STATE = "memory", "state"
 """Kinds of changes that a step can follow: other memory of a tensor, other optimizer state."""
-Reads = dict[tuple[int, str], tuple[Any, Any]]
-"""Value of an attribute, and the plain data inside of it, by module's id and name."""
+
+
+class Reads(dict[tuple[int, str], tuple[Any, Any]]):
+    """Value of an attribute, and the plain data inside of it, by module's id and name.
+
+    Attributes:
+        writes: ids of objects and keys of them that the code changes itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: set[tuple[int, Any]] = set()
 
 
 class Change(NamedTuple):
@@ -60,7 +73,7 @@ class _Reader:
 
     def __init__(self, model: nn.Module) -> None:
         self.ids = {id(m) for _, m in owners(model)}
-        self.found: Reads = {}
+        self.found = Reads()
         self.written: set[tuple[int, str]] = set()
 
 
@@ -75,6 +88,7 @@ def reading(model: nn.Module) -> Iterator[Reads]:
     reader = _Reader(model)
     with _LOCK:
         _READERS.append(reader)
+        WRITES.append(reader.found.writes)
         if len(_READERS) == 1:
             nn.Module.__getattribute__ = _noting  # type: ignore[method-assign, assignment]
             nn.Module.__setattr__ = _writing  # type: ignore[method-assign, assignment]
@@ -83,6 +97,7 @@ def reading(model: nn.Module) -> Iterator[Reads]:
     finally:
         with _LOCK:
             _READERS.remove(reader)
+            WRITES[:] = [noted for noted in WRITES if noted is not reader.found.writes]
             if not _READERS:
                 del nn.Module.__getattribute__
                 nn.Module.__setattr__ = _PUT  # type: ignore[method-assign]
@@ -126,13 +141,17 @@ def data_in(value: Any) -> Any:
     return [x for x in held if isinstance(x, DATA)]
 
 
-def _entries(value: Any) -> tuple[dict[Any, Any], list[Any]]:
+def _entries(
+    value: Any, writes: Collection[tuple[int, Any]] = ()
+) -> tuple[dict[Any, Any], list[Any]]:
     """The dict in which an object keeps its data, and keys of what is plain; else none."""
     held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     whole = content(value)
     if not isinstance(whole, dict) or whole.keys() != held.keys():
         return {}, []  # such as a list, or a generator of random numbers
-    return held, [key for key, x in held.items() if isinstance(x, DATA)]
+    odd = {key for i, key in writes if i == id(value)}
+    odd.update(SAVED if hasattr(value, "save_pretrained") else ())
+    return held, [key for key, x in held.items() if isinstance(x, DATA) and key not in odd]
 
 
 class Fingerprint:
@@ -176,7 +195,7 @@ class Fingerprint:
             for x in inside(whole):
                 if (x is whole or isinstance(x, HELD)) and data_in(x) and type(x) is not tuple:
                     known.setdefault(id(x), (x, name, title))
-        self._inside = [(*x, _entries(x[0])) for x in known.values()]
+        self._inside = [(*x, _entries(x[0], read.writes)) for x in known.values()]
         now = (where.get(name) for where, name, _ in self._attributes)
         found = tensors_in(now) if follows else []
         own = {*map(id, self._tensors)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
 
 
@@ -147,3 +150,45 @@ def test_a_generator_that_was_drawn_from_and_a_list_that_grew_are_seen() -> None
     draws.random()
     taps.append(2)
     assert [c.kind for c in known.changes()] == ["draws", "taps"]
+
+
+def test_a_model_of_transformers_may_be_saved_between_steps(tmp_path: Path) -> None:
+    """Which writes its type into a configuration that says none."""
+    config = GPT2Config(
+        n_embd=8, n_layer=1, n_head=1, vocab_size=16, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    model, words = GPT2LMHeadModel(config), torch.zeros(1, 4, dtype=torch.long)
+    with reading(model) as read:
+        model(words, labels=words)
+    fingerprint = Fingerprint(model, None, read)
+    before = config.dtype
+    model.save_pretrained(tmp_path)
+    assert config.dtype != before
+    assert fingerprint.changes() == []
+    config.layer_norm_epsilon = 0.1
+    assert [kind for kind, _ in fingerprint.changes()] == ["config"]
+
+
+class Deciding(nn.Module):
+    """Decides in its first pass what it goes on with, as classifiers of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.config = nn.Linear(4, 4), SimpleNamespace(kind=None, scale=1.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.config.kind is None:
+            self.config.kind = "mean"
+        return self.layer(x).mean() * self.config.scale
+
+
+def test_what_code_writes_into_an_object_itself_is_no_change() -> None:
+    model = Deciding()
+    with reading(model) as read, Attributes(model).restored():
+        model(torch.ones(2, 4))
+    fingerprint = Fingerprint(model, None, read)
+    model(torch.ones(2, 4))
+    assert model.config.kind == "mean"
+    assert fingerprint.changes() == []
+    model.config.scale = 2.0
+    assert {kind for kind, _ in fingerprint.changes()} == {"config", "scale"}
