@@ -69,6 +69,8 @@ ASIDE = (
     "unsqueeze",
 )
 """Functions that a layer calls beside the one that it is named after."""
+SIZED = ("view", "reshape", "as_strided", "expand", "repeat", "unflatten")
+"""Functions whose other arguments are sizes, which a tensor may say that follows from no other."""
 
 
 class OutputModule(StepModule):
@@ -333,6 +335,11 @@ def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
     return leave
 
 
+def _as_numbers(sizes: Any) -> Any:
+    """Sizes with numbers for tensors."""
+    return pytree.tree_map(lambda x: int(x) if isinstance(x, torch.Tensor) else x, sizes)
+
+
 class _Recorder(TorchFunctionMode):
     """Notes every call that returns or changes a tensor; `buffers` keep what is done to them."""
 
@@ -364,6 +371,9 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         read = tensors_in((args, kwargs))
+        if len(read) > 1 and function_name(func) in SIZED:
+            args, kwargs = (args[0], *_as_numbers(args[1:])), _as_numbers(kwargs)
+            read = tensors_in((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)
         changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]

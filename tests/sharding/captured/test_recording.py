@@ -120,6 +120,23 @@ def test_a_change_in_place_is_a_new_value():
     assert graph.calls[2].reads[0] == graph.calls[1].results[0]
 
 
+def test_sizes_that_are_tensors_of_constants_are_numbers():
+    """As transformers writes `torch.div(length, window, rounding_mode="trunc")`."""
+
+    class Model(nn.Module):
+        def forward(self, x):
+            count = torch.div(torch.tensor(x.shape[1]), 3, rounding_mode="trunc")
+            return x.view(x.shape[0], count, 3).as_strided([4, count, 2], (6, 3, 1))
+
+    graph = record(Model(), torch.ones(4, 6))
+    assert kinds(graph) == ["view", "as_strided"]
+    assert graph.calls[1].args[1] == [4, 2, 2]
+    by_input = nn.Module()
+    by_input.forward = lambda x: x.view(x[0, 0].long(), -1)
+    with pytest.raises(CaptureError, match="numbers of a tensor"):
+        record(by_input, torch.ones(4, 6))
+
+
 def test_an_autograd_function_of_ones_own_is_one_call():
     class Twice(torch.autograd.Function):
         @staticmethod
