@@ -24,7 +24,7 @@ from gnnplace.execution.training.torch_optimizers import STATE
 from gnnplace.tracing.optimizers import Optimizer
 
 SMALL = 1024
-"""Elements of a tensor that is compared at every step."""
+"""Elements of a tensor of whole numbers that is compared at every step."""
 States = Mapping[str, Mapping[str, torch.Tensor]]
 """State tensors in shared memory by parameter and label."""
 
@@ -206,16 +206,17 @@ class Attachment:
         ]
 
     def follow(self) -> None:
-        """Hands on numbers of such tensors that changed in place, such as class weights.
+        """Hands on numbers of such tensors that changed, such as class weights, or a discriminator.
 
-        Torch counts changes but for those through `.data` and numpy: small ones are compared.
+        Torch counts no changes through `.data`, numpy or other workers: numbers are compared, but
+        for those of large masks and tables of indices.
         """
         now = [own._version for own, _ in self._constants]
         pairs = zip(self._constants, self._versions, now, strict=True)
         odd = [
             (own, shared)
             for (own, shared), before, after in pairs
-            if before != after or (own.numel() <= SMALL and not torch.equal(own, shared))
+            if before != after or (_is_compared(own) and not torch.equal(own, shared))
         ]
         self._versions = now
         program, tensors, known = self._placed.program, self._placed.tensors, self._known["buffer"]
@@ -231,8 +232,11 @@ class Attachment:
 
     def follows(self, tensor: torch.Tensor) -> bool:
         """Whether numbers of a tensor that is not the model's are handed on."""
-        known = (*self._loss.values(), *(own for own, _ in self._constants))
-        return any(own.data_ptr() == tensor.data_ptr() for own in known)
+        for number, (own, shared) in enumerate(self._constants):
+            if own.data_ptr() == tensor.data_ptr() and own.shape == tensor.shape:
+                self._constants[number] = tensor, shared  # which may have other memory later
+                return True
+        return any(own is tensor for own in self._loss.values())
 
     def trained(self) -> dict[str, torch.Tensor]:
         """The loop's parameters that are updated, by their names in the model.
@@ -315,6 +319,10 @@ class Attachment:
             made.append(optimizer.register_state_dict_pre_hook(weakly(self.show)))
             made.append(optimizer.register_load_state_dict_post_hook(weakly(self.read)))
         return made
+
+
+def _is_compared(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.numel() <= SMALL
 
 
 def _buffers(loss: Any) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.errors import UnsupportedError
+from gnnplace.errors import MismatchError, UnsupportedError
 from gnnplace.execution.training.own_step import OwnStep, own_step
 from gnnplace.tracing import optimizers
 from gnnplace.tracing.optimizers import Optimizer
@@ -61,6 +61,22 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
     if odd is None or any(group.get(name) for group in groups for name in odd):
         return False
     return len({bool(group.get("momentum")) for group in groups}) == 1
+
+
+def check_options(optimizer: torch.optim.Optimizer, method: Optimizer) -> None:
+    """Refuses options that changed after the capture and with which an update computes otherwise.
+
+    Raises:
+        MismatchError: names the option.
+    """
+    lengths = {len(group_constants(group)) for group in optimizer.param_groups}
+    if isinstance(method, OwnStep) or (_is_plain(optimizer) and lengths == {len(method.constants)}):
+        return  # an own step looks at its options itself
+    odd = [n for group in optimizer.param_groups for n in ODD[type(optimizer)] if group.get(n)]
+    raise MismatchError(
+        f"optimizer: its {(*odd, 'momentum')[0]} has changed, and with it how an update computes; "
+        "close the step and compile another one"
+    )
 
 
 def constants_of(method: Optimizer, group: Mapping[str, Any], number: int) -> tuple[Any, ...]:

@@ -40,6 +40,7 @@ from gnnplace.execution.training.batches import Batches
 from gnnplace.execution.training.placed_step import PlacedStep
 from gnnplace.execution.training.torch_optimizers import (
     captured_method,
+    check_options,
     constants_of,
     group_of,
     initial_state,
@@ -355,6 +356,8 @@ class TrainingStep:
         return torch.tensor(loss, dtype=reduce(torch.promote_types, kinds))
 
     def _set_constants(self) -> None:
+        if self._torch is not None:
+            check_options(self._torch, self._method)
         for number, group in enumerate(self.param_groups):
             self._constants.set(number, constants_of(self._method, group, number))
 

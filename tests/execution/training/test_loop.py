@@ -326,3 +326,66 @@ def test_a_loss_that_reads_a_number_which_the_loop_changes_is_refused(problem):
         held["smooth"] = 0.1
         with pytest.raises(MismatchError, match="function loss: its held holds other values"):
             step(batches(1)[0])
+
+
+def placed_of(model, optimizer, loss, batch):
+    """A step on two workers whose loss may hold other models."""
+    program = capture(model, batch, loss=loss)
+    problem = profile(replace(program, initial={}), cpu_cluster(2), groups=8)
+    placement = random_placement(problem, 0, shuffle=False)
+    options = {"loss": loss, "problem": problem, "inputs": batch, "timeout": 30.0}
+    return gnnplace.compile(model, placement, optimizer, **options)
+
+
+def adversaries(first, moved):
+    """Two models, each in the other's loss; the one that judges is compiled before or after.
+
+    With `moved` its parameters get other memory, as by an average of weights through `.data`.
+    """
+    torch.manual_seed(0)
+    made, judge = nn.Linear(4, 3).double(), nn.Linear(3, 300).double()
+    given = torch.randn(8, 4, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    shown = torch.randn(8, 3, dtype=torch.float64), given[1]
+
+    def judged(scores, target):
+        return judge(scores).square().mean() + target.mean()
+
+    def judging(scores, target):
+        return (scores - 1).square().mean() + target.mean()
+
+    models = ((judge, judging, shown), (made, judged, given))
+    makers = {model: optim.SGD(model.parameters(), lr=0.1) for model, _, _ in models}
+    steps = {}
+    if first is not None:
+        for model, loss, batch in models if first else reversed(models):
+            steps[model] = placed_of(model, makers[model], loss, batch)
+    for _ in range(3):
+        for model, loss, batch in models:
+            makers[model].zero_grad()
+            value = steps[model].loss(batch) if steps else loss(model(batch[0]), batch[1])
+            value.backward()
+            makers[model].step()
+        if moved:
+            for parameter in judge.parameters():
+                parameter.data = parameter.data * 0.9
+    for step in steps.values():
+        step.close()
+    return [p.detach().clone() for model, _, _ in models for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("first", "moved"), [(True, False), (False, False), (False, True)])
+def test_a_model_in_the_loss_of_another_is_followed_wherever_its_numbers_are(first, moved):
+    for ours, plain in zip(adversaries(first, moved), adversaries(None, moved), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", [{"maximize": True}, {"nesterov": True}, {"momentum": 0.0}])
+def test_an_option_by_which_updates_compute_otherwise_may_not_change(change, problem):
+    model = net()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with compiled(model, problem, optimizer) as step:
+        step(batches(1)[0])
+        optimizer.param_groups[0].update(change)
+        (name,) = change
+        with pytest.raises(MismatchError, match=f"its {name} has changed"):
+            step(batches(1)[0])
