@@ -31,6 +31,7 @@ ADDED = "sums over the examples are added up, not averaged"
 SUMMED = f"the loss is a sum: {ADDED}"
 EVEN = "means over counts must be over equal counts in every micro-batch"
 MEND = "leave the batch whole (--microbatches 1), or say --accept-other-loss"
+UNSAID = "makes gradients that no forward pass says"
 Export = Callable[[StepModule], torch.export.ExportedProgram]
 
 
@@ -168,7 +169,7 @@ class Cutter:
         if own and not self.batch.differs and (self._bare or not self.repaired):
             off = own_differences(self._step, whole, self.batch) if self._has_numbers else None
             off = self._tried() if off is None and self._tried is not None else off
-            why = f"its {own[0]} makes gradients that no forward pass says"
+            why = f"its {own[0]} {UNSAID}"
             self._judge(State(UNKNOWN, why=why), off)
 
     def _bear(self, share: fx.GraphModule, whole: fx.GraphModule, assume: bool) -> None:

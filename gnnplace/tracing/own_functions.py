@@ -6,9 +6,10 @@ It is the base's that is replaced, for `apply` may be bound before (`gelu = Gelu
 
 What such a call does to parts of its tensors nobody says. It is tried on random numbers: results of
 parts, side by side, must be those of the whole, and so must gradients, which add up for what all
-parts read. A trial is no proof; it is made twice with other numbers, and where a loss is a mean of
-shares' losses, gradients must also grow as what they are made of. What draws random numbers fails.
-Tensors above `MOST_ELEMENTS` are tried at smaller sizes, equal ones at an equal one. O(elements).
+parts read. A trial is no proof; it is made twice with other numbers. Where shares of a batch are
+asked for, results may be sums or means over them, and gradients must also grow as what they are
+made of. What draws random numbers fails. Tensors above `MOST_ELEMENTS` are tried at smaller sizes,
+equal ones at an equal one. O(elements).
 """
 
 from __future__ import annotations
@@ -209,10 +210,16 @@ def _agrees(call: OwnCall, axes: Sequence[int | None], parts: int, grows: bool, 
     if not torch.equal(before, torch.get_rng_state()) or len({len(x) for x in (whole, *made)}) > 1:
         return False
     places = [_axis(a.shape, b.shape) for a, b in zip(whole, made[0], strict=True)]
-    if None in places or not all(map(_same, _joined(made, places), whole)):
+    joined = _joined(made, places)
+    means = [k is None and not _same(r, w) for r, k, w in zip(joined, places, whole, strict=True)]
+    joined = [r / parts if mean else r for r, mean in zip(joined, means, strict=True)]
+    if (None in places and not grows) or not all(map(_same, joined, whole)):
         return False
     given = [torch.randn_like(r) if r.is_floating_point() else r for r in whole]
-    shares = [g.chunk(parts, k or 0) for g, k in zip(given, places, strict=True)]
+    each = [g / parts if mean else g for g, mean in zip(given, means, strict=True)]
+    shares = [
+        [g] * parts if k is None else g.chunk(parts, k) for g, k in zip(each, places, strict=True)
+    ]
     expected = _gradients(call, drawn, given)
     found = [_gradients(call, [x[k] for x in pieces], [x[k] for x in shares]) for k in range(parts)]
     if not all(map(_same, _joined(found, axes), expected)):

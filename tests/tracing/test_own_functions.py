@@ -101,6 +101,31 @@ class Rows(Gelu):
         return given - given.mean(-1, keepdim=True)
 
 
+class Mean(Function):
+    """Over all that it reads."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().mean()
+
+    @staticmethod
+    def backward(ctx, given):
+        (x,) = ctx.saved_tensors
+        return given * 3 * x / x.numel()
+
+
+class Sum(Mean):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum()
+
+    @staticmethod
+    def backward(ctx, given):
+        return given * 3 * ctx.saved_tensors[0]
+
+
 class Centred(Gelu):
     """Gradients less the mean over the examples."""
 
@@ -119,6 +144,15 @@ class Noisy(Gelu):
     @staticmethod
     def backward(ctx, given):
         return given * torch.rand_like(given)
+
+
+class Largest(Mean):
+    """The largest gradient alone, over all examples."""
+
+    @staticmethod
+    def backward(ctx, given):
+        (x,) = ctx.saved_tensors
+        return given * torch.where(x == x.max(), x, 0)
 
 
 class Through(Function):
@@ -141,11 +175,14 @@ KINDS = {
     "inside": lambda m, x: Inside.apply(x),
     "product": lambda m, x: Product.apply(x, m.last.weight.t()),
     "rows": lambda m, x: Rows.apply(x),
+    "mean": lambda m, x: Mean.apply(x),
+    "mean of a sum": lambda m, x: Sum.apply(x) / x.shape[0],
 }
 MIXED = {
     "Centred": lambda m, x: Centred.apply(x),
     "Clipped": lambda m, x: Clipped.apply(x),
     "Noisy": lambda m, x: Noisy.apply(x),
+    "Largest": lambda m, x: Largest.apply(x),
 }
 
 
@@ -155,7 +192,8 @@ class Net(nn.Module):
         self.first, self.last, self.function = nn.Linear(6, 8), nn.Linear(8, 8), function
 
     def forward(self, x):
-        return self.last(self.function(self, self.first(x))).square().mean()
+        made = self.function(self, self.first(x))
+        return made if made.dim() == 0 else self.last(made).square().mean()
 
 
 def net(function, *, fake=False):

@@ -39,7 +39,7 @@ from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.tracing.batch_state import UNRULED
-from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, Cutter
+from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, UNSAID, Cutter
 from gnnplace.tracing.export import check_cut
 from gnnplace.tracing.loading import cut
 from gnnplace.tracing.models import workload_of
@@ -201,7 +201,8 @@ def _mixes(
         return "", ()
     reason, notices = why_not(with_batch(whole, _unlike(whole)))
     size = sum(p.numel() * p.element_size() for p in whole.model.parameters())
-    if UNRULED in reason and isinstance(model, str) and size < SMALL:
+    undecided = UNRULED in reason or UNSAID in reason
+    if undecided and isinstance(model, str) and size < SMALL:
         real = workload_of(model)
         reason, notices = why_not(with_batch(real, _unlike(real)))
     if reason and accept:
