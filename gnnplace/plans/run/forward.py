@@ -8,6 +8,7 @@ DistributedDataParallel does: Li et al., 2020, arXiv 2006.15704), and land in `g
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import os
@@ -135,7 +136,8 @@ class _Traced:
                 leaf.data = own
         grad = torch.is_grad_enabled()
         values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
-        made = dict(zip(output_of(self.graph), values, strict=True))
+        whole = [_Whole.apply(x) if x.requires_grad else x for x in values]
+        made = dict(zip(output_of(self.graph), whole, strict=True))
 
         def output(leaf: Any) -> Any:
             return made[leaf.value] if isinstance(leaf, CallRef) else leaf
@@ -156,6 +158,10 @@ class _Forward:
     seat: Seat
     loss: Loss | None
     traced: dict[Any, _Traced] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
+        """The forward pass of a copy of the model, which is traced anew."""
+        return _Forward(self.file, copy.deepcopy(self.model, memo), self.seat, self.loss)
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -294,6 +300,20 @@ class _Forward:
             (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(state.cpu())
 
 
+class _Whole(torch.autograd.Function):
+    """What a model returns; terms of parameters may make a DTensor of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        """The value as it is."""
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> Any:
+        """The gradient, no DTensor."""
+        return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
+
+
 def after_backward(callback: Callable[[], None]) -> None:
     """Has autograd call back when the backward pass that is running is over.
 
@@ -315,6 +335,7 @@ def _give(parameter: nn.Parameter, held: Held) -> None:
         return
     if parameter.grad is not None:
         assert isinstance(parameter.grad, DTensor)
+        _lay_alike(parameter)
         parameter.grad.to_local().add_(made)
         return
     data = parameter.data
@@ -323,6 +344,15 @@ def _give(parameter: nn.Parameter, held: Held) -> None:
         made.contiguous(), data.device_mesh, data.placements, run_check=False,
         shape=parameter.shape, stride=parameter.stride(),
     )  # fmt: skip
+
+
+def _lay_alike(parameter: nn.Parameter) -> None:
+    """Gives a gradient that other terms of the loss made its parameter's layout."""
+    gradient, data = parameter.grad, parameter.data
+    assert isinstance(gradient, DTensor)
+    assert isinstance(data, DTensor)
+    if gradient.placements != data.placements:
+        parameter.grad = gradient.redistribute(placements=data.placements)
 
 
 def _key(leaf: Any) -> Any:

@@ -292,3 +292,23 @@ def test_convolutions(bandwidth):
     error, words = on_processes(2, lambda rank: images(machine))[0]
     assert error < 1e-5
     assert any("over 2" in text for text in words)
+
+
+def penalised(rank):
+    """Errors of gradients where terms of the parameters stand beside the loss; and of a copy's."""
+    split, whole, ids, target = pair()
+    plan = gnnplace.shard(split, (ids, target), 2, machine=SLOW, loss=loss_of)
+    plan.apply(split, loss=loss_of)(ids, target)
+    twin, found = copy.deepcopy(split), []
+    for ours in (split, twin):
+        whole.zero_grad()
+        for model in (ours, whole):
+            terms = sum(p.square().sum() for p in model.parameters()) + model.up.weight.norm()
+            loss = model(ids, target) if model is ours else loss_of(model(ids), target)
+            (loss + 0.1 * terms).backward()
+        found.append(worst(ours, whole))
+    return found
+
+
+def test_terms_of_parameters_stand_beside_a_loss_and_a_split_model_is_copied():
+    assert max(on_processes(2, penalised)[0]) < 1e-4
