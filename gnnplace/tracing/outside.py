@@ -12,6 +12,7 @@ is not looked through. O(instructions of that code), once.
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -163,6 +164,9 @@ class _Code:
             for step in dis.get_instructions(code):
                 if step.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
                     self._names.add(step.argval)
+                    if step.argval in ("environ", "getenv"):
+                        held = {"environ": vars(os.environ)["_data"]}
+                        self._slots[0, "environ"] = Reading(held, "environ", "module os")
                 elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                     self._slot(function.__globals__, step.argval, file)
                 elif step.opname in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):

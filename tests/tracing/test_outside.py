@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -121,6 +122,10 @@ READS: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {
     "nested": nested,
     "array": arrays,
     "tensor": lambda: (lambda: WEIGHTS[0], lambda: WEIGHTS.mul_(2.0)),
+    "environment": lambda: (
+        lambda: float(os.environ.get("GNNPLACE_BETA", "1")),
+        lambda: os.environ.update(GNNPLACE_BETA="2"),
+    ),
     "partial": lambda: (partial(lambda held: held["x"], SETTINGS | {"x": 1}), lambda: None),
 }
 
@@ -132,6 +137,7 @@ def test_what_the_code_of_a_layer_reads_is_seen_to_change(name: str) -> None:
     assert fingerprint.changes() == []
     change()
     assert bool(fingerprint.changes()) == (name != "partial")
+    os.environ.pop("GNNPLACE_BETA", None)
 
 
 def test_what_a_loss_reads_is_seen_to_change() -> None:
