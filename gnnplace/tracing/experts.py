@@ -22,6 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -379,7 +380,8 @@ def _gate_of(module: Any) -> str | None:
     if not apart or any(known is None for _, known in told.values()):
         return None
     name = f"{kind.__module__}.{kind.__qualname__}{told}"
-    GATES[name] = Gate(partial(formula, SimpleNamespace(**reads.read)), groups)
+    if name not in GATES:  # modules are copied: those of a model in parts refuse to be called
+        GATES[name] = Gate(partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups)
     return name
 
 

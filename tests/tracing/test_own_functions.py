@@ -155,6 +155,19 @@ class Largest(Mean):
         return given * torch.where(x == x.max(), x, 0)
 
 
+class Angles(Function):
+    """Of numbers between -1 and 1 alone: of others they are none, which says nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.acos()
+
+    @staticmethod
+    def backward(ctx, given):
+        return given.flip(1)
+
+
 class Through(Function):
     @staticmethod
     def forward(ctx, x, module):
@@ -262,6 +275,11 @@ def test_parts_run_as_the_whole_where_they_were_tried(function, labels):
 def test_a_change_in_place_stays_whole():
     _, rules = traced(lambda x: Doubled.apply(x * 1), real(4, 6))
     assert not rules[1].extents
+
+
+def test_numbers_that_are_none_prove_nothing():
+    _, (rule,) = traced(Angles.apply, real(4, 6, 8))
+    assert set(rule.extents) == {"0", "2"}
 
 
 def test_what_is_too_large_is_tried_at_smaller_sizes():
