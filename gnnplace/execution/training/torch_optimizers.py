@@ -69,9 +69,11 @@ def check_options(optimizer: torch.optim.Optimizer, method: Optimizer) -> None:
     Raises:
         MismatchError: names the option.
     """
+    if isinstance(method, OwnStep):
+        return  # it looks at its options itself
     lengths = {len(group_constants(group)) for group in optimizer.param_groups}
-    if isinstance(method, OwnStep) or (_is_plain(optimizer) and lengths == {len(method.constants)}):
-        return  # an own step looks at its options itself
+    if _is_plain(optimizer) and lengths == {len(method.constants)}:
+        return
     odd = [n for group in optimizer.param_groups for n in ODD[type(optimizer)] if group.get(n)]
     raise MismatchError(
         f"optimizer: its {(*odd, 'momentum')[0]} has changed, and with it how an update computes; "
