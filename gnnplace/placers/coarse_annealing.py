@@ -84,7 +84,7 @@ def _by_turns(
         if np.isfinite(above.score):
             above.cycle(deadline)
     note = f"{coarse.problem.num_ops} groups: {above.moves} moves; then {below.moves} moves"
-    return below.found(note)
+    return below.answer(note)
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:

@@ -92,7 +92,7 @@ def _by_turns(
         if annealer.score < local.score:
             finders.append("annealing")
     last = dict.fromkeys(finders[:0:-1])  # each once, the last one last
-    return annealer.found("; then ".join([finders[0], *reversed(last)]))
+    return annealer.answer("; then ".join([finders[0], *reversed(last)]))
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:

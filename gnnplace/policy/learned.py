@@ -130,7 +130,7 @@ class LearnedPlacer(Placer):
             local.cycle(deadline)
             groups.turn(local, deadline)
         what = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
-        return local.found(f"{first.found.note}, then {what}")
+        return local.answer(f"{first.found.note}, then {what}")
 
     def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside | NarrowBeside:
         """A search on groups of ops, to take turns with that on ops."""
@@ -173,7 +173,7 @@ class LearnedPlacer(Placer):
             while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
         note = f"{groups.found.note}; {local.moves} moves of the whole graph"
-        return better(space, local.found(note), groups.found)
+        return better(space, local.answer(note), groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
         """What decodes a problem."""

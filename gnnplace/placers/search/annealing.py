@@ -23,11 +23,17 @@ as the one before; one that found something ends with a renewal by all known pri
 0: one cycle of 2,000 moves, fewer above 2,000 ops. The learned placer's cycles are
 ``policy.search``'s. Moves are all drawn at random: a network that valued them was no better
 (docs/learned.md). Complexity: O(moves) simulations.
+
+The best state may lack some bytes, whose penalty is small. The best that fits is kept beside it,
+so that an answer is never worse than a start that fits. A penalty on any byte that keeps searches
+out of such states is simpler, and finds less: steps of ``learned`` are 1.007 times as long on 26
+problems of tight memory, up to 1.08 times (one second of the processor each).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +56,8 @@ from gnnplace.placers.search.moves import (
     undo_move,
     window_of,
 )
-from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, expired, now
+from gnnplace.placers.search.repair import repair
+from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import distances, list_schedule
 
@@ -274,6 +281,8 @@ class Annealer:
     Attributes:
         state: where the search is, and the best so far.
         moves: the number of moves that were tried so far.
+        fitting: the best placement so far that fits; the start where none did.
+        seen: the score of the last best state that was asked whether it fits.
 
     Args:
         space: the search space of the problem that is annealed.
@@ -287,7 +296,8 @@ class Annealer:
         self.space, self.rng = space, rng
         self.neighbourhood = neighbourhood(space)
         self.state = start_state(space, start.device, start.order)
-        self.moves = 0
+        self.moves, self.seen, self.fitting = 0, np.inf, start
+        self._keep_fitting()
         n = len(start.order)
         self.next_cycle = max(1, FIRST_OPS // n)
         self.per_call = int(np.clip(self.call_ops // n, 1, 1_000))
@@ -306,12 +316,27 @@ class Annealer:
         """The best state so far; the next cycle changes its arrays."""
         return Found(self.state.best_device, self.state.best_order, note)
 
+    def answer(self, note: str) -> Found:
+        """The best state, repaired, or the best that fitted where that is better."""
+        best, space = self.found(note), self.space
+        if not space.memory_matters or self.fits(best):
+            return best
+        repaired = Found(*repair(space, best.device, best.order), note)
+        if self.fits(self.fitting) and not self.fits(repaired):
+            return replace(self.fitting, note=note)
+        return replace(better(space, self.fitting, repaired), note=note)
+
+    def fits(self, found: Found) -> bool:
+        """Whether a placement runs within all memory."""
+        return bool(self.space.simulator.excess(found.device, found.order)[1] == 0)
+
     def offer(self, found: Found, score: float) -> None:
         """Takes a placement that is better than the best state."""
         if score < self.score:
             state = self.state
             state.best_device[:], state.best_order[:] = found.device, found.order
             state.score[1] = score
+            self._keep_fitting()
 
     def cycle(self, deadline: float) -> None:
         """The next cycle, twice as long as the one before it."""
@@ -347,6 +372,15 @@ class Annealer:
             count, heat = min(self.per_call, moves - done), temperature(done / moves)
             anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
+            self._keep_fitting()
+
+    def _keep_fitting(self) -> None:
+        """Keeps the best state apart if it is new and fits."""
+        state, space = self.state, self.space
+        if space.memory_matters and self.score < self.seen:
+            self.seen = self.score
+            if self.fits(self.found()):
+                self.fitting = Found(state.best_device.copy(), state.best_order.copy())
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
@@ -359,4 +393,4 @@ def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline:
         annealer.run(max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline)
     while now() < deadline:
         annealer.cycle(deadline)
-    return annealer.found(f"{annealer.moves} moves")
+    return annealer.answer(f"{annealer.moves} moves")

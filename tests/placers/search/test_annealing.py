@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import Found, SearchSpace, contract
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search.annealing import COLDEST, HOTTEST, anneal, hottest
+from gnnplace.placers.search.annealing import COLDEST, HOTTEST, Annealer, anneal, hottest
 from gnnplace.placers.search.moves import (
     move_units,
     neighbourhood,
@@ -18,8 +19,10 @@ from gnnplace.placers.search.moves import (
     undo_move,
     window_of,
 )
+from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.policy.placing import make_placer as placer
+from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import sequence_from_order
 from tests.random_problems import random_problem, seeds
@@ -111,6 +114,30 @@ def test_nothing_gets_worse_and_what_fits_goes_on_fitting(seed):
     assert space.score(found.device, found.order) <= before * (1 + 1e-12)
     if space.simulator.run(start.device, start.order).feasible:
         assert space.simulator.run(found.device, found.order).feasible
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_answer_is_never_worse_than_a_start_that_fits(seed):
+    """The best state lacks bytes, and its repair is longer than the start or does not fit."""
+    chain = contract.training_chain(num_layers=8, num_devices=2, seed=seed)
+    ample = SearchSpace(with_microbatches(chain, 2))
+    start = best_construction(ample, np.random.default_rng(0))
+    before = ample.simulator.run(start.device, start.order)
+    cluster = ample.problem.cluster
+    devices = tuple(
+        one.model_copy(update={"memory": float(need)})
+        for one, need in zip(cluster.devices, before.peak_memory, strict=True)
+    )
+    space = SearchSpace(replace(ample.problem, cluster=Cluster(devices, cluster.links)))
+    annealer = Annealer(space, start, np.random.default_rng(0))
+    swapped = Found((1 - start.device).astype(np.int32), start.order)
+    repaired = space.simulator.run(*repair(space, swapped.device, swapped.order))
+    assert not (repaired.feasible and repaired.step_time <= before.step_time)
+    annealer.offer(swapped, 0.5 * annealer.score)
+    answer = annealer.answer("offered")
+    after = space.simulator.run(answer.device, answer.order)
+    assert after.feasible
+    assert after.step_time <= before.step_time * (1 + 1e-12)
 
 
 def test_annealing_leaves_the_lockstep_of_micro_batches():
