@@ -121,7 +121,7 @@ def test_its_row_comes_out_where_it_belongs(folder):
     same = [row for row in committed if row["problem"] == found[0]["problem"]]
     told = standings([*same, found[0]], merged({}, [*same, found[0]]))
     ratio = {one.placer: one.ratio.mean for one in told if one.ratio and one.budget == 0.0}
-    assert len(ratio) == 13
+    assert len(ratio) == 14
     assert ratio["mine:MyPlacer"] == ratio["single"] > ratio["portfolio"] >= 1.0
 
 
