@@ -96,7 +96,7 @@ def test_hugging_face(tmp_path: Path) -> None:
         ("mlp?batch=0", "batch 0 is not a positive number"),
         ("mlp?width=wide", "TypeError"),
         ("hf:gpt2?n_layer=many", "n_layer"),
-        ("hf:clip", "no example inputs are known"),
+        ("hf:blip", "no example inputs are known"),
         ("hf:nothing", "no such configuration; nothing is downloaded"),
         ("hf:meta-llama/Llama-2-7b-hf", "did you mean 'llama-7b'.* nothing is downloaded"),
         ("hf:google-bert/bert-base-cased", "did you mean 'bert-base-uncased'"),
