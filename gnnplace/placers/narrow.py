@@ -97,8 +97,7 @@ class NarrowSearch:
     @property
     def fits(self) -> bool:
         """Whether the best placement runs within all memory."""
-        space = self.expansion.space
-        return not space.memory_matters or space.simulator.excess(*self.expansion.best)[1] <= 0
+        return self.expansion.space.fits(*self.expansion.best)
 
     @property
     def stale(self) -> bool:

@@ -114,10 +114,7 @@ class Incumbent:
     @property
     def feasible(self) -> bool:
         """Whether the placement runs and fits."""
-        if not np.isfinite(self.score):
-            return False
-        fits = not self.space.memory_matters
-        return fits or self.space.simulator.excess(self.device, self.order)[1] == 0
+        return bool(np.isfinite(self.score)) and self.space.fits(self.device, self.order)
 
     @property
     def proven(self) -> bool:

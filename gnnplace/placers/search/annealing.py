@@ -319,16 +319,14 @@ class Annealer:
     def answer(self, note: str) -> Found:
         """The best state, repaired, or the best that fitted where that is better."""
         best, space = self.found(note), self.space
-        if not space.memory_matters or self.fits(best):
+        if space.fits(best.device, best.order):
             return best
-        repaired = Found(*repair(space, best.device, best.order), note)
-        if self.fits(self.fitting) and not self.fits(repaired):
-            return replace(self.fitting, note=note)
-        return replace(better(space, self.fitting, repaired), note=note)
-
-    def fits(self, found: Found) -> bool:
-        """Whether a placement runs within all memory."""
-        return bool(self.space.simulator.excess(found.device, found.order)[1] == 0)
+        repaired, fitting = Found(*repair(space, best.device, best.order), note), self.fitting
+        if space.fits(fitting.device, fitting.order) and not space.fits(
+            repaired.device, repaired.order
+        ):
+            return replace(fitting, note=note)
+        return replace(better(space, fitting, repaired), note=note)
 
     def offer(self, found: Found, score: float) -> None:
         """Takes a placement that is better than the best state."""
@@ -379,7 +377,7 @@ class Annealer:
         state, space = self.state, self.space
         if space.memory_matters and self.score < self.seen:
             self.seen = self.score
-            if self.fits(self.found()):
+            if space.fits(state.best_device, state.best_order):
                 self.fitting = Found(state.best_device.copy(), state.best_order.copy())
 
 

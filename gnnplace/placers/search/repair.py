@@ -30,7 +30,7 @@ def repair(
     What comes back may still not fit: the caller simulates and says so. No move is tried after
     the deadline, nor when ``most_ops`` have been simulated, twice.
     """
-    if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
+    if space.fits(device, order):
         return device, order
     order = space.sequence(device)[1]
     best = _move_units(space, device, order, deadline, most_ops)

@@ -246,6 +246,10 @@ class SearchSpace:
         made = lean(self.problem, self.compiled)
         return made, reversed_problem(made)
 
+    def fits(self, device: IntArray, order: IntArray) -> bool:
+        """Whether a placement is within all memory."""
+        return not self.memory_matters or self.simulator.excess(device, order)[1] == 0
+
     def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
         """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""
         if not self.memory_matters:

@@ -250,7 +250,7 @@ class _Search:
                 chosen = local_search(*args, share=share)
             device = space.spread(chosen)
             order = space.sequence(device)[1]
-            if not space.memory_matters or space.simulator.excess(device, order)[1] == 0:
+            if space.fits(device, order):
                 return device, order
         self.note = (self.note + "; " if self.note else "") + "moved to fit activations"
         return repair(space, device, order)

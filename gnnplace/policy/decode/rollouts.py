@@ -218,9 +218,8 @@ class Rollouts:
 
     def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
         """A placement of that score, and whether it fits."""
-        simulator, device = self.space.simulator, self.space.spread(unit_device)
-        fits = not self.space.memory_matters or simulator.excess(device, order)[1] == 0
-        return Decoded(score, unit_device, order, aim, bool(fits))
+        fits = self.space.fits(self.space.spread(unit_device), order)
+        return Decoded(score, unit_device, order, aim, fits)
 
     def _justified(self, device: IntArray, order: IntArray) -> IntArray:
         return justify(self.space.compiled, self.space.reversed, device, order)
