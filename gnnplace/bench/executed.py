@@ -1,4 +1,9 @@
-"""Cells that execute: a placement runs on workers, checked against one process, several times."""
+"""Cells that execute: a placement runs on workers, checked against one process, several times.
+
+The step time is that of the shortest step of several runs, each with workers of its own: other
+processes make steps longer and never shorter. Seconds stay those of the search, and the bound is of
+predictions alone.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,14 @@ class Executable(PlacedProblem):
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """What the placer found and its runs took; see ``kinds.Loaded``."""
         result, found = self.searched(cell, keep)
-        return found | _executed(self, result, mode)
+        runs = [_run(self, result, mode) for _ in range(RUNS)]
+        return found | {
+            "step_time": min(run.fastest for run in runs),
+            "typical": median(run.step_time for run in runs),
+            "lower_bound": None,
+            "predicted": result.step_time,
+            "clock": runs[0].mode,
+        }
 
 
 def load_executable(entry: ProblemEntry) -> Executable:
@@ -49,22 +61,6 @@ def load_executable(entry: ProblemEntry) -> Executable:
     program = capture_model(str(entry.model), options=options)
     problem = profile_model(program, entry.cluster or "auto", options=options)
     return Executable(problem, program)
-
-
-def _executed(loaded: Executable, result: Result, mode: str) -> Data:
-    """What runs add; seconds stay those of the search, the bound is of predictions alone.
-
-    The step time is that of the shortest step of several runs, each with workers of its own: other
-    processes make steps longer and never shorter.
-    """
-    runs = [_run(loaded, result, mode) for _ in range(RUNS)]
-    return {
-        "step_time": min(run.fastest for run in runs),
-        "typical": median(run.step_time for run in runs),
-        "lower_bound": None,
-        "predicted": result.step_time,
-        "clock": runs[0].mode,
-    }
 
 
 def _run(loaded: Executable, result: Result, mode: str) -> Execution:

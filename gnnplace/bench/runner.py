@@ -148,7 +148,9 @@ def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, 
     say(f"{suite.title}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
     for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
-        say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {_outcome(row)}")
+        told = f"{row['step_time']:.6g} s ({row.get('clock')})" if row["feasible"] else row["error"]
+        end = f"{told}, found in {row['seconds']:.3g} s"
+        say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {end}")
 
 
 def _check_names(path: str, suite: SuiteFile) -> None:
@@ -157,8 +159,3 @@ def _check_names(path: str, suite: SuiteFile) -> None:
             check_name(suite.kind, name)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-
-
-def _outcome(row: dict[str, Any]) -> str:
-    told = f"{row['step_time']:.6g} s ({row.get('clock')})" if row["feasible"] else row["error"]
-    return f"{told}, found in {row['seconds']:.3g} s"

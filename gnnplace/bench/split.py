@@ -32,12 +32,33 @@ class NetworkTables:
 
     def described(self, entry: ProblemEntry) -> Data:
         """The part of a row that tells of the problem."""
-        return _described_split(self) | {"seen": entry.seen, "clock": "modelled"}
+        hashed = hashlib.sha256()
+        for array in (*self.tables.cost, *(np.asarray(edge.cost) for edge in self.tables.edges)):
+            hashed.update(np.ascontiguousarray(array).tobytes())
+        return {
+            "num_ops": len(self.tables.names),
+            "num_devices": self.setting.devices,
+            "microbatches": 1,
+            "digest": ruled(f"{hashed.hexdigest()[:12]}-split"),
+            "family": self.setting.network.name,
+            "cluster": f"{self.setting.devices} devices",
+            "seen": entry.seen,
+            "clock": "modelled",
+        }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """What the method found; see ``kinds.Loaded``."""
-        begin = time.perf_counter()
-        return _sharded(cell, self) | {"seconds": time.perf_counter() - begin}
+        begin, bound = time.perf_counter(), None
+        if cell.placer == EXACT_SHARDER:
+            found = best_strategy(self.tables, bounded=True)
+            bound = found.cost if found.exact else found.bound
+            configuration: tuple[int, ...] = found.configuration
+        else:
+            configuration = SHARDERS[cell.placer](self, cell)
+        parts = self.setting.parts(configuration)
+        told = {"step_time": parts.total, "lower_bound": bound, "feasible": True}
+        seconds = time.perf_counter() - begin
+        return told | {"peak_memory": [parts.memory], "seconds": seconds}
 
 
 def load_split(entry: ProblemEntry) -> NetworkTables:
@@ -49,32 +70,6 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
     setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), SplitSpace())
     tables = sharding_problem(setting.network, entry.ways, setting.machine, space=SplitSpace())
     return NetworkTables(setting, tables)
-
-
-def _described_split(loaded: NetworkTables) -> Data:
-    hashed = hashlib.sha256()
-    for array in (*loaded.tables.cost, *(np.asarray(edge.cost) for edge in loaded.tables.edges)):
-        hashed.update(np.ascontiguousarray(array).tobytes())
-    return {
-        "num_ops": len(loaded.tables.names),
-        "num_devices": loaded.setting.devices,
-        "microbatches": 1,
-        "digest": ruled(f"{hashed.hexdigest()[:12]}-split"),
-        "family": loaded.setting.network.name,
-        "cluster": f"{loaded.setting.devices} devices",
-    }
-
-
-def _sharded(cell: Cell, loaded: NetworkTables) -> Data:
-    if cell.placer == EXACT_SHARDER:
-        found = best_strategy(loaded.tables, bounded=True)
-        bound = found.cost if found.exact else found.bound
-        configuration: tuple[int, ...] = found.configuration
-    else:
-        bound, configuration = None, SHARDERS[cell.placer](loaded, cell)
-    parts = loaded.setting.parts(configuration)
-    told = {"step_time": parts.total, "lower_bound": bound, "feasible": True}
-    return told | {"peak_memory": [parts.memory]}
 
 
 def _random(loaded: NetworkTables, cell: Cell) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ is never compared with.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -109,15 +110,11 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
         InputError: it cannot be written.
     """
     entries = {key: best.model_dump_json() for (key, _), best in known.items()}
-    lines = [f"{_quoted(key)}: {entries[key]}" for key in sorted(entries)]
+    lines = [f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}" for key in sorted(entries)]
     body = ",\n".join(lines)
     write_text(
         path, f'{{"format": "gnnplace-best-known", "version": 1, "problems": {{\n{body}\n}}}}\n'
     )
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 TIE = 0.01

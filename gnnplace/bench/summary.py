@@ -72,14 +72,11 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """
     parts = [html.paragraph(note), html.links([section.name for section in sections])]
     for section in sections:
-        parts += _section_html(section)
+        first, *others = [grid.html() for grid in section.grids]
+        plots = [html.figure(svg) for svg in section.plots.values()]
+        title = html.heading(section.title, anchor=section.name)
+        parts += [title, first, *plots, *others]
     return html.page("gnnplace bench", [*parts, html.footer(origin)])
-
-
-def _section_html(section: Section) -> list[html.Html]:
-    first, *others = [grid.html() for grid in section.grids]
-    plots = [html.figure(svg) for svg in section.plots.values()]
-    return [html.heading(section.title, anchor=section.name), first, *plots, *others]
 
 
 HIGHEST = 2.0  # ratios above it are left out of the picture
@@ -251,18 +248,12 @@ def _section(name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool
     found = standings(rows, best, rival)
     title = f"{name}: {describe(rows, found)}"
     grids = [*tables(rows, best, rival, f"{title}; against {rival}"), *headline_grids(rows)]
-    return Section(name, title, grids, _plots(rows, found, best, title) if drawn else {})
-
-
-def _plots(
-    rows: Sequence[Row], found: Sequence[Standing], best: Best, title: str
-) -> dict[str, str]:
-    profiles = performance_profiles(rows, best)
-    return {
-        "seconds": svg(quality_plot(found, title)),
-        "profiles": svg(profile_plot(profiles, title)),
-        **{name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()},
-    }
+    if not drawn:
+        return Section(name, title, grids, {})
+    profiles = profile_plot(performance_profiles(rows, best), title)
+    machines = {name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()}
+    plots = {"seconds": svg(quality_plot(found, title)), "profiles": svg(profiles), **machines}
+    return Section(name, title, grids, plots)
 
 
 def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:

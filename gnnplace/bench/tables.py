@@ -65,12 +65,11 @@ def breakdown(
         if row["feasible"] and label in row:
             ratio = row["step_time"] / best[problem_id(row)].step_time
             found[row[label]][row["placer"], row["budget"]][problem_id(row)].append(ratio)
-    return {value: _means(groups) for value, groups in sorted(found.items())}
-
-
-def _means(groups: Groups) -> dict[Entrant, Interval]:
-    means = {who: nested_geometric_interval(list(mine.values())) for who, mine in groups.items()}
-    return {who: interval for who, interval in means.items() if interval is not None}
+    means = {
+        value: {who: nested_geometric_interval(list(own.values())) for who, own in groups.items()}
+        for value, groups in sorted(found.items())
+    }
+    return {v: {w: one for w, one in own.items() if one is not None} for v, own in means.items()}
 
 
 Seeds = dict[int, float]
@@ -224,15 +223,14 @@ def _fidelity_grid(rows: Sequence[Row]) -> Grid:
             pairs[row["problem"]].append((row["predicted"], row["step_time"]))
     title = "Predicted against run"
     headings = ("problem", "placements", "Spearman", "mean error", "bias", "predicted best misses")
-    lines = [_fidelity_line(p, found) for p, found in pairs.items() if len(found) >= FEWEST]
+    lines = []
+    for problem, own in pairs.items():
+        if len(own) >= FEWEST:
+            predicted, run = zip(*own, strict=True)
+            found = agreement(predicted, run)
+            shares = (f"{found.mape:.1%}", f"{found.bias:+.1%}", f"{found.regret:.1%}")
+            lines.append([problem, str(found.pairs), f"{found.spearman:.3f}", *shares])
     return Grid(title, headings, lines)
-
-
-def _fidelity_line(problem: str, pairs: Sequence[tuple[float, float]]) -> list[str]:
-    predicted, run = zip(*pairs, strict=True)
-    found = agreement(predicted, run)
-    shares = (f"{found.mape:.1%}", f"{found.bias:+.1%}", f"{found.regret:.1%}")
-    return [problem, str(found.pairs), f"{found.spearman:.3f}", *shares]
 
 
 def _failure_grid(rows: Sequence[Row]) -> Grid:
@@ -327,12 +325,9 @@ def performance_profiles(
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         cells[row["placer"], row["budget"]].append(row)
-    found = [_profile(who, mine, best) for who, mine in cells.items()]
+    found = []
+    for who, mine in cells.items():
+        ratios = [seconds / best[p].step_time for p, seconds in step_times(mine).items()]
+        tried = {problem_id(row) for row in mine}
+        found.append(Profile(*who, tuple(sorted(ratios)), len(tried)))
     return sorted(found, key=lambda profile: (profile.budget, -profile.share(1.05), profile.placer))
-
-
-def _profile(
-    who: Entrant, rows: Sequence[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown]
-) -> Profile:
-    ratios = [seconds / best[p].step_time for p, seconds in step_times(rows).items()]
-    return Profile(*who, tuple(sorted(ratios)), len({problem_id(row) for row in rows}))

@@ -58,14 +58,10 @@ def _print(road: Road) -> None:
     )
     out.print(comparison_table(road.rows, title))
     eager = [eager_line(road.eager)] if road.eager else []
-    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager, *_caveat(road)]:
+    caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
+    told = [f"not to be compared: {caveat}" for caveat in caveats]
+    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager, *told]:
         out.print(line, soft_wrap=True)
-
-
-def _caveat(road: Road) -> list[str]:
-    """Says so if the CPU played other devices."""
-    caveats = {run.execution.caveat for run in road.runs.values()} - {""}
-    return [f"not to be compared: {caveat}" for caveat in sorted(caveats)]
 
 
 def _verdict(road: Road) -> list[str]:

@@ -34,7 +34,6 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.execution.result import WorkerMemory
     from gnnplace.runtime.hosts import Hosts
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
@@ -87,7 +86,9 @@ def run(args: Namespace) -> int:
         write_trace(args.trace, timelines)
     if args.html is not None:
         write_placements(args.html, problem, timelines, beside=True)
-    eager = {} if _without_eager(args, options) else gnnplace.eager_times(args.model, options, say)
+    # Eager steps are timed beside the run where they do the same work: float32 training.
+    alike = not (args.no_eager or options.forward_only or options.dtype != "float32")
+    eager = gnnplace.eager_times(args.model, options, say) if alike else {}
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
     _print_run(args, done, predicted.step_time, eager, memory, options)
@@ -147,11 +148,6 @@ def _help(args: Namespace, hosts: Hosts) -> int:
     return 0
 
 
-def _without_eager(args: Namespace, options: gnnplace.CaptureOptions) -> bool:
-    """Eager steps are timed beside the run where they do the same work: float32 training."""
-    return args.no_eager or options.forward_only or options.dtype != "float32"
-
-
 def _print_run(
     args: Namespace,
     run: gnnplace.Executed,
@@ -195,21 +191,17 @@ def _print_run(
     if not options.forward_only:
         out.print(run.whole.summary(), soft_wrap=True)
     for name, found in execution.memory.items():
-        out.print(f"memory of {name}: {_memory_text(found, memory[name])}", soft_wrap=True)
+        before = f"message buffers {bytes_text(found.messages)}"
+        if found.process is not None:
+            before = f"process and libraries {bytes_text(found.process)}, {before}"
+        out.print(
+            f"memory of {name}: {bytes_text(found.peak)} in a step, {bytes_text(found.state)} of "
+            f"it state (predicted {bytes_text(memory[name])}); held beside: {before}",
+            soft_wrap=True,
+        )
     if eager:
         out.print(eager_line(eager), soft_wrap=True)
     out.print(RUN_WORDS, soft_wrap=True)
-
-
-def _memory_text(found: WorkerMemory, predicted: float) -> str:
-    """What a step takes beside what was predicted, and what the worker holds without any step."""
-    before = f"message buffers {bytes_text(found.messages)}"
-    if found.process is not None:
-        before = f"process and libraries {bytes_text(found.process)}, {before}"
-    return (
-        f"{bytes_text(found.peak)} in a step, {bytes_text(found.state)} of it state "
-        f"(predicted {bytes_text(predicted)}); held beside: {before}"
-    )
 
 
 def run_plan(args: Namespace) -> int:

@@ -30,7 +30,8 @@ def run(args: Namespace) -> int:
         raise InputError(
             f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
         )
-    selection, store = selection_of(args), MeasurementStore(args.store or default_store())
+    selection = from_args(Selection, args, before=_instant(args.before))
+    store = MeasurementStore(args.store or default_store())
     if args.action == "prune":
         return _prune(store, selection, args)
     if args.action == "calibrate":
@@ -39,15 +40,6 @@ def run(args: Namespace) -> int:
     if args.action == "export":
         return _export(store, runs, args.output)
     return _list(store, runs, as_json=args.json)
-
-
-def selection_of(args: Namespace) -> Selection:
-    """The runs that the arguments narrow down to.
-
-    Raises:
-        InputError: a date that is none.
-    """
-    return from_args(Selection, args, before=_instant(args.before))
 
 
 def _instant(text: str | None) -> str | None:

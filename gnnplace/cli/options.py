@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +82,9 @@ def _add_placer_options(parser: ArgumentParser) -> None:
         _add_option(parser, f"--{name}", told, default=None, **more)
 
 
-def _launchers() -> str:
-    from gnnplace.plans.launch.launch_plan import NAMES
-
-    return ", ".join(NAMES)
-
-
-def _networks() -> str:
-    from gnnplace.sharding.networks.registry import NETWORKS
-
-    return ", ".join(NETWORKS)
-
-
-def _formats() -> str:
-    from gnnplace.problem.formats import READERS
-
-    return ", ".join(READERS)
+def _listed(module: str, names: str) -> str:
+    """What a module lists; it is imported where a help asks for it."""
+    return ", ".join(getattr(import_module(module), names))
 
 
 CHOICES: Mapping[str, Callable[[], str]] = {
@@ -106,9 +95,9 @@ CHOICES: Mapping[str, Callable[[], str]] = {
     ),
     "presets": lambda: ", ".join(preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),
-    "launchers": _launchers,
-    "networks": _networks,
-    "formats": _formats,
+    "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
+    "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
+    "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
 
 

@@ -70,13 +70,6 @@ def check_device_map(args: Namespace) -> None:
         )
 
 
-def captured_program(args: Namespace, options: gnnplace.CaptureOptions) -> Program | None:
-    """The captured model, where a device map is made of it."""
-    if args.device_map is None:
-        return None
-    return gnnplace.capture_for(args.what, args.cluster or AUTO, options, say)
-
-
 def device_map_of(
     args: Namespace, program: Program | None, problem: Problem, placement: Placement
 ) -> dict[str, int | str] | None:
@@ -126,7 +119,9 @@ def run(args: Namespace) -> int:
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
-    program = captured_program(args, captured)
+    program: Program | None = None  # a device map is made of it
+    if args.device_map is not None:
+        program = gnnplace.capture_for(args.what, args.cluster or AUTO, captured, say)
     options, problem, result = _placed(args, captured, place, correct, program)
     mapped = device_map_of(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
@@ -191,17 +186,12 @@ def _placed(
     problem = correct(read_problem_of(args, options, program))
     with _meanwhile(args, options, problem.num_ops):
         gnnplace.warm([args.placer], args.objective, say, problem.num_ops)
-    _say_search(args, problem)
-    return options, problem, place(problem)
-
-
-def _say_search(args: Namespace, problem: Problem) -> None:
-    """Says what begins where it takes so long that somebody may wonder."""
     if args.budget >= LONG or problem.num_ops >= MANY_OPS:
         say(
             f"placing {problem.num_ops:,} ops on {problem.num_devices} devices with {args.placer}: "
             f"{args.budget:g} s of search"
         )
+    return options, problem, place(problem)
 
 
 def _meanwhile(
@@ -244,14 +234,6 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
     return {OPTIONS_KEY: known} if known else {}
 
 
-def _say_reading(path: str) -> None:
-    """Says what is read where that takes so long that somebody may wonder."""
-    with suppress(OSError):  # it is said where it is read
-        size = os.stat(path).st_size
-        if size >= LARGE_FILE:
-            say(f"reading {path}: {bytes_text(size)}")
-
-
 def read_problem_of(
     args: Namespace, options: gnnplace.CaptureOptions, program: Program | None = None
 ) -> Problem:
@@ -265,7 +247,10 @@ def read_problem_of(
     if program is not None:
         return gnnplace.profile(program, args.cluster or AUTO, options=options, progress=say)
     if gnnplace.is_problem_file(args.what):
-        _say_reading(args.what)
+        with suppress(OSError):  # it is said where it is read
+            size = os.stat(args.what).st_size
+            if size >= LARGE_FILE:
+                say(f"reading {args.what}: {bytes_text(size)}")
         problem = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
         say_idle(problem)
         return gnnplace.constrained(problem, options.constraints, say)

@@ -65,7 +65,10 @@ def trace(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mes
 
 
 def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
-    received = _received(problem, simulation, device)
+    moved = simulation.transfers
+    first = problem.num_ops + len(moved.tensor)  # number of a node that receives: behind all others
+    arrives = (moved.target == device).nonzero()[0].tolist()
+    received = {int(moved.tensor[k]): first + k for k in arrives}
     inputs: dict[int, list[int]] = {}
     made: dict[int, list[tuple[int, float]]] = {}
     read: dict[int, list[int]] = {}
@@ -96,14 +99,6 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
         named = problem.graph.names[op]
         yield _node(op, named, "COMP_NODE", start, seconds, attributes, inputs.get(op, []), before)
         before = [op]
-
-
-def _received(problem: Problem, simulation: Simulation, device: int) -> dict[int, int]:
-    """The number of the node that receives each tensor here."""
-    moved = simulation.transfers
-    first = problem.num_ops + len(moved.tensor)  # behind all ops and sends
-    arrives = (moved.target == device).nonzero()[0].tolist()
-    return {int(moved.tensor[k]): first + k for k in arrives}
 
 
 def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from gnnplace.placers import Result
 from gnnplace.report.explanation.advice import ONE_DEVICE, Advice
-from gnnplace.report.explanation.alternatives import Alternative
 from gnnplace.report.explanation.critical_path import KINDS
 from gnnplace.report.explanation.difference import PlacementDifference, Side
 from gnnplace.report.explanation.explaining import Explanation
@@ -133,7 +132,15 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
     if found.asked:
         data["asked"] = found.asked
         data["now"] = list(found.where)
-        data["elsewhere"] = {names[o.device]: _alternative_data(o) for o in found.others}
+        data["elsewhere"] = {
+            names[other.device]: {
+                "step_time": _finite(other.step_time),
+                "ops_moved": other.moved,
+                "feasible": not other.fault,
+                "reason": other.fault or None,
+            }
+            for other in found.others
+        }
     if found.prices is not None:
         data["constraints"] = [
             {"constraint": p.what, "step_time": _finite(p.step_time), "costs": _finite(p.gain)}
@@ -144,15 +151,6 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _alternative_data(other: Alternative) -> dict[str, Any]:
-    return {
-        "step_time": _finite(other.step_time),
-        "ops_moved": other.moved,
-        "feasible": not other.fault,
-        "reason": other.fault or None,
-    }
 
 
 def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
@@ -219,10 +217,11 @@ OPTIMAL = 1e-9
 def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
     """Lines about a result."""
     count = len(advice.used) + sum(len(idle.devices) for idle in advice.idle)
-    yield (
-        f"devices used: {len(advice.used)} of {count} ({', '.join(advice.used)}); "
-        f"{_beside_one(advice)}"
-    )
+    beside = "no one device can have all of it"
+    if advice.single is not None and advice.speedup is not None:
+        single = seconds_text(advice.single)
+        beside = f"{advice.speedup:.2f}x over one device ({single}), predicted"
+    yield f"devices used: {len(advice.used)} of {count} ({', '.join(advice.used)}); {beside}"
     for idle in advice.idle:
         yield f"idle: {_names(idle.devices)}: {idle.reason}"
     yield f"next: {_next(advice, result)}"
@@ -230,12 +229,6 @@ def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
 
 def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def _beside_one(advice: Advice) -> str:
-    if advice.single is None or advice.speedup is None:
-        return "no one device can have all of it"
-    return f"{advice.speedup:.2f}x over one device ({seconds_text(advice.single)}), predicted"
 
 
 def _next(advice: Advice, result: Result) -> str:

@@ -57,6 +57,10 @@ def _cells(row: FidelityRow) -> tuple[str, ...]:
 def study_lines(study: Study) -> list[str]:
     """What the table comes to."""
     failures = sum(row.measured is None for row in study.rows)
+    ops = [
+        f"{r.op} {seconds_text(r.predicted)} -> {seconds_text(r.measured)}"
+        for r in op_residuals(study.samples, study.steps)[:5]
+    ]
     return [
         *([_repeat_line(study.repeated)] if study.repeated is not None else []),
         f"as profiled: {study.before or study.note}",
@@ -64,7 +68,7 @@ def study_lines(study: Study) -> list[str]:
         *([_typical_line(study)] if study.typical is not None else []),
         f"calibration: {study.calibration if study.after else 'none'}",
         *([f"{failures} placements failed; they are rows above"] if failures else []),
-        f"ops most off: {', '.join(_op_texts(study)[:5])}",
+        f"ops most off: {', '.join(ops)}",
     ]
 
 
@@ -86,15 +90,11 @@ def _typical_line(study: Study) -> str:
     )
 
 
-def _op_texts(study: Study) -> list[str]:
-    return [
-        f"{r.op} {seconds_text(r.predicted)} -> {seconds_text(r.measured)}"
-        for r in op_residuals(study.samples, study.steps)[:SHOWN_OPS]
-    ]
-
-
 def study_data(study: Study) -> dict[str, Any]:
     """The study as plain data."""
+    halves = study.typical_repeated
+    known = halves is not None and np.isfinite(halves.spearman)
+    top = ceiling(halves.spearman) if halves is not None and known else None
     return {
         "model": study.model,
         "cluster": study.cluster,
@@ -107,16 +107,11 @@ def study_data(study: Study) -> dict[str, Any]:
         "after": _finite(study.after),
         "typical": _finite(study.typical),
         "typical_repeated": _finite(study.typical_repeated),
-        "typical_ceiling": _ceiling(study.typical_repeated),
+        "typical_ceiling": top,
         "calibration": asdict(study.calibration),
         "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
         "links": [asdict(r) for r in link_residuals(_with_messages(study), study.steps)],
     }
-
-
-def _ceiling(found: Agreement | None) -> float | None:
-    known = found is not None and np.isfinite(found.spearman)
-    return ceiling(found.spearman) if found is not None and known else None
 
 
 def _finite(found: Agreement | None) -> dict[str, Any]:

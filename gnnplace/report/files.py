@@ -40,7 +40,8 @@ def write_report(
     read = [read_placement_for(path, base) for path in placements]
     shown = read[-1][1]
     simulations = [simulate(shown, placement) for placement, _ in read]
-    names = _unique([p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)])
+    own = [p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)]
+    names = [n if own.count(n) == 1 else f"{n} {i}" for i, n in enumerate(own, 1)]
     timelines = [
         from_simulation(shown, s, name) for s, name in zip(simulations, names, strict=True)
     ]
@@ -48,10 +49,6 @@ def write_report(
     write_placements(output, shown, timelines, rows, beside=len(timelines) == 2)
     if trace is not None:
         write_trace(trace, timelines)
-
-
-def _unique(names: list[str]) -> list[str]:
-    return [name if names.count(name) == 1 else f"{name} {i}" for i, name in enumerate(names, 1)]
 
 
 def _row(placement: Placement, simulation: Simulation, name: str) -> Row:

@@ -106,19 +106,15 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
 
 def difference_lines(before: Plan, after: Plan) -> list[str]:
     """What `gnnplace diff` prints of two plans of one model."""
-    lines = [
-        f"{name}: {_priced(plan)}, {plan.shape}"
-        for name, plan in (("before", before), ("after", after))
-    ]
+    lines = []
+    for name, plan in (("before", before), ("after", after)):
+        seconds = plan.file.step_time
+        price = "not priced (plan --given prices it)"
+        price = price if seconds is None else f"{_time(seconds)} a step, predicted"
+        lines.append(f"{name}: {price}, {plan.shape}")
     moved = moved_between(before, after)
     lines.append(f"{len(moved)} modules moved")
     return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moved.items())]
-
-
-def _priced(plan: Plan) -> str:
-    if plan.file.step_time is None:
-        return "not priced (plan --given prices it)"
-    return f"{_time(plan.step_time)} a step, predicted"
 
 
 def stage_lines(file: PlanFile) -> list[str]:
@@ -148,7 +144,9 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
             until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
             lines.append(f"  stages {begin} to {k - 1}: {each}, {_mesh(first, until)}")
         else:
-            lines += [_stage(n, file.stages[n]) for n in range(begin, k)]
+            for number, stage in enumerate(file.stages[begin:k], begin):
+                ends = f"{stage.members[0]} to {stage.members[-1]}"
+                lines.append(f"  stage {number}: {ends}, {_mesh(stage)}")
         begin = k
     return lines
 
@@ -164,10 +162,6 @@ def _meshed(stage: StageEntry) -> object:
     ends = [bool(layer_of(module)) for module in stage.modules]
     return (len(stage.rows), len(stage.rows[0]), stage.zero, stage.border, split_words(stage),
             len(stage.recompute.modules), stage.regather, all(ends))  # fmt: skip
-
-
-def _stage(number: int, stage: StageEntry) -> str:
-    return f"  stage {number}: {stage.members[0]} to {stage.members[-1]}, {_mesh(stage)}"
 
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
@@ -305,11 +299,16 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     file = plan.file
     parts = [paragraph(plan.reason)] if plan.reason else []
     parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
-    parts += [heading("Stages"), _stages(plan), *_meshes(file), *_timeline(plan)]
-    parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], _parts(plan))]
+    parts += [heading("Stages"), _stages(plan), *_meshes(file)]
+    step, undrawn = plan_timeline(plan), "too many passes to draw, or its file has no times"
+    parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
+    rows = [[name, f"{1e3 * s:.2f}"] for name, s in file.parts.items()]
+    parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], rows)]
     parts += [heading("Memory of each device"), *_memory(file.memory)]
     parts += [heading("Time against memory")]
-    parts += [paragraph("Plans that were timed, none worse than another in both."), _frontier(plan)]
+    parts += [paragraph("Plans that were timed, none worse than another in both.")]
+    trades = [[f"{held / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for held, s in file.frontier]
+    parts += [table(["fullest device", "step"], trades)]
     parts += [paragraph(notice) for notice in plan.notices]
     parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
     facts = ", ".join(line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1])
@@ -348,10 +347,6 @@ def _meshes(file: PlanFile) -> list[Html]:
     columns = [f"shard {k}" for k in range(width)]
     drawn = heat({"": rows}, columns, title="GB of each device", unit="GB", most=most)
     return [heading("Mesh"), figure(svg(drawn))]
-
-
-def _parts(plan: Plan) -> list[list[str]]:
-    return [[name, f"{1e3 * seconds:.2f}"] for name, seconds in plan.file.parts.items()]
 
 
 def _timing(plan: Plan) -> Timing | None:
@@ -408,7 +403,8 @@ def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
     own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
     held = file.memory.get(file.stages[own].rows[0][0])
     changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
-    for action, (_, _, start, end) in zip(timing.orders[rank], _spans(timing, rank), strict=False):
+    spans = sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
+    for action, (_, _, start, end) in zip(timing.orders[rank], spans, strict=False):
         size = file.stages[action.chunk].saved or 0.0
         if action.kind == FORWARD:
             changes.append((start, size))
@@ -416,11 +412,6 @@ def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
             changes.append((end, -size))
     times, sizes = zip(*sorted(changes, key=lambda change: change[0]), strict=True)
     return np.array(times), np.cumsum(sizes)
-
-
-def _spans(timing: Timing, rank: int) -> list[tuple[str, int, float, float]]:
-    """Passes of a rank in the order they run."""
-    return sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
 
 
 def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
@@ -443,13 +434,6 @@ def _module(name: str) -> str:
     return f"stage {name[: name.index(_kind(name))]}"
 
 
-def _timeline(plan: Plan) -> list[Html]:
-    step = plan_timeline(plan)
-    if step is None:
-        return [paragraph("The plan has too many passes to draw, or its file has no times.")]
-    return [viewer([step])]
-
-
 def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
     kinds = list(MemoryEntry.model_fields)
     sums = {name: entry.all for name, entry in memory.items()}
@@ -465,10 +449,3 @@ def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
     heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
     bars = [share(size / most) for size in sums.values()]
     return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]
-
-
-def _frontier(plan: Plan) -> Html:
-    lines = [
-        [f"{held / 1e9:.2f} GB", f"{1e3 * seconds:.2f} ms"] for held, seconds in plan.file.frontier
-    ]
-    return table(["fullest device", "step"], lines)

@@ -146,17 +146,16 @@ def walk_road(
     )
     run = partial(_execute, road, store, progress)
     for result in road.results:
-        if isinstance(result, Result) and _is_run(result.placer):
+        if (
+            isinstance(result, Result)
+            and result.placer in ROSTER
+            and ROSTER[result.placer].executed
+        ):
             progress(f"executing and verifying {result.placer}")
             road.runs[result.placer] = run(road.program, road.problem, result.placement)
     road.rows = with_best_bound([_row(result, road.runs) for result in road.results])
     _beside(road, run, progress)
     return road
-
-
-def _is_run(placer: str) -> bool:
-    """Whether what a placer found runs on real workers unasked."""
-    return placer in ROSTER and ROSTER[placer].executed
 
 
 def _captured(walking: Walking, progress: Progress) -> Road:

@@ -328,6 +328,9 @@ def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult)
     names = list(found)
     best, parallel = found[names[0]], found[names[1]]
     words = setting.words(result.configuration)
+    most = max(parts.total for parts in found.values()) or 1.0
+    bars = [html.share(parts.total / most) for parts in found.values()]
+    lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in found.items()]
     step = split_timeline(setting, result.configuration)
     cards = [
         (page_seconds(best.total), "predicted step time"),
@@ -338,18 +341,11 @@ def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult)
         html.cards(cards),
         html.paragraph(f"In a sentence: {versus(best, parallel, words, setting.devices)}."),
         html.heading("Strategies side by side"),
-        _side_by_side(found),
+        html.table(HEADS, lines, bars=bars),
         viewer([step], title="What each layer takes, one after the other"),
         html.heading("Layers"),
         _layers(setting, result.configuration, words),
     ]
-
-
-def _side_by_side(found: dict[str, CostParts]) -> Html:
-    most = max(parts.total for parts in found.values()) or 1.0
-    bars = [html.share(parts.total / most) for parts in found.values()]
-    lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in found.items()]
-    return html.table(HEADS, lines, bars=bars)
 
 
 def _seconds(parts: CostParts) -> list[str]:

@@ -48,7 +48,8 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
         cells = _cells(row, base, mode)
         style = "bold green" if row.placer == "best" else None
-        table.add_row(row.placer, *(cells[h] for h in shown), _remarks(row), style=style)
+        remarks = row.error or "; ".join(part for part in (row.note, row.verified) if part)
+        table.add_row(row.placer, *(cells[h] for h in shown), remarks, style=style)
     return table
 
 
@@ -62,10 +63,6 @@ def _cells(row: Row, base: Row | None, mode: str) -> dict[str, str]:
         "gap": "-" if row.gap is None else f"{row.gap:.1%}",
         "to place": seconds_text(row.seconds),
     }
-
-
-def _remarks(row: Row) -> str:
-    return row.error or "; ".join(part for part in (row.note, row.verified) if part)
 
 
 def _speedup(row: Row, base: Row | None) -> str:
