@@ -130,7 +130,8 @@ def _best_in_time(
         found += [one] if one is not None else []
         rate = max(rate, (now() - begin) / COSTS[member.name]) if large else 0.0
     best = _best_repaired(space, found, deadline)
-    return Found(best.device, best.order, best.note + _left_out(missed))
+    told = f" (no time for {', '.join(dict.fromkeys(missed))})" if missed else ""
+    return Found(best.device, best.order, best.note + told)
 
 
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
@@ -149,10 +150,6 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
         if made < score:
             best, score = Found(*repaired, one.note), made
     return best
-
-
-def _left_out(names: list[str]) -> str:
-    return f" (no time for {', '.join(dict.fromkeys(names))})" if names else ""
 
 
 def run_member(

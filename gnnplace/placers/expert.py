@@ -128,7 +128,12 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     total = sum(work.values())
     names = [name for name in work if name and work[name] >= SMALL_TOWER * total]
     names.sort(key=lambda name: -work[name])
-    names = [name for name in names if not _touches(space, labels, name, set(names) - {name})]
+    source, target, _ = space.problem.graph.edges
+    unit = space.problem.unit_of
+    pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)}
+    met = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
+    touched = {n for n in names if any(frozenset((n, other)) in met for other in names)}
+    names = [name for name in names if name not in touched]
     if len(names) < 2 or len(devices) < 2:
         return None
     load, home = np.zeros(len(devices)), {}
@@ -136,10 +141,3 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
         home[name] = int(load.argmin())
         load[home[name]] += work[name]
     return devices[[home.get(label, 0) for label in labels]].astype(np.int32)
-
-
-def _touches(space: SearchSpace, labels: list[str], name: str, others: set[str]) -> bool:
-    source, target, _ = space.problem.graph.edges
-    unit = space.problem.unit_of
-    pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)}
-    return any((name, other) in pairs or (other, name) in pairs for other in others)

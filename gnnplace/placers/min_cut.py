@@ -51,7 +51,9 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
 
     if len(devices) == 1:
         return np.zeros(space.problem.num_units, dtype=np.int32)
-    offset, neighbour, weight = _weighted_edges(space)
+    offset, neighbour, into, out = space.unit_flows
+    both = np.maximum(into, 0.0) + np.maximum(out, 0.0)
+    weight = _whole(both) if len(both) else np.zeros(0, dtype=np.int32)
     speed = space.speed[devices]
     with silent(1):  # METIS writes its remarks on the standard output of the process
         _, part = pymetis.part_graph(
@@ -68,9 +70,3 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
 
 def _whole(values: FloatArray) -> IntArray:
     return np.maximum(1, values / max(values.max(), 1e-300) * WEIGHT_SCALE).astype(np.int32)
-
-
-def _weighted_edges(space: SearchSpace) -> tuple[IntArray, IntArray, IntArray]:
-    offset, neighbour, into, out = space.unit_flows
-    both = np.maximum(into, 0.0) + np.maximum(out, 0.0)
-    return offset, neighbour, _whole(both) if len(both) else np.zeros(0, dtype=np.int32)

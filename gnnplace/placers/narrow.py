@@ -239,18 +239,13 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
         devices = np.sort(ranking[:k])
         for rounds in ROUNDS if k > 1 else (1,):
             for folded in (False, True) if rounds > 1 else (False,):
-                dealt = _dealt(devices, rounds, folded)
+                turns = [devices[::-1] if folded and i % 2 else devices for i in range(rounds)]
+                dealt = np.concatenate(turns)  # of each chunk; turns go back and forth like a V
                 ends = np.cumsum(space.speed[dealt])
                 chunk = np.searchsorted(ends[:-1] / ends[-1] * work.sum(), middle)
                 unit_device = np.full(len(space.work), devices[-1], dtype=np.int32)
                 unit_device[narrow.line] = dealt[chunk]
                 yield space.allow(unit_device)
-
-
-def _dealt(devices: IntArray, rounds: int, folded: bool) -> IntArray:
-    """Device of each chunk; every second round backwards where it is folded like a V."""
-    turns = [devices[::-1] if folded and i % 2 else devices for i in range(rounds)]
-    return np.concatenate(turns)
 
 
 def _settled(

@@ -486,19 +486,17 @@ def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
     for count in counts[:-1]:
         position += count
         after = position == len(names)  # a stage of the head alone
-        bounds.append(_end_of_layers(chain, names[-1]) if after else starts[names[position]])
+        if after:  # the first segment after all that compute in the last layer
+            inside = ({layer_of(m) for m in s.modules} for s in chain.segments)
+            bounds.append(1 + max(k for k, own in enumerate(inside) if names[-1] in own))
+        else:
+            bounds.append(starts[names[position]])
         if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):
             told = "what comes after the layers" if after else names[position]
             raise InputError(
                 f"--given: layers={words}: {told} cannot be cut from what is before it"
             )
     return [*bounds, len(chain)]
-
-
-def _end_of_layers(chain: Chain, last: str) -> int:
-    """The first segment after all that compute in the last layer."""
-    own = [k for k, s in enumerate(chain.segments) if any(layer_of(m) == last for m in s.modules)]
-    return own[-1] + 1
 
 
 def _counts(words: str, layers: int, stages: int) -> list[int]:

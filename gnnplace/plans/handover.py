@@ -83,7 +83,12 @@ def handed_over(
     step = plan.step_time if plan.feasible else np.inf
     if found.step_time > (1 - AHEAD) * step:
         return None
-    command = _command(chain, sized, named, headroom) if isinstance(sized, str) else ""
+    command = ""
+    if isinstance(sized, str):
+        words = ["gnnplace", "place", sized, "--cluster", named, "--optimizer", chain.optimizer]
+        words += ["--dtype", DTYPES[chain.precision]]
+        words += ["--headroom", headroom] if headroom is not None else []
+        command = shlex.join([*words, "-o", "placement.json"])
     return OpPlacement(step_time=found.step_time, command=command)
 
 
@@ -144,11 +149,3 @@ def _is_slow(problem: Problem, chain: Chain, cluster: Cluster) -> bool:
     )
     own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
     return alone is not None and own >= (1 - AGREE) * alone.step_time
-
-
-def _command(chain: Chain, model: str, named: str, headroom: str | None) -> str:
-    """What makes the placement."""
-    words = ["gnnplace", "place", model, "--cluster", named, "--optimizer", chain.optimizer]
-    words += ["--dtype", DTYPES[chain.precision]]
-    words += ["--headroom", headroom] if headroom is not None else []
-    return shlex.join([*words, "-o", "placement.json"])

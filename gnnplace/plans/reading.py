@@ -138,20 +138,16 @@ def _cluster_of(file: PlanFile, source: str) -> Cluster:
 
 def _faults(file: PlanFile) -> Iterator[str]:
     """What contradicts what, actions apart; each may rely on those before it."""
-    yield from _unknown_words(file)
+    for key, known in (("precision", PARAMETER), ("optimizer", MOMENTS)):
+        word = getattr(file, key)
+        if word not in known:
+            yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
     yield from _stages(file)
     yield from _ranks(file)
     yield from _cut(file)
     yield from _times(file)
     yield from _memory(file)
     yield from _inputs(file)
-
-
-def _unknown_words(file: PlanFile) -> Iterator[str]:
-    for key, known in (("precision", PARAMETER), ("optimizer", MOMENTS)):
-        word = getattr(file, key)
-        if word not in known:
-            yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
 
 
 def _stages(file: PlanFile) -> Iterator[str]:

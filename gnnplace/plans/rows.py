@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
-from gnnplace.plans.decoders.setting import HALVES, PricingSetting, setting_of
-from gnnplace.plans.decoders.words import COLUMNS, GivenTable, GivenWords, read_given, words_in
+from gnnplace.plans.decoders.setting import HALVES, setting_of
+from gnnplace.plans.decoders.words import COLUMNS, GivenTable, read_given, words_in
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.cluster.headroom import with_headroom, with_slack
@@ -167,7 +167,8 @@ def price_plans(
             environment_name=environment_name, precision=precision, optimizer=optimizer,
             memory_limit=_limit(devices, memory_limit, headroom),
         )  # fmt: skip
-        return PricedTable(table, _from_sizes(setting, table.rows), name, environment_name)
+        answers = tuple(price(setting, words) for words in table.rows)
+        return PricedTable(table, answers, name, environment_name)
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
         strange = ", ".join(k for k in devices.kinds if (known_kind(k) or k) not in GPUS)
@@ -198,10 +199,6 @@ def _limit(
         limited = [d.model_copy(update={"memory": memory_limit}) for d in devices.devices]
         devices = replace(devices, devices=tuple(limited))
     return float(with_headroom(devices, headroom or 0.0).memory.min())
-
-
-def _from_sizes(setting: PricingSetting, rows: Sequence[GivenWords]) -> tuple[PlanAnswer, ...]:
-    return tuple(price(setting, words) for words in rows)
 
 
 def _from_capture(

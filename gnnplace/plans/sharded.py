@@ -194,7 +194,9 @@ def shard_model(
     given = None
     if isinstance(mesh, int):
         axes = default_mesh(mesh)
-        here = mesh_here(axes, kind) if _processes() == mesh else None
+        count = int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
+        count = dist.get_world_size() if dist.is_initialized() else count
+        here = mesh_here(axes, kind) if count == mesh else None
     elif isinstance(mesh, DeviceMesh):
         axes, here, given = tuple(n for n in mesh.shape if n > 1) or (1,), mesh, mesh
         if len(axes) > MOST_AXES:
@@ -209,13 +211,6 @@ def shard_model(
     count = math.prod(axes)
     file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
     return ShardPlan(file, split=split, loss=loss, device_mesh=given)
-
-
-def _processes() -> int:
-    """Processes that there are, or that torchrun has started; 0: there is no group."""
-    if dist.is_initialized():
-        return dist.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
 
 
 def _numbered(kind: str, count: int) -> list[str]:

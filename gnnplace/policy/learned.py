@@ -120,7 +120,9 @@ class LearnedPlacer(Placer):
         self.on_groups = on_groups
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        if self.on_groups and not too_late(space, deadline) and searched_alone(space):
+        ops = space.problem.num_ops  # the groups of a large graph take a while to be made
+        late = deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
+        if self.on_groups and not late and searched_alone(space):
             return self.search_groups(space, self.narrow_search(space, rng), rng, deadline)
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
@@ -194,12 +196,6 @@ class LearnedPlacer(Placer):
         ranked = rollouts.greedy(until, FEWER_AIMS)
         ranked += network_decodes(rollouts, self.network(), ranked[0].aim, until)
         return sorted(ranked, key=lambda decoded: decoded.score)
-
-
-def too_late(space: SearchSpace, deadline: float) -> bool:
-    """Whether a large graph's groups cannot be made until the deadline; never without one."""
-    ops = space.problem.num_ops
-    return deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
 
 
 @dataclass(frozen=True, eq=False)

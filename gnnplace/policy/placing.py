@@ -94,7 +94,10 @@ def place(
     if seed < 0:
         raise InputError(f"seed {seed}: must not be negative")
     made = placer_for(objective, placer, **options)
-    asked = _with_captured(as_constraints(constraints), problem)
+    asked = as_constraints(constraints)
+    known = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
+    if known is not None and not asked.max_devices:  # the problem was captured with that in mind
+        asked = replace(asked, max_devices=known)
     if not asked:
         return made.place(problem, budget=budget, seed=seed, space=space)
     if asked.max_devices is not None and objective == THROUGHPUT:
@@ -103,12 +106,6 @@ def place(
     if asked.max_devices is None:
         return made.place(problem, budget=budget, seed=seed)
     return place_on_few(problem, made, asked.max_devices, budget=budget, seed=seed)
-
-
-def _with_captured(asked: Constraints, problem: Problem) -> Constraints:
-    """What is asked, and the most devices where the problem was captured with that in mind."""
-    known = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
-    return asked if known is None or asked.max_devices else replace(asked, max_devices=known)
 
 
 def compare(

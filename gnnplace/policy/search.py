@@ -134,7 +134,11 @@ class Anytime(Annealer):
         if self.score < before:
             self.last = kind
             if self.length >= REFINED:
-                self._refine(deadline)
+                state = self.state
+                device, order = state.best_device.copy(), state.best_order.copy()
+                best = Placed(device, order, state.score[1:].copy())
+                best = self.passes.improved(best, deadline, 1)
+                self.offer(Found(best.device, best.order), float(best.score[0]))
         back_to_best(self.space, self.state)
         self.cycles += 1
         self.length *= GROWTH
@@ -152,13 +156,6 @@ class Anytime(Annealer):
         """The kinds of cycles that are worth it at the present length."""
         each = self.length / self.space.problem.num_units
         return [kind for kind in KINDS if each >= kind.least]
-
-    def _refine(self, deadline: float) -> None:
-        """Passes over the best state; none begins after the deadline."""
-        state = self.state
-        best = Placed(state.best_device.copy(), state.best_order.copy(), state.score[1:].copy())
-        best = self.passes.improved(best, deadline, 1)
-        self.offer(Found(best.device, best.order), float(best.score[0]))
 
 
 Begin = Callable[[SearchSpace, np.random.Generator, float], Anytime | None]

@@ -55,11 +55,6 @@ def start_no_python() -> None:
 PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a checkout
 
 
-def with_recipes(args: list[str]) -> list[str]:
-    """Arguments; ``trainers/NAME.yaml`` is the package's own where there is no such file."""
-    return [_recipe(arg) for arg in args]
-
-
 def _recipe(arg: str) -> str:
     option, equals, path = arg.rpartition("=")
     if not (path.startswith("trainers/") and path.endswith(".yaml")) or Path(path).exists():
@@ -126,7 +121,7 @@ def main(args: list[str]) -> None:
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
     quiet()
     start_no_python()
-    before, args = sys.argv[1:], with_recipes(args)
+    before, args = sys.argv[1:], [_recipe(arg) for arg in args]
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:

@@ -49,7 +49,8 @@ class FewProblems(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
         """The problems that are validated on, once."""
-        return self._loader(self._referenced())
+        samples = self.held_out or self.samples
+        return self._loader([replace(s, reference=reference_seconds(s.space)) for s in samples])
 
     test_dataloader = predict_dataloader = val_dataloader
 
@@ -58,11 +59,6 @@ class FewProblems(LightningDataModule):
     ) -> list[ProblemSample]:
         """Problems stay where they are."""
         return batch
-
-    def _referenced(self) -> list[ProblemSample]:
-        """What is validated on, with what the heuristics take."""
-        samples = self.held_out or self.samples
-        return [replace(one, reference=reference_seconds(one.space)) for one in samples]
 
     def _loader(self, samples: list[ProblemSample]) -> DataLoader[ProblemSample]:
         return DataLoader(samples, self.batch_size, collate_fn=as_list)  # type: ignore[arg-type]

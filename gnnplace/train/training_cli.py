@@ -51,14 +51,12 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
     callbacks = trainer.callbacks or []
     trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
     if trainer.logger is None:
-        trainer.logger = [_logger(name, root) for name in logs]
+        trainer.logger = [
+            Namespace(class_path=LOGGERS[n], init_args=Namespace(save_dir=str(root), name=n))
+            for n in logs
+        ]
     if trainer.enable_checkpointing is not False:
         _complete_checkpoints(trainer, str(root / "checkpoints"))
-
-
-def _logger(name: str, root: Path) -> Namespace:
-    init = Namespace(save_dir=str(root), name=name)
-    return Namespace(class_path=LOGGERS[name], init_args=init)
 
 
 def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
@@ -69,12 +67,6 @@ def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
     if not found:
         init = Namespace(dirpath=folder, save_last=True)
         trainer.callbacks.append(Namespace(class_path=CHECKPOINT, init_args=init))
-
-
-def add_predictions(trainer: Namespace) -> None:
-    """Has what is predicted written to the folder, in place; after ``complete``."""
-    init = Namespace(folder=trainer.default_root_dir)
-    trainer.callbacks.append(Namespace(class_path=PREDICTIONS, init_args=init))
 
 
 def is_checkpoint(callback: Namespace) -> bool:
@@ -162,7 +154,9 @@ class TrainingCLI(LightningCLI):
         adopt_torchrun(self.chosen.trainer)
         complete(self.chosen.trainer)
         if self.subcommand == "predict":
-            add_predictions(self.chosen.trainer)
+            folder = Namespace(folder=self.chosen.trainer.default_root_dir)
+            table = Namespace(class_path=PREDICTIONS, init_args=folder)
+            self.chosen.trainer.callbacks.append(table)
 
     def instantiate_classes(self) -> None:
         """Makes model, data and trainer.

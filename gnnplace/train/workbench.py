@@ -100,9 +100,10 @@ class Workbench(StepObjective):
         """What runs placements."""
         from gnnplace.execution import MeasuredObjective
 
+        kept = self._store
         return MeasuredObjective(
             self.program,
-            store=self._opened(),
+            store=None if kept == "none" else MeasurementStore(kept or default_store()),
             label=self.name,
             clock=self._clock,
             mode=self._mode,
@@ -119,9 +120,6 @@ class Workbench(StepObjective):
         other._label = label
         other.__dict__.pop("objective", None)
         return other
-
-    def _opened(self) -> MeasurementStore | None:
-        return None if self._store == "none" else MeasurementStore(self._store or default_store())
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
         """Runs placements that are not known; see `StepObjective`."""

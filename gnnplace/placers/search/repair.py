@@ -78,7 +78,11 @@ def _move_units(
         over = over - space.problem.cluster.memory
         moves = _candidates(space, unit_device, over) if over.max() > 0 else []
         tries -= len(moves) + 1
-        tried = [(_moved_score(space, unit_device, order, m), k) for k, m in enumerate(moves)]
+        tried = []
+        for k, (unit, target) in enumerate(moves):
+            changed = unit_device.copy()
+            changed[unit] = target
+            tried.append((space.score(space.spread(changed), order), k))
         if not tried or min(tried)[0] >= score:
             break
         score, best = min(tried)
@@ -103,9 +107,3 @@ def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> 
     allowed = space.problem.unit_allowed
     moves = [(part[allowed[part, target]], target) for part in parts for target in targets]
     return [move for move in moves if len(move[0])]
-
-
-def _moved_score(space: SearchSpace, unit_device: IntArray, order: IntArray, move: Move) -> float:
-    changed = unit_device.copy()
-    changed[move[0]] = move[1]
-    return space.score(space.spread(changed), order)

@@ -271,7 +271,8 @@ class SearchSpace:
             cutoff: score above which the caller does not want to know.
         """
         best, chosen = np.inf, self.turn_order
-        least = self._greatest_load(device)
+        times = self.compiled.times[np.arange(len(device)), device]
+        least = float(np.bincount(device, times).max())
         if least > cutoff * (1.0 + ROUNDING):
             return best, chosen
         for priority in (*extra, *self.priorities, None):
@@ -284,10 +285,6 @@ class SearchSpace:
             if best <= least * (1.0 + ROUNDING):
                 break
         return best, chosen
-
-    def _greatest_load(self, device: IntArray) -> float:
-        times = self.compiled.times[np.arange(len(device)), device]
-        return float(np.bincount(device, times).max())
 
 
 @dataclass(frozen=True)

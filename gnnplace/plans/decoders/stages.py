@@ -35,7 +35,11 @@ def layers_of(decoder: DecoderSizes, stages: int, words: str) -> tuple[int, ...]
     if words == "ends":
         return _with_ends(decoder.layers, stages)
     if words == "even":
-        return _even(decoder.layers, stages)
+        layers = decoder.layers  # Megatron-DeepSpeed's cut
+        if layers % stages and (layers + 2) % stages == 0:
+            return _with_ends(layers, stages)
+        each, more = divmod(layers, stages)
+        return tuple(each + (k < more) for k in range(stages))
     if words == "least":
         return _least(decoder, stages)
     if words == "equal":
@@ -79,14 +83,6 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
     if min(counts) < 0:
         raise InputError(f"{layers} layers with embedding and head cannot be cut over {stages}")
     return tuple(counts)
-
-
-def _even(layers: int, stages: int) -> tuple[int, ...]:
-    """Megatron-DeepSpeed's cut."""
-    if layers % stages and (layers + 2) % stages == 0:
-        return _with_ends(layers, stages)
-    each, more = divmod(layers, stages)
-    return tuple(each + (k < more) for k in range(stages))
 
 
 def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:

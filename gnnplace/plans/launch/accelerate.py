@@ -187,14 +187,14 @@ def read_accelerate(text: str, source: str) -> LaunchPlan:
     known = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
     if half not in (*known, False, None):
         raise FormatError(f"{source}: mixed_precision: {shown(half)}: must be no, bf16 or fp16")
-    zero = _zero(data, fsdp, source, notes)
+    zero, again = _zero(data, fsdp, source, notes), fsdp.get("activation_checkpointing")
     plan = LaunchPlan(
         dp=dp,
         tp=tp,
         cp=cp,
         zero=zero if dp > 1 or cp > 1 else 0,
         group=shards if sizes and 1 < shards < dp else None,
-        recompute=FULL if _is_true(fsdp.get("activation_checkpointing")) else NONE,
+        recompute=FULL if str(again).lower() == "true" else NONE,
         precision=known.get(half, "32-true") if isinstance(half, str) else "32-true",
         gradients="same",
         compile=backend == "inductor",
@@ -253,7 +253,3 @@ def _zero(data: Mapping[str, Any], fsdp: Mapping[str, Any], source: str, notes: 
     if word not in STRATEGY:
         raise FormatError(f"{source}: fsdp_config: {shown(reshard)}: no sharding strategy")
     return STRATEGY[word]
-
-
-def _is_true(value: Any) -> bool:
-    return value is True or (isinstance(value, str) and value.lower() == "true")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -159,6 +158,7 @@ def _code(
     layouts = layouts_of(layers, [pieces[k] for k in own], [file.stages[k] for k in own])
     zero, master = max(file.stages[k].zero for k in own), file.precision.endswith("-master")
     parameters = _held(seat, model, holders, layouts, zero, master)
+    kind, word = seat.device.type, file.precision
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
         placed = placed_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
@@ -170,7 +170,7 @@ def _code(
             model,
             parameters,
             numbered_draws(layers.calls, pieces[k].calls),
-            _autocast(file.precision, seat.device),
+            partial(torch.autocast, kind, MIXED.get(word), word in MIXED, cache_enabled=False),
             last_readers(layers.calls, pieces[k]),
             layouts.several,
             (border_of(file, k - 1) if k else "whole", border_of(file, k)),
@@ -206,11 +206,6 @@ def _device(device: torch.device | str | None, model: nn.Module) -> torch.device
         return torch.device(device)
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
-
-
-def _autocast(precision: str, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    enabled = precision in MIXED
-    return partial(torch.autocast, device.type, MIXED.get(precision), enabled, cache_enabled=False)
 
 
 def check_model(file: PlanFile, workload: Workload) -> None:

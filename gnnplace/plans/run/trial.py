@@ -161,14 +161,10 @@ def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
 
     0 where there are none to compare with.
     """
-    pairs = [(a, b) for a, b in zip(losses, expected, strict=False) if not _is_alike(a, b)]
+    both = zip(losses, expected, strict=False)
+    pairs = [(a, b) for a, b in both if a != b and not (isnan(a) and isnan(b))]
     far = (abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
     return max((x if isfinite(x) else inf for x in far), default=0.0)
-
-
-def _is_alike(one: float, other: float) -> bool:
-    """Whether both are the same number, or none."""
-    return one == other or (isnan(one) and isnan(other))
 
 
 def _any(found: bool) -> bool:

@@ -203,7 +203,10 @@ def baselines_of(space: Space) -> dict[str, list[Timed]]:
     made["megatron"] = list(_uniform(space))
     made["chain"] = list(_chain(space))
     made["pipedream"] = list(_pipedream(space))
-    made["alpa"] = list(_alpa(space))
+    made["alpa"], count = [], space.pricer.fabric.cluster.num_devices
+    if 1 < count <= MIXED:
+        shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
+        made["alpa"] += unlike_drafts(Space(space.pricer, space.microbatches, shapes))
     return made
 
 
@@ -253,13 +256,6 @@ def _pipedream(space: Space) -> Iterator[Timed]:
         best, low, high = (found, low, middle) if found else (best, middle, high)
     if best is not None:
         yield draft_of(own, best)
-
-
-def _alpa(space: Space) -> Iterator[Timed]:
-    count = space.pricer.fabric.cluster.num_devices
-    shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
-    if 1 < count <= MIXED:
-        yield from unlike_drafts(Space(space.pricer, space.microbatches, shapes))
 
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:

@@ -77,7 +77,11 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         return None
     rows = np.min([x for x, _ in found], axis=0)
     working = np.min([x for _, x in found], axis=0)
-    prices = _prices(rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]])
+    forward, freed = rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]]
+    known = np.unique(forward[freed > 0] / freed[freed > 0])
+    prices = np.zeros(PRICES)  # seconds a byte at which one more segment is worth recomputing
+    if len(known):
+        prices = np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
     gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
     dual = np.maximum(gains, 0.0).max(axis=1)
     memory = np.array(max(pricer.fabric.memory(mesh) for mesh in meshes))
@@ -115,14 +119,6 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
 
 def _sums(rows: FloatArray) -> FloatArray:
     return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
-
-
-def _prices(forward: FloatArray, freed: FloatArray) -> FloatArray:
-    """Seconds a byte at which one more segment is worth recomputing, some of them. [PRICES]"""
-    known = np.unique(forward[freed > 0] / freed[freed > 0])
-    if not len(known):
-        return np.zeros(PRICES)
-    return np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
 
 
 @numba.njit(cache=True)

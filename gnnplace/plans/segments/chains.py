@@ -122,6 +122,9 @@ def chain_of(
     if source.experts:
         notices = (*notices, f"experts: the fullest device is priced with {imbalance:g} times the "
                    "mean's rows (imbalance)")  # fmt: skip
+    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
+        rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
+        notices = (rates, *notices)
     return Chain(
         workload.name,
         fingerprint(layers.calls, cuts),
@@ -134,7 +137,7 @@ def chain_of(
         cuts.tied,
         mixes=mixes,
         loss="sum" if SUMMED in notices else "mean",
-        notices=(*_notices(cluster), *notices),
+        notices=notices,
         inputs=told_inputs(workload.inputs),
     )
 
@@ -216,12 +219,6 @@ def _unlike(whole: Workload) -> int:
     sizes = [int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
     shared = {size for size in sizes if size != batch}
     return next(e for e in itertools.count(EXAMPLES, SHARES) if shared.isdisjoint({e, e // SHARES}))
-
-
-def _notices(cluster: Cluster) -> tuple[str, ...]:
-    if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
-        return ("times on CPUs are estimated, by a roofline with assumed rates of one core",)
-    return ()
 
 
 def layers_of(

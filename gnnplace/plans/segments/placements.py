@@ -214,7 +214,12 @@ def check_placements(
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
             chosen = configuration_of(rules[i], told, entry.axes, where)
-            _check_parts(rules[i], chosen, entry.axes, where)
+            for label, shards in parts_of(chosen, entry.axes).items():
+                if rules[i].extents[label] % shards:
+                    raise MismatchError(
+                        f"plan: {where}: {rules[i].extents[label]} of {label} have no {shards} "
+                        "equal parts"
+                    )
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
                     words = _row([word_of(place) for place in read_layout(axes, chosen)])
@@ -226,13 +231,6 @@ def check_placements(
             if name not in entry.members and " ".join(words) not in ways[name]:
                 raise MismatchError(f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
                                     f"it is read as {', '.join(sorted(ways[name]))}")  # fmt: skip
-
-
-def _check_parts(rule: Rule, chosen: Configuration, axes: Mesh, where: str) -> None:
-    for label, shards in parts_of(chosen, axes).items():
-        if rule.extents[label] % shards:
-            raise MismatchError(f"plan: {where}: {rule.extents[label]} of {label} have no {shards} "
-                                "equal parts")  # fmt: skip
 
 
 def layouts_of(

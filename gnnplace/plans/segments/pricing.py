@@ -218,6 +218,8 @@ class ModelCosts:
             before = {v: self.border(v, grid, choice) for v in self.cuts.crossing[number]}
             kept = self._kept(calls, split, recorded, grid, before=before)
         largest = max((r.largest for r in recorded), default=0.0)
+        times = [t for p in parts for t in (p.forward, p.whole)]
+        error = sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
         made = self._priced[key] = np.array(
             [
                 passes[0] + moved[0],
@@ -228,7 +230,7 @@ class ModelCosts:
                 self._entering(number, grid, choice),
                 2.0 * largest,
                 parameters,
-                _error([t for p in parts for t in (p.forward, p.whole)]),
+                error,
                 frozen,
                 tied,
                 *self._attention(number, split, parts, grid, kept, moved[2], before),
@@ -553,8 +555,3 @@ def _pass(times: Sequence[Times], *, late: bool) -> float:
     """Seconds of a pass: the larger of its kernels and of what the host takes for them."""
     host = sum(t.late if late else t.early for t in times)
     return max(sum(t.kernels for t in times), host)
-
-
-def _error(times: Sequence[Times]) -> float:
-    """Expected relative error of the kernels, by their seconds."""
-    return sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)

@@ -79,7 +79,9 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
     """
     limits = device_limits(problem.num_devices)[1:]
     several = problem.microbatches > 1
-    free = _free_orders(problem, orders)
+    many = problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY
+    # Of walks without chunks: few devices afford one more.
+    free = [o for o in orders if o != COORDINATE and not (many and o == "downward-rank")]
     result = [Aim(order, limit) for limit in limits for order in free]
     leaning = [order for order in free if order in LEAN_ORDERS][: 1 if several else 2]
     result += [
@@ -88,27 +90,17 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
         for lean in range(1, len(LEANS))
     ]
     if COORDINATE in orders:
-        result += _chunk_aims(problem, limits)
+        every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
+        rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
+        result += [
+            Aim(COORDINATE, limit, r)
+            for limit in every
+            for r in (rounds if limit in limits else rounds[:2])
+        ]
         if tight and not several:
             result += [Aim(COORDINATE, limit, lean=ANY_LOAD) for limit in limits]
     result.sort(key=lambda aim: (-aim.limit, (aim.order == COORDINATE) != several))
     return [*result[:1], Aim(orders[0], 1), *result[1:]]
-
-
-def _free_orders(problem: Problem, orders: tuple[str, ...]) -> list[str]:
-    """Orders of walks without chunks; few devices afford one more."""
-    many = problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY
-    return [o for o in orders if o != COORDINATE and not (many and o == "downward-rank")]
-
-
-def _chunk_aims(problem: Problem, limits: list[int]) -> list[Aim]:
-    every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
-    rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
-    return [
-        Aim(COORDINATE, limit, r)
-        for limit in every
-        for r in (rounds if limit in limits else rounds[:2])
-    ]
 
 
 MOST_CUTS = 300

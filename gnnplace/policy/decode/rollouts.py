@@ -212,7 +212,8 @@ class Rollouts:
                 priority = self.round_priority(aim.rounds)
                 starts.append(list_schedule(self.space.compiled, device, priority))
             plain = self._best_order(device, starts)
-        justified = [self._justified(device, order) for order in starts]
+        compiled, back = self.space.compiled, self.space.reversed
+        justified = [justify(compiled, back, device, order) for order in starts]
         score, order = self._best_order(device, justified, plain)
         return self.decoded(score, walked.unit_device, order, aim)
 
@@ -220,9 +221,6 @@ class Rollouts:
         """A placement of that score, and whether it fits."""
         fits = self.space.fits(self.space.spread(unit_device), order)
         return Decoded(score, unit_device, order, aim, fits)
-
-    def _justified(self, device: IntArray, order: IntArray) -> IntArray:
-        return justify(self.space.compiled, self.space.reversed, device, order)
 
     def _best_order(
         self,

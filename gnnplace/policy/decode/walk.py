@@ -171,7 +171,14 @@ class WalkGraph:
     @cached_property
     def backward(self) -> Walk:
         """The walk from consumers to producers."""
-        return _reversed(self, self.forward)
+        walk = self.forward
+        return walk._replace(
+            **_inputs(self.graph, backwards=True),
+            after=self.down,
+            flow_in=walk.flow_out,
+            flow_out=walk.flow_in,
+            links=reversed_links(walk.links),
+        )
 
     def walk(self, order: str) -> Walk:
         """The walk in the direction of the traversal order of that name."""
@@ -290,7 +297,7 @@ def _build(graph: WalkGraph) -> Walk:
     work = max(float(space.mean_work.sum()), 1e-300)
     every = len(graph.ops) == problem.num_ops
     flow = space.unit_flows
-    links = without_gaps(space.compiled.links)
+    links, units = without_gaps(space.compiled.links), problem.unit_of[problem.graph.producer]
     mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
     return Walk(
         unit=graph.unit,
@@ -300,7 +307,7 @@ def _build(graph: WalkGraph) -> Walk:
         unit_time=space.work,
         unit_work=space.mean_work,
         unit_state=problem.unit_state,
-        unit_bytes=_unit_bytes(problem),
+        unit_bytes=np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64),
         unit_peak=unit_peak(graph),
         flow_offset=flow[0],
         flow_unit=flow[1],
@@ -314,16 +321,6 @@ def _build(graph: WalkGraph) -> Walk:
         work=work,
         bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
         mean_bytes=mean_bytes,
-    )
-
-
-def _reversed(graph: WalkGraph, walk: Walk) -> Walk:
-    return walk._replace(
-        **_inputs(graph.graph, backwards=True),
-        after=graph.down,
-        flow_in=walk.flow_out,
-        flow_out=walk.flow_in,
-        links=reversed_links(walk.links),
     )
 
 
@@ -365,8 +362,3 @@ def unit_peak(graph: WalkGraph) -> FloatArray:
     near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
     share = (near[last + 1] - near[first]) / near[-1]
     return np.asarray(np.bincount(graph.unit[g.producer], held * share, problem.num_units))
-
-
-def _unit_bytes(problem: Problem) -> FloatArray:
-    units = problem.unit_of[problem.graph.producer]
-    return np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64)

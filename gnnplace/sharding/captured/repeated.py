@@ -158,7 +158,9 @@ def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str,
     """
     if not visits.alone:
         return {}
-    last_read = _last_reads(graph)
+    last_read = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
+    output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
+    last_read |= {x.value: len(graph.calls) for x in output}  # the output reads behind all
     held = memory(visits.step)
     found: dict[str, LayerApart] = {}
     for group in visits.groups:
@@ -178,13 +180,6 @@ def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str,
             like = members[0][1].first, members[0][1].last
             found.update((path, form.layer(path, like)) for path, form in members[1:-1])
     return found
-
-
-def _last_reads(graph: CallGraph) -> dict[int, int]:
-    """The last call that reads each value; the output reads behind all."""
-    found = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
-    output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
-    return found | {x.value: len(graph.calls) for x in output}
 
 
 class _Form:

@@ -6,7 +6,6 @@ from gnnplace.sharding.layers import (
     Dimension,
     Layer,
     Network,
-    Operation,
     attention,
     cross_entropy,
     embedding,
@@ -71,6 +70,7 @@ def gnmt() -> Network:
     words = embedding(batch, sequence, pieces, size)
     one = lstm(batch, sequence, size, size)
     upper = lstm(batch, sequence, 2 * size, size, 7)
+    heads = attention(batch, 1, sequence, sequence, size, cross=True)
     layers = (
         Layer("source", words, (None,)),
         Layer("encoder.forth", one, ("source",)),
@@ -79,12 +79,8 @@ def gnmt() -> Network:
         Layer("encoder.stack", upper, ("encoder.both",)),
         Layer("target", words, (None,)),
         Layer("decoder.first", one, ("target",)),
-        Layer("attention", _one_head(batch, sequence, size), ("decoder.first", "encoder.stack")),
+        Layer("attention", heads, ("decoder.first", "encoder.stack")),
         Layer("decoder.both", both, ("decoder.first", "attention")),
         Layer("decoder.stack", upper, ("decoder.both",)),
     )
     return Network("gnmt", (*layers, *head("decoder.stack", batch, sequence, size, pieces)))
-
-
-def _one_head(batch: int, sequence: int, features: int) -> Operation:
-    return attention(batch, 1, sequence, sequence, features, cross=True)

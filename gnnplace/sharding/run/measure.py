@@ -50,7 +50,10 @@ def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     """
     latency, bandwidth = _collectives(mesh)
     kind = mesh.device_type
-    figures = [_product_rate(kind), bandwidth, latency, _overhead(kind)]
+    side = LARGE_SIDE if kind == "cuda" else SIDE
+    square = torch.ones(side, side, device=kind)
+    rate = 2.0 * side**3 / _timed(lambda: square @ square, kind)
+    figures = [rate, bandwidth, latency, _overhead(kind)]
     shared = torch.tensor(figures, dtype=torch.float64, device=kind)
     first_says(shared, mesh)
     flops, bandwidth, latency, overhead = shared.tolist()
@@ -93,12 +96,6 @@ def _timed(work: Callable[[], object], kind: str) -> float:
             torch.cuda.synchronize()
         least = min(least, time.perf_counter() - start)
     return least
-
-
-def _product_rate(kind: str) -> float:
-    side = LARGE_SIDE if kind == "cuda" else SIDE
-    a = torch.ones(side, side, device=kind)
-    return 2.0 * side**3 / _timed(lambda: a @ a, kind)
 
 
 def _overhead(kind: str) -> float:

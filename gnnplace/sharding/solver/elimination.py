@@ -159,14 +159,11 @@ def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, 
     step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
     parts = []
     for low in range(0, count, step):
-        part = [(axes, _slice(cost, axes, first, slice(low, low + step))) for axes, cost in cells]
+        rows = {first: slice(low, low + step)}
+        part = [(axes, c[tuple(rows.get(k, slice(None)) for k in axes)]) for axes, c in cells]
         shape = counts | {first: min(step, count - low)}
         parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
     return np.concatenate(parts)
-
-
-def _slice(cost: FloatArray, axes: tuple[int, ...], node: int, rows: slice) -> FloatArray:
-    return cost[tuple(rows if k == node else slice(None) for k in axes)]
 
 
 def _splittable(node: int, cells: Cells) -> int | None:

@@ -48,35 +48,11 @@ def varied_sizes(family: str, name: str) -> str:
     return "&".join(f"{key}={value}" for key, value in sizes.items())
 
 
-def _wired(draw: Random) -> Sizes:
-    sizes: Sizes = {"nodes": draw.randint(6, 24), "stages": draw.randint(2, 3)}
-    return sizes | {"width": draw.choice((16, 32, 64)), "architecture": draw.randrange(1000)}
-
-
 def _recurrent(draw: Random) -> Sizes:
     layers = draw.randint(1, 4)
     sizes: Sizes = {"layers": layers, "length": draw.randint(3, 32 // layers)}
     sizes |= {"width": draw.choice(WIDTHS), "cell": draw.choice(("lstm", "gru"))}
     return sizes | {"vocabulary": draw.choice(VOCABULARIES)}
-
-
-def _two_tower(draw: Random) -> Sizes:
-    sizes: Sizes = {"batch": draw.choice((512, 2048)), "hidden": draw.choice((512, 1024))}
-    return sizes | {"width": draw.choice((64, 256)), "depth": draw.randint(3, 10)}
-
-
-def _densenet(draw: Random) -> Sizes:
-    sizes: Sizes = {"layers": draw.choice((22, 40)), "growth": draw.choice((12, 24, 32))}
-    return sizes | {"size": draw.choice((32, 64))}
-
-
-def _unet(draw: Random) -> Sizes:
-    return {"size": 64, "width": draw.choice((16, 32, 64)), "depth": draw.randint(3, 5)}
-
-
-def _fractal(draw: Random) -> Sizes:
-    sizes: Sizes = {"columns": draw.randint(2, 4), "stages": draw.randint(2, 4)}
-    return sizes | {"width": draw.choice((16, 32, 64))}
 
 
 def _highway(draw: Random) -> Sizes:
@@ -93,22 +69,43 @@ def _speech(draw: Random) -> Sizes:
     return sizes | {"width": draw.choice(WIDTHS)}
 
 
-def _tree_lstm(draw: Random) -> Sizes:
-    sizes: Sizes = {"length": draw.randint(4, 40), "tree": draw.randrange(1000)}
-    return sizes | {"width": draw.choice(WIDTHS)}
-
-
 FAMILIES: Mapping[str, Callable[[Random], Sizes]] = {
-    "wired": _wired,
+    "wired": lambda draw: {
+        "nodes": draw.randint(6, 24),
+        "stages": draw.randint(2, 3),
+        "width": draw.choice((16, 32, 64)),
+        "architecture": draw.randrange(1000),
+    },
     "rnn_lm": _recurrent,
     "tagger": _recurrent,
-    "two_tower": _two_tower,
-    "densenet": _densenet,
-    "unet": _unet,
-    "fractal": _fractal,
+    "two_tower": lambda draw: {
+        "batch": draw.choice((512, 2048)),
+        "hidden": draw.choice((512, 1024)),
+        "width": draw.choice((64, 256)),
+        "depth": draw.randint(3, 10),
+    },
+    "densenet": lambda draw: {
+        "layers": draw.choice((22, 40)),
+        "growth": draw.choice((12, 24, 32)),
+        "size": draw.choice((32, 64)),
+    },
+    "unet": lambda draw: {
+        "size": 64,
+        "width": draw.choice((16, 32, 64)),
+        "depth": draw.randint(3, 5),
+    },
+    "fractal": lambda draw: {
+        "columns": draw.randint(2, 4),
+        "stages": draw.randint(2, 4),
+        "width": draw.choice((16, 32, 64)),
+    },
     "highway": _highway,
     "speech": _speech,
-    "tree_lstm": _tree_lstm,
+    "tree_lstm": lambda draw: {
+        "length": draw.randint(4, 40),
+        "tree": draw.randrange(1000),
+        "width": draw.choice(WIDTHS),
+    },
 }
 
 
