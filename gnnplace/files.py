@@ -355,7 +355,9 @@ def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -377,12 +379,6 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
     """Writes a compressed npz without pickle, whole or not at all; raises as ``write_whole``."""
     write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: str | Path, data: Any) -> None:

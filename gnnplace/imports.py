@@ -78,14 +78,10 @@ def said(error: BaseException) -> str:
     """What an error of the user's code says, and the last line of that code."""
     lines = str(error).splitlines() or ["no message"]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((*OWN, "<")) and not _is_python(f)]
+    others = [f for f in frames if not f.filename.startswith((*OWN, "<"))]
+    own = [f for f in others if not f.filename.startswith(LIBRARY) or "site-packages" in f.filename]
     place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {lines[0]}{place}"
-
-
-def _is_python(frame: traceback.FrameSummary) -> bool:
-    """Whether a line is of Python's own library."""
-    return frame.filename.startswith(LIBRARY) and "site-packages" not in frame.filename
 
 
 def _of_name(module: str) -> ModuleType:
@@ -100,7 +96,8 @@ def _of_file(module: str, spec: str) -> ModuleType:
     parts = path.relative_to(_root(path)).with_suffix("").parts
     name = ".".join(parts)
     if all(part.isidentifier() for part in parts) and parts[0] not in sys.stdlib_module_names:
-        found = _of_name(name) if not _is_other(name, path) else None
+        known = sys.modules.get(name)  # another module may have that name already
+        found = _of_name(name) if known is None or _file_of(known) == path else None
         if found is not None and _file_of(found) == path:
             return found
     return _by_itself(path)
@@ -116,12 +113,6 @@ def _root(path: Path) -> Path:
 
 def _file_of(module: ModuleType) -> Path | None:
     return Path(module.__file__).resolve() if module.__file__ else None
-
-
-def _is_other(name: str, path: Path) -> bool:
-    """Whether another module of that name is imported already."""
-    known = sys.modules.get(name)
-    return known is not None and _file_of(known) != path
 
 
 def _by_itself(path: Path) -> ModuleType:

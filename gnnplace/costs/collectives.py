@@ -228,16 +228,12 @@ def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[
         alike = Key(op, key.servers, key.each)
         if alike in own:
             return part * own[alike].at(sizes, floor), NEIGHBOUR
-        others = sorted((k for k in own if _comparable(k, alike)), key=lambda k: k.devices)
+        # Groups that differ in the number of servers, or in that of their devices, alone.
+        same = (k for k in own if k.each == alike.each or k.servers == alike.servers)
+        others = sorted((k for k in same if k.op == alike.op), key=lambda k: k.devices)
         if others:
             return part * _between(alike, sizes, floor, {k: own[k] for k in others}), NEIGHBOUR
     return _ring(key, sizes, fabric, table), FORMULA
-
-
-def _comparable(measured: Key, key: Key) -> bool:
-    """Whether a group differs in the number of servers, or in that of their devices, alone."""
-    alone = measured.each == key.each or measured.servers == key.servers
-    return measured.op == key.op and alone
 
 
 def _between(
@@ -327,7 +323,8 @@ def gradient_seconds(
     """
     if exchange is None:
         return ring_seconds(ALL_REDUCE, count, total, bandwidth)
-    return exchange.in_buckets(count, total)
+    counts, sizes = np.array(float(count)), np.array(float(BUCKET))
+    return total / BUCKET * float(exchange.seconds(ALL_REDUCE, counts, sizes))
 
 
 def leave_out(table: LinkTable) -> dict[str, list[float]]:
@@ -401,11 +398,6 @@ class Exchange:
             return Group(self.whole.inside, None, 1, count)
         servers = -(-count // self.whole.each)
         return Group(self.whole.inside, self.whole.between, servers, -(-count // servers))
-
-    def in_buckets(self, count: int, total: float) -> float:
-        """Seconds of all-reducing ``total`` bytes of gradients over ``count`` devices, as DDP."""
-        counts, sizes = np.array(float(count)), np.array(float(BUCKET))
-        return total / BUCKET * float(self.seconds(ALL_REDUCE, counts, sizes))
 
     def bucketed(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
         """Seconds of collectives that share buckets with others: a part of a bucket's where small.

@@ -277,7 +277,8 @@ def _on(
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:
-            step = _kin_step(tables, other, before, name)
+            errors = tables.errors_of(other, "kin")
+            step = errors.get(f"{before}<{name}") or errors.get(group_of(before)) or errors["all"]
             bias, error = bias + step[0], float(np.hypot(error, step[1]))
         before = name
         if only and name != only:
@@ -288,22 +289,11 @@ def _on(
                 continue
             typed = (0.0, 0.0) if t in same else error_of(tables, other, "dtype", op)
             typed = (0.0, TENSOR_STEP) if t in tensor else typed
-            away = _away(tables, kind, other, op, (dtype, t if t in tensor else dtype))
+            away = 0.0  # error of the step from another GPU
+            if other != kind:
+                at_least, each = error_of(tables, kind, "gpu", op)
+                dtypes = dtype, t if t in tensor else dtype
+                away = at_least + each * apart(kind, other, op, *dtypes)
             total = float(np.hypot(np.hypot(error, away), typed[1]))
             plain = best if t in same and name == op else NEIGHBOUR
             yield Relation(other, name, t, bias + typed[0], total, plain)
-
-
-def _away(tables: CostTables, kind: str, other: str, op: str, dtypes: tuple[str, str]) -> float:
-    """Error of the step from another GPU, 0 from the same."""
-    if other == kind:
-        return 0.0
-    at_least, each = error_of(tables, kind, "gpu", op)
-    return at_least + each * apart(kind, other, op, *dtypes)
-
-
-def _kin_step(tables: CostTables, kind: str, op: str, kin: str) -> tuple[float, float]:
-    """Of this op and its kin, or of ops of its group and theirs."""
-    known = tables.errors_of(kind, "kin")
-    bias, error = known.get(f"{op}<{kin}") or known.get(group_of(op)) or known["all"]
-    return bias, error

@@ -93,28 +93,22 @@ def measured_step(clock: StepClock) -> StepTiming:
             ops.append(OpTiming(name, names[device], start, finish, busy))
         for message, (first, last) in program.send_ticks.items():
             start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
-            transfers[message] = _transfer_timing(plan, message, start, finish)
+            transfer, devices = plan.transfers[message], plan.problem.cluster.devices
+            transfers[message] = TransferTiming(
+                value=transfer.value,
+                producer=plan.problem.graph.names[transfer.producer],
+                source=devices[transfer.source].name,
+                target=devices[transfer.target].name,
+                bytes=transfer.bytes,
+                start=start,
+                finish=finish,
+            )
     return StepTiming(
         wall=max(op.finish for op in ops),
         virtual=virtual_step_time(clock),
         interrupted=clock.interrupted(),
         ops=tuple(ops),
         transfers=tuple(transfers[k] for k in sorted(transfers)),
-    )
-
-
-def _transfer_timing(
-    plan: ExecutionPlan, message: int, start: float, finish: float
-) -> TransferTiming:
-    transfer, devices = plan.transfers[message], plan.problem.cluster.devices
-    return TransferTiming(
-        value=transfer.value,
-        producer=plan.problem.graph.names[transfer.producer],
-        source=devices[transfer.source].name,
-        target=devices[transfer.target].name,
-        bytes=transfer.bytes,
-        start=start,
-        finish=finish,
     )
 
 

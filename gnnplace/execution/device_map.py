@@ -259,7 +259,9 @@ def check_device_map(
             return str(error)  # it may be made once in a process
         raise
     model = workload.model
-    homes, main = _homes(model, device_map), _main(device_map)
+    gpus = set(device_map.values()) - {CPU}
+    main = _device(next(iter(gpus), CPU))  # accelerate brings the model's inputs to it
+    homes = _homes(model, device_map)
     args, kwargs = _given(workload)
     without = {name: value for name, value in kwargs.items() if name not in LABELS}
     calls = [without, kwargs] if forward_only and len(without) < len(kwargs) else [kwargs]
@@ -291,12 +293,6 @@ def _walked(
 
 def _device(name: Name) -> torch.device:
     return torch.device(f"cuda:{name}" if isinstance(name, int) else name)
-
-
-def _main(device_map: Mapping[str, Name]) -> torch.device:
-    """The device that accelerate brings the model's inputs to."""
-    gpus = set(device_map.values()) - {CPU}
-    return _device(next(iter(gpus), CPU))
 
 
 def _home(name: str, device_map: Mapping[str, Name]) -> Name | None:

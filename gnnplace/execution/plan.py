@@ -363,7 +363,13 @@ def check_order(plan: ExecutionPlan) -> None:
                 moved = True
     stuck = [s[p] for s, p in zip(plan.segments, position, strict=True) if p < len(s)]
     if stuck:
-        raise DeadlockError(f"sequences contradict the graph: {_story(plan, stuck, sent, done)}")
+        names, devices = plan.problem.graph.names, plan.problem.cluster.devices
+        told = ", ".join(
+            f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
+            f"{_waits_for(plan, s, sent, done)!r}"
+            for s in stuck
+        )
+        raise DeadlockError(f"sequences contradict the graph: {told}")
 
 
 def _waits_for(
@@ -383,12 +389,3 @@ def _waits_for(
             if not done[j] and j not in inside and plan.op_device[j] == plan.op_device[i]:
                 return program.ops[j].name
     return None
-
-
-def _story(plan: ExecutionPlan, stuck: list[PlanSegment], sent: set[int], done: list[bool]) -> str:
-    names, devices = plan.problem.graph.names, plan.problem.cluster.devices
-    return ", ".join(
-        f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
-        f"{_waits_for(plan, s, sent, done)!r}"
-        for s in stuck
-    )

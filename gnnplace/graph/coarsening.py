@@ -70,14 +70,11 @@ def coarsen(
     for what, array in (("cost", cost), ("unit", unit), ("phase", phase), ("attach", attach)):
         if array is not None and len(array) != n:
             raise InputError(f"coarsening: {what} has {len(array)} entries, not {n}")
-    groups = Contraction(graph, cost, unit or (None,) * n, _or_zero(phase, n))
+    phase = np.zeros(n, dtype=np.int8) if phase is None else phase
+    groups = Contraction(graph, cost, unit or (None,) * n, phase)
     _attach(groups, attach)
     _shrink(groups, target, float(np.sum(cost)))
     return groups.numbered()
-
-
-def _or_zero(phase: NDArray[np.integer[Any]] | None, n: int) -> NDArray[np.integer[Any]]:
-    return np.zeros(n, dtype=np.int8) if phase is None else phase
 
 
 def _attach(groups: Contraction, attach: IntArray | None) -> None:

@@ -68,16 +68,12 @@ def stored_samples(
             problems[run.problem] = problem_from_data(store.problem(run.problem))
         problem = problems[run.problem]
         placement = placement_from_data(store.placement(run.id), problem)
-        if run.mode == EMULATED and _others_than_cpus(problem, placement):
+        used = (problem.cluster.devices[d] for d in set(placement.device.tolist()))
+        if run.mode == EMULATED and any(device.kind != "cpu" for device in used):
             continue
         name = run.placer or run.source
         samples.append(Sample(problem, placement, seconds, name, run.id))
     return samples
-
-
-def _others_than_cpus(problem: Problem, placement: Placement) -> bool:
-    devices = problem.cluster.devices
-    return any(devices[d].kind != "cpu" for d in set(placement.device.tolist()))
 
 
 def least_disturbed(samples: Sequence[Sample]) -> list[Sample]:

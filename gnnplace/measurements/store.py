@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ class MeasurementStore:
 
     def begin(self, run: RunRecord) -> None:
         """Keeps a run that is about to start, and its problem."""
-        digest = problem_digest(run.problem)
+        text = json.dumps(run.problem, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()  # times and links included
         row = {
             **{key: getattr(run, key) for key in PLAIN},
             "problem": digest,
@@ -209,12 +210,6 @@ def default_store() -> str:
     home = os.environ.get("XDG_DATA_HOME")
     folder = Path(home) if home else Path.home() / ".local" / "share"
     return str(folder / "gnnplace" / "measurements.db")
-
-
-def problem_digest(problem: Mapping[str, Any]) -> str:
-    """SHA-256 of a problem's data, times and links included."""
-    text = json.dumps(problem, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _parts(names: list[str]) -> list[list[str]]:

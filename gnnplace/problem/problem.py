@@ -307,7 +307,9 @@ def _captured(data: Any) -> dict[str, Any] | None:
 
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
     ops = file.ops
-    graph = ComputationGraph.from_tensors([op.name for op in ops], _tensor_triples(file))
+    at = {op.name: i for i, op in enumerate(ops)}
+    triples = [(at[t.producer], t.bytes, [at[c] for c in t.consumers]) for t in file.tensors]
+    graph = ComputationGraph.from_tensors([op.name for op in ops], triples)
     kinds = dict.fromkeys(kind for op in ops for kind in op.time)
     return build_problem(
         file.name,
@@ -317,7 +319,9 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         state=np.array([op.state for op in ops], dtype=np.float64),
         phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
         colocate=tuple(op.colocate for op in ops),
-        pin=np.array([_pin(op, cluster) for op in ops], dtype=np.int32),
+        pin=np.array(
+            [-1 if op.pin is None else cluster.device_index[op.pin] for op in ops], dtype=np.int32
+        ),
         module=tuple(op.module for op in ops),
         members=tuple(tuple(op.members) for op in ops),
         estimated=np.array([op.estimated for op in ops], dtype=bool),
@@ -340,10 +344,6 @@ def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):
         forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
     return forbid if forbid.any() else None
-
-
-def _pin(op: OpEntry, cluster: Cluster) -> int:
-    return -1 if op.pin is None else cluster.device_index[op.pin]
 
 
 def _op_faults(file: ProblemFile) -> list[str]:
@@ -378,11 +378,6 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
             if consumer not in ops
         ]
     return faults
-
-
-def _tensor_triples(file: ProblemFile) -> list[tuple[int, float, list[int]]]:
-    index = {op.name: i for i, op in enumerate(file.ops)}
-    return [(index[t.producer], t.bytes, [index[c] for c in t.consumers]) for t in file.tensors]
 
 
 def plain_number(value: float) -> int | float:

@@ -321,7 +321,10 @@ class GlooMessages(Transport):
             if staged is None:
                 stride = form.stride_of(tensor)
                 staged = torch.empty(span(form.shape, stride), dtype=form.dtype)
-                self._post(_header(stride, shift(tensor)), form.target, 2 * message + 1)
+                header = torch.zeros(ROW, dtype=torch.int64)
+                header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
+                header[-1] = shift(tensor)
+                self._post(header, form.target, 2 * message + 1)
             stage(staged, tensor, stride)
             self._post(staged.view(torch.uint8), form.target, 2 * message)
 
@@ -369,13 +372,6 @@ class GlooMessages(Transport):
     def reaching(self, worker: int | None = None) -> Iterator[None]:
         """Where another worker, or any of them, is waited for."""
         yield
-
-
-def _header(stride: tuple[int, ...], shift: int) -> torch.Tensor:
-    header = torch.zeros(ROW, dtype=torch.int64)
-    header[: len(stride)] = torch.tensor(stride, dtype=torch.int64)
-    header[-1] = shift
-    return header
 
 
 class GlooTransport(GlooMessages):

@@ -22,6 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -325,14 +326,10 @@ class StoppedWorkers:
         for pid in pids:
             if pid is None:
                 continue
-            self._looks[pid] = self._looks[pid] + 1 if _is_stopped(pid) else 0
+            stopped = False
+            with suppress(psutil.Error):
+                stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+            self._looks[pid] = self._looks[pid] + 1 if stopped else 0
             if self._looks[pid] >= LOOKS:
                 return pid
         return None
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

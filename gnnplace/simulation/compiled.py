@@ -15,10 +15,9 @@ Complexity: O(edges n / 64) words; problems of more than ``MOST_OPS`` stay as th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph import ComputationGraph
@@ -108,6 +107,8 @@ def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
     graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)
     input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
+    tensor = graph.consumption_tensor  # flows: in the order of the op's tensors and their consumers
+    offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
     return Compiled(
         times=problem.times,
         state=problem.state.astype(np.float64),
@@ -119,24 +120,15 @@ def compile_problem(problem: Problem) -> Compiled:
         consumer=graph.consumer.copy(),
         input_offset=input_offset,
         input_tensor=graph.consumption_tensor[by_consumer],
-        **_flows(graph),
+        flow_offset=offset,
+        flow_op=graph.consumer[by_source],
+        flow_size=graph.size[tensor[by_source]],
         head=downward_rank(graph, cost, np.zeros(len(graph.successor))),
         tail=tails(problem),
         unit_of=problem.unit_of,
         memory=cluster.memory,
         links=make_links(cluster),
     )
-
-
-def _flows(graph: ComputationGraph) -> dict[str, NDArray[Any]]:
-    """Consumptions by producer, in the order of the op's tensors and their consumers."""
-    tensor = graph.consumption_tensor
-    offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
-    return {
-        "flow_offset": offset,
-        "flow_op": graph.consumer[by_source],
-        "flow_size": graph.size[tensor[by_source]],
-    }
 
 
 MOST_OPS = 20_000

@@ -245,14 +245,10 @@ def turn_order(problem: Problem) -> IntArray:
     turn = problem.phase.astype(np.int32) * problem.microbatches + problem.microbatch
     listed = problem.graph.topological_order
     order = listed[np.argsort(turn[listed], kind="stable")]
-    return order if _is_topological(problem, order) else listed
-
-
-def _is_topological(problem: Problem, order: IntArray) -> bool:
     position = np.empty(problem.num_ops, dtype=np.int64)
     position[order] = np.arange(problem.num_ops)
     source, target, _ = problem.graph.edges
-    return bool((position[source] < position[target]).all())
+    return order if (position[source] < position[target]).all() else listed
 
 
 def priorities(problem: Problem) -> list[FloatArray]:

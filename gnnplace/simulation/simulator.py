@@ -258,7 +258,12 @@ class Simulator:
         if np.isfinite(run.step_time):
             lives = run.lives(np.ones(len(state), np.bool_))
         peak = peak_kernel(*lives, state)
-        found += _memory_faults(problem, peak)
+        devices = problem.cluster.devices
+        found += [
+            f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
+            f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
+            for d in np.flatnonzero(peak > problem.cluster.memory)
+        ]
         return Simulation(
             run.step_time,
             peak,
@@ -292,17 +297,13 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
     source, target, _ = problem.graph.edges
     before = np.concatenate([source, *(ops[:-1] for ops in sequence)])
     after = np.concatenate([target, *(ops[1:] for ops in sequence)])
-    order = _topological(before, after, problem.num_ops)
+    n, by_source = problem.num_ops, np.argsort(before, kind="stable")
+    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
+    order = np.asarray(first_ready_first(offset, _int32(after[by_source])))
     if len(order) < problem.num_ops:
         cycle = describe_cycle(before.tolist(), after.tolist(), problem.graph.names)
         raise DeadlockError(f"sequence: deadlock, the sequences contradict the graph: {cycle}")
     return order
-
-
-def _topological(before: IntArray, after: IntArray, n: int) -> IntArray:
-    by_source = np.argsort(before, kind="stable")
-    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
-    return np.asarray(first_ready_first(offset, _int32(after[by_source])))
 
 
 def finished_placement(
@@ -315,15 +316,6 @@ def finished_placement(
 
 def _int32(array: IntArray) -> IntArray:
     return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def _memory_faults(problem: Problem, peak: FloatArray) -> list[str]:
-    devices = problem.cluster.devices
-    return [
-        f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
-        f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
-        for d in np.flatnonzero(peak > problem.cluster.memory)
-    ]
 
 
 def _memory_curve(

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.flop_counter import flop_registry
 
-from gnnplace.arrays import BoolArray, FloatArray
+from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import COMPILED, EAGER, NOTHING, with_floor
 from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict_in_step
 from gnnplace.costs.profiling.description import Description, describe
@@ -91,7 +91,9 @@ def estimated_times(
     """
     found = describe(program)
     known = tables or shipped()
-    estimate = predict_in_step(found.distinct, kind, known, tf32=_tf32()).take(found.same)
+    products = torch.get_float32_matmul_precision() != "highest"  # these may compute in TF32
+    tf32 = ("convolution", "matmul", "bmm") if products else ("convolution",)
+    estimate = predict_in_step(found.distinct, kind, known, tf32=tf32).take(found.same)
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
@@ -104,7 +106,8 @@ def estimated_times(
         floor = NOTHING
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
-    seconds = with_floor(kernel, view, _late(program), _layers(program), floor)
+    late = np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)  # no line calls it
+    seconds = with_floor(kernel, view, late, _layers(program), floor)
     return KindTimes(
         seconds,
         False,
@@ -113,17 +116,6 @@ def estimated_times(
         _shares(found, estimate, seconds),
         tuple(owner[misaligned(found.distinct)[found.same]].tolist()),
     )
-
-
-def _tf32() -> tuple[str, ...]:
-    """Families of ops that may compute in TF32, as PyTorch is set."""
-    products = torch.get_float32_matmul_precision() != "highest"
-    return ("convolution", "matmul", "bmm") if products else ("convolution",)
-
-
-def _late(program: Program) -> BoolArray:
-    """Ops that no line of Python calls: backward and update."""
-    return np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)
 
 
 def _layers(program: Program) -> NDArray[np.intp]:

@@ -96,7 +96,8 @@ def profile(
         time[kind] = np.bincount(group, seconds, count).astype(np.float64)
         estimated |= not times.measured
         if times.source:
-            first = [whole.op_index[name] for name in _first_copies(whole, program)]
+            at = whole.op_index  # of each op its first copy
+            first = [at[op.name if op.name in at else f"{op.name}#0"] for op in program.ops]
             error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
             source[kind] = _main_source(group, seconds, [times.source[i] for i in first])
     problem = build_problem(
@@ -220,11 +221,6 @@ def _estimated(
     return times
 
 
-def _first_copies(whole: Program, program: Program) -> list[str]:
-    """Name in the micro-batched program of the first copy of each op."""
-    return [op.name if op.name in whole.op_index else f"{op.name}#0" for op in program.ops]
-
-
 def _mean_error(
     group: IntArray, seconds: FloatArray, error: FloatArray, total: FloatArray
 ) -> FloatArray:
@@ -293,7 +289,12 @@ def profile_model(
         for note in measured.notes:
             (progress or str)(note)
     tables = _tables(table)
-    _check_kinds(tables, cluster, table)
+    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
+    if tables.given and not kinds.intersection(tables.given):
+        raise InputError(
+            f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
+            f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"
+        )
     if isinstance(model, str):
         model = capture_for(model, cluster, options, progress)
     problem = profile(
@@ -337,15 +338,6 @@ def capture_for(
     program = capture_model(model, options=options, fake=fake)
     say_batch(program, progress)
     return program
-
-
-def _check_kinds(tables: CostTables, cluster: Cluster, table: str | Path | None) -> None:
-    kinds = {known_kind(kind) or kind for kind in cluster.kinds}
-    if tables.given and not kinds.intersection(tables.given):
-        raise InputError(
-            f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
-            f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"
-        )
 
 
 def read_or_profile(

@@ -218,7 +218,11 @@ class Cluster:
         """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
         names: dict[str, int] = {}
         held = [
-            [names.setdefault(name, len(names)) for name in _channel_names(link, i)]
+            # A link that names no channel has one of its own.
+            [
+                names.setdefault(name, len(names))
+                for name in [f"={name}" for name in link.channels] or [f"link {i}"]
+            ]
             for i, link in enumerate(self.links)
         ]
         width = max(map(len, held), default=1)
@@ -263,11 +267,6 @@ class Cluster:
         return matrix
 
 
-def _channel_names(link: Link, index: int) -> list[str]:
-    """The channels of a link; a link that names none has one of its own."""
-    return [f"={name}" for name in link.channels] or [f"link {index}"]
-
-
 GIGA = 1e9
 
 
@@ -293,23 +292,19 @@ class Fabric:
     server: float | None = None
 
 
-def _fabrics() -> dict[str, Fabric]:
-    """The rows of ``fabrics.json``: microseconds and GB/s."""
-    rows = json.loads(Path(__file__).with_name("fabrics.json").read_text(encoding="utf-8"))
-    return {
-        name: Fabric(
-            row["about"],
-            row["latency_us"] / 1e6,
-            row["bandwidth_gb_s"] * GIGA,
-            row["source"],
-            row.get("between", False),
-            row["server_gb_s"] * GIGA if "server_gb_s" in row else None,
-        )
-        for name, row in rows.items()
-    }
-
-
-FABRICS: Mapping[str, Fabric] = _fabrics()
+FABRICS: Mapping[str, Fabric] = {  # ``fabrics.json`` has microseconds and GB/s
+    name: Fabric(
+        row["about"],
+        row["latency_us"] / 1e6,
+        row["bandwidth_gb_s"] * GIGA,
+        row["source"],
+        row.get("between", False),
+        row["server_gb_s"] * GIGA if "server_gb_s" in row else None,
+    )
+    for name, row in json.loads(
+        Path(__file__).with_name("fabrics.json").read_text(encoding="utf-8")
+    ).items()
+}
 # What a user measured; its figures stand on the links themselves.
 OWN_INSIDE, OWN_BETWEEN = "own-inside", "own-between"
 
