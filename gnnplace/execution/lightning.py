@@ -129,7 +129,7 @@ class RecordedStep(nn.Module):
         batch = kwargs or (args[0] if issubclass(self._kind, torch.Tensor) else self._kind(args))
         module = self.__dict__[CODE]
         given = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
-        attributes = Attributes(module)
+        attributes = Attributes(module, elsewhere=False)
         with _alone(module) as notes, attributes.restored(back=False):
             found = module.training_step(*given)
         loss = found.get("loss") if isinstance(found, Mapping) else found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,28 +39,36 @@ CODE = "_code_of"
 
 
 class Attributes:
-    """All plain attributes of a module and its submodules.
+    """All plain attributes of a module and its submodules, and what their code keeps elsewhere.
 
     Args:
         root: The module whose attributes are kept.
+        elsewhere: Look also for what is kept in files, classes, functions and caches of results.
 
     Attributes:
         changed: Names of the attributes that the last `restored()` found changed, as
             "layer.cache"; what they were changed to is kept for `advance`.
     """
 
-    def __init__(self, root: nn.Module) -> None:
+    def __init__(self, root: nn.Module, elsewhere: bool = True) -> None:
+        from gnnplace.tracing.outside import kept_by
+
         self._root = root
+        self._elsewhere, self._caches = kept_by(root) if elsewhere else ([], [])
         self._left: list[tuple[Any, Any]] = []
         self.changed: tuple[str, ...] = ()
 
     @contextmanager
     def restored(self, back: bool = True) -> Iterator[None]:
         """Notes what was changed in the block, and puts everything back unless told not to."""
-        saved = list(_snapshot(self._root))
+        saved = list(_snapshot(self._root, self._elsewhere))
+        computed = [cached.cache_info().misses for cached in self._caches]
         try:
             yield
         finally:
+            for cached, misses in zip(self._caches, computed, strict=True):
+                if back and cached.cache_info().misses > misses:
+                    cached.cache_clear()
             changed: dict[str, None] = {}
             self._left = []
             for name, item, before in saved:
@@ -92,7 +100,9 @@ def owners(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module.__dict__[CODE]
 
 
-def _snapshot(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
+def _snapshot(
+    root: nn.Module, elsewhere: Iterable[tuple[str, Any]]
+) -> Iterator[tuple[str, Any, Any]]:
     """Name, object and content of every module and of every container that one can reach."""
     seen: set[int] = set()
     for path, module in owners(root):
@@ -100,6 +110,10 @@ def _snapshot(root: nn.Module) -> Iterator[tuple[str, Any, Any]]:
         yield path, module, own
         for key, value in own.items():
             yield from _containers(f"{path}.{key}" if path else key, value, seen)
+    for title, item in elsewhere:
+        if id(item) not in seen:
+            seen.add(id(item))
+            yield title, item, _now(item)
 
 
 def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
@@ -136,7 +150,7 @@ def content(item: Any) -> Any:
 def _now(item: Any) -> Any:
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
-    return content(item)
+    return item.now() if hasattr(item, "now") else content(item)
 
 
 def _write(item: Any, content: Any) -> None:
@@ -153,6 +167,8 @@ def _write(item: Any, content: Any) -> None:
         item.update(content)
     elif isinstance(item, random.Random | np.random.Generator):
         pass  # enough to know that it was drawn from
+    elif hasattr(item, "now"):
+        item.write(content)
     else:
         table = item.__dict__
         for key in [k for k in table if k not in content and k not in OWN]:
@@ -183,6 +199,8 @@ def same(before: Any, now: Any) -> bool:
 
 def _joined(name: str, key: Any, item: Any) -> str:
     """The attribute's name: a key of a module is one, a key of what it holds is not."""
+    if hasattr(item, "now"):
+        return f"{name}'s {key!r}"
     if not isinstance(item, nn.Module):
         return name
     return f"{name}.{key}" if name else str(key)

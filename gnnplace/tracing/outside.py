@@ -7,6 +7,10 @@ It begins with `forward`, `training_step`, hooks and the loss, and goes on with 
 method, class and object that these name. An attribute counts as read if some code there loads its
 name; what such code sets itself (a counter) is left to `gnnplace.tracing.proof`. Code of libraries
 is not looked through. O(instructions of that code), once.
+
+What code keeps there for its next step, such as a table in a dict of the file, in a class or behind
+`functools.lru_cache`, is found alike (`kept_by`), so that a traced run leaves none of its tensors
+without numbers in it. Functions of libraries may have such caches where their modules have them.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
+from functools import _lru_cache_wrapper, cached_property, partial
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -70,6 +74,36 @@ class _Cell:
             return None
 
 
+class SetNames:
+    """SetNames of a class, an object, a function or a file that code sets.
+
+    Args:
+        holder: what has them, or its dict.
+        names: those that code sets somewhere.
+    """
+
+    def __init__(self, holder: Any, names: Collection[str]) -> None:
+        self._holder, self._names = holder, names
+
+    def now(self) -> dict[str, Any]:
+        """What they are bound to; nothing of those that are not."""
+        held = self._holder if isinstance(self._holder, dict) else vars(self._holder)
+        return {name: held[name] for name in self._names if name in held}
+
+    def write(self, before: Mapping[str, Any]) -> None:
+        """Binds them to what they were bound to."""
+        holder, now = self._holder, self.now()
+        if isinstance(holder, dict):
+            for name in now:
+                del holder[name]
+            holder.update(before)
+            return
+        for name in [name for name in now if name not in before]:
+            delattr(holder, name)
+        for name, value in before.items():
+            setattr(holder, name, value)
+
+
 def inside(value: Any) -> Iterator[Any]:
     """A value, and all that is in it where it is a container of Python's."""
     todo, seen = [value], set[int]()
@@ -112,6 +146,9 @@ class _Code:
         self._holders: list[tuple[Mapping[str, Any], str, Collection[str]]] = []
         self._slots: dict[tuple[int, str], Reading] = {}
         self._later: list[tuple[nn.Module, str]] = []
+        self._files: dict[int, tuple[dict[str, Any], str, set[str]]] = {}
+        self.caches: list[Any] = []
+        self._settable: list[tuple[Any, str]] = []
 
     def add(self, value: Any) -> None:
         """Looks at what is in a value."""
@@ -125,13 +162,19 @@ class _Code:
             self.add((thing.__func__, thing.__self__))
         elif isinstance(thing, partial):
             self.add((thing.func, thing.args, thing.keywords))
-        elif isinstance(thing, property | classmethod | staticmethod):
-            self.add(getattr(thing, "fget", None) or getattr(thing, "__func__", None))
+        elif isinstance(thing, property | classmethod | staticmethod | cached_property):
+            self.add([getattr(thing, key, None) for key in ("fget", "__func__", "func")])
+            self._set.add(getattr(thing, "attrname", None) or "")
+        elif isinstance(thing, _lru_cache_wrapper):
+            self.caches.append(thing)
+            self.add(thing.__wrapped__)
         elif isinstance(thing, FunctionType):
             if not _is_library(thing):
                 self._function(thing)
+                self._hold(thing, vars(thing), f"function {thing.__name__}")
         elif isinstance(thing, nn.Module):
-            self._module(thing)
+            if not isinstance(thing, torch.jit.ScriptModule):  # has no code of Python's
+                self._module(thing)
         elif isinstance(thing, type | ModuleType):
             kind = "class" if isinstance(thing, type) else "module"
             self._hold(thing, vars(thing), f"{kind} {thing.__name__}")
@@ -156,6 +199,7 @@ class _Code:
     def _hold(self, thing: Any, held: Mapping[str, Any], title: str) -> None:
         if not _is_library(thing):
             self._holders.append((held, title, _shadowed(thing)))
+            self._settable.append((thing, title))
 
     def _function(self, function: FunctionType) -> None:
         codes, file = [function.__code__], Path(function.__code__.co_filename).name
@@ -171,6 +215,9 @@ class _Code:
                     self._slot(function.__globals__, step.argval, file)
                 elif step.opname in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
                     self._set.add(step.argval)
+                    if step.opname == "STORE_GLOBAL":
+                        known = function.__globals__, f"file {file}", set[str]()
+                        self._files.setdefault(id(known[0]), known)[2].add(step.argval)
         title = f"function {function.__name__}"
         pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in pairs:
@@ -194,6 +241,18 @@ class _Code:
                 self._slot(vars(module), name, title)
         return [slot for slot in self._slots.values() if slot.name not in self._set]
 
+    def kept(self) -> Iterator[tuple[str, Any]]:
+        """What the code sets, or may write into: titles, and `SetNames` or containers."""
+        read = [*self.slots(), *(s for s in self._slots.values() if s.name in self._set)]
+        for held, title, names in self._files.values():
+            yield title, SetNames(held, names)
+        for holder, title in self._settable:
+            yield title, SetNames(holder, self._set)
+        for slot in read:
+            for thing in inside(slot.value):
+                if isinstance(thing, dict | list | set | deque) and len(thing) <= MOST:
+                    yield f"{slot.title}'s {slot.name!r}", thing
+
 
 def outside(roots: Iterable[Any], own: Collection[int]) -> list[Reading]:
     """What code reads that is no attribute of the model's modules.
@@ -206,6 +265,37 @@ def outside(roots: Iterable[Any], own: Collection[int]) -> list[Reading]:
     for root in roots:
         code.add(root)
     return [slot for slot in code.slots() if _may_change(slot.value)]
+
+
+def kept_by(root: nn.Module) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Where code of a step may keep something that is no attribute of its modules.
+
+    Args:
+        root: model and loss as one module.
+
+    Returns:
+        Titles with `SetNames` or containers; and functions with `functools.lru_cache`.
+    """
+    modules = [*root.modules()]
+    code = _Code({id(m) for m in modules})
+    code.add([*modules, *(vars(m) for m in modules)])
+    kept = [*code.kept()]
+    kinds = {kind for m in modules for kind in type(m).__mro__ if not _is_torch(kind)}
+    owners = {sys.modules.get(kind.__module__) for kind in kinds} - {None} | kinds
+    return kept, [*code.caches, *(x for owner in owners for x in _caches_of(owner))]
+
+
+def _is_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "builtins")
+
+
+def _caches_of(owner: Any) -> Iterator[Any]:
+    """Caches of results among what a file or a class of a library has, wrapped once or not."""
+    for value in vars(owner).values():
+        cells = value.__closure__ or () if isinstance(value, FunctionType) else ()
+        for thing in (value, *(_Cell(cell).get("") for cell in cells)):
+            if isinstance(thing, _lru_cache_wrapper):
+                yield thing
 
 
 def _may_change(value: Any) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -151,6 +151,35 @@ def _statistics(run: _Run, outcome: Numbers) -> tuple[str, ...]:
     fresh = run.batch - run.moments
     kept = [key for key, before in run.before.items() if outcome.get(key) != before]
     return tuple(k.split("'")[1] for k in kept if k.startswith(BUFFER) and outcome.get(k) in fresh)
+
+
+def differs_later(step: StepModule, mode: FakeTensorMode | None) -> bool:
+    """Whether the next step, or one after many, has other outputs than the first one.
+
+    A table that the first step makes of constants and keeps has a number that the next step finds
+    again, so that it may be computed anew in every step.
+
+    Args:
+        step: as of `prove`.
+        mode: makes tensors without numbers; None: the step needs numbers.
+    """
+    runs = _Runs(step, mode, backward=False)
+    with runs.kept():
+        modules = {id(m): m for m in step.modules()}
+        counted = _counters(step)
+        run, outcome = runs.own()
+        now = _counters(step)
+        turned = [key for key, value in now.items() if counted.get(key, value) != value]
+        for far in (0, LATER) if turned else (0,):
+            for owner, key in turned:
+                modules[owner].__dict__[key] += far
+            try:
+                _, then = runs.own(since=run)
+            except Exception:
+                return True
+            if any(outcome[k] != v for k, v in then.items() if k.startswith("output")):
+                return True
+    return False
 
 
 class _Run(Numbering):
@@ -297,7 +326,7 @@ class _Judge:
             mine, outcome = runs.own()
         if fault := next(iter(mine.faults.values()), ""):
             raise self._refusal(fault)
-        if attributes.changed and self._later():
+        if attributes.changed and differs_later(runs.step, runs.mode):
             names = ", ".join(repr(n.removeprefix("model.")) for n in attributes.changed[:3])
             raise self._refusal(lasting(names))
         copy, odd = self._compared(outcome)
@@ -311,30 +340,6 @@ class _Judge:
 
     def _refusal(self, words: str) -> CaptureError:
         return CaptureError(f"{self.name}: {words}")
-
-    def _later(self) -> bool:
-        """Whether the next step, or one after many, has other outputs than the first one.
-
-        Only what the model's attributes keep is asked for: what is kept elsewhere has changed
-        between recording and comparison, which `_compared` sees.
-        """
-        forward, step = replace(self.runs, backward=False), self.runs.step
-        with self.runs.kept():
-            modules = {id(m): m for m in step.modules()}
-            counted = _counters(step)
-            run, outcome = forward.own()
-            now = _counters(step)
-            turned = [key for key, value in now.items() if counted.get(key, value) != value]
-            for far in (0, LATER) if turned else (0,):
-                for owner, key in turned:
-                    modules[owner].__dict__[key] += far
-                try:
-                    _, then = forward.own(since=run)
-                except Exception:
-                    return True
-                if any(outcome[k] != v for k, v in then.items() if k.startswith("output")):
-                    return True
-        return False
 
     def _compared(self, outcome: Numbers) -> tuple[_Run, list[str]]:
         """The recording's run, and what it leaves otherwise.

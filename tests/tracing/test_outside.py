@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace import capture, shard
+from gnnplace.errors import CaptureError
 from gnnplace.tracing.fingerprint import Fingerprint, reading
+from gnnplace.tracing.options import CaptureOptions
 
 beta, unread = 1.0, 0
 SETTINGS = {"beta": [1.0]}
@@ -182,3 +185,124 @@ def test_a_hook_and_another_forward_are_code_of_the_step() -> None:
     fingerprint = taken(model)
     model[0].forward = functional.relu  # type: ignore[assignment]
     assert [kind for kind, _ in fingerprint.changes()] == ["forward"]
+
+
+KEPT: dict[int, torch.Tensor] = {}
+kept: torch.Tensor | None = None
+
+
+def table(size: int) -> torch.Tensor:
+    return torch.arange(1.0, size + 1).div(size)
+
+
+@lru_cache
+def remembered(size: int) -> torch.Tensor:
+    return table(size)
+
+
+def wrapped() -> Callable[[int], torch.Tensor]:
+    cached = lru_cache(table)
+    return lambda size: cached(size)
+
+
+def of_file(size: int) -> torch.Tensor:
+    if size not in KEPT:
+        KEPT[size] = table(size)
+    return KEPT[size]
+
+
+def of_global(size: int) -> torch.Tensor:
+    global kept
+    if kept is None:
+        kept = table(size)
+    return kept
+
+
+def of_function(size: int) -> torch.Tensor:
+    if not hasattr(of_function, "kept"):
+        of_function.kept = table(size)  # type: ignore[attr-defined]
+    return of_function.kept  # type: ignore[attr-defined, no-any-return]
+
+
+class Tables:
+    """Tables in a class, made where they are asked for first."""
+
+    one: torch.Tensor | None = None
+    several: ClassVar[dict[int, torch.Tensor]] = {}
+
+    @classmethod
+    def of_class(cls, size: int) -> torch.Tensor:
+        if cls.one is None:
+            cls.one = table(size)
+        return cls.one
+
+    def of_its_dict(self, size: int) -> torch.Tensor:
+        return self.several.setdefault(size, table(size))
+
+    @cached_property
+    def ready(self) -> torch.Tensor:
+        return table(4)
+
+
+def ready_of(tables: Tables, size: int) -> torch.Tensor:
+    return tables.ready[:size]
+
+
+KEEPS: dict[str, Callable[[], Callable[[int], torch.Tensor]]] = {
+    "a function's cache": lambda: remembered,
+    "a wrapped function's cache": wrapped,
+    "a dict of the file": lambda: of_file,
+    "a global": lambda: of_global,
+    "an attribute of a function": lambda: of_function,
+    "an attribute of a class": lambda: Tables.of_class,
+    "a dict of a class": lambda: Tables().of_its_dict,
+    "a cached property": lambda: partial(ready_of, Tables()),
+}
+
+
+def forget() -> None:
+    global kept
+    kept, Tables.one = None, None
+    remembered.cache_clear()
+    for tables in (KEPT, Tables.several, vars(of_function)):
+        tables.clear()
+
+
+@pytest.mark.parametrize("road", ["capture", "micro-batches", "shard"])
+@pytest.mark.parametrize("name", KEEPS)
+def test_a_table_that_the_first_step_makes_and_keeps_is_in_the_step_and_stays_real(
+    name: str, road: str
+) -> None:
+    """Tracing leaves no tensors without numbers where code keeps some for later steps."""
+    forget()
+    find = KEEPS[name]()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Net(lambda: find(3)) for _ in range(2)))
+    inputs = torch.randn(4, 3), torch.randn(4, 3)
+    if road == "shard":
+        shard(model, inputs, 1, loss=functional.mse_loss)
+    else:
+        options = CaptureOptions(microbatches=2 if road == "micro-batches" else 1)
+        capture(model, inputs, loss=functional.mse_loss, options=options)
+    found = functional.mse_loss(model(inputs[0]), inputs[1])
+    forget()
+    assert torch.equal(found, functional.mse_loss(model(inputs[0]), inputs[1]))
+
+
+def test_what_code_keeps_of_its_batch_makes_the_next_step_another_one() -> None:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        KEPT[0] = x.detach() + KEPT.get(0, 0.0)
+        return x * KEPT[0]
+
+    class Sum(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return add(self.layer(x))
+
+    forget()
+    with pytest.raises(CaptureError, match=r"'KEPT'.*another one"):
+        capture(Sum(find_none), torch.randn(4, 3))
+    assert not KEPT
+
+
+def find_none() -> None:
+    return None
