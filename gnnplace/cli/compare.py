@@ -7,7 +7,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, names_in, print_json, print_lines, say
+from gnnplace.cli.console import check_output, names_in, print_answer, say
 from gnnplace.cli.options import (
     capture_options,
     constraints_of,
@@ -52,13 +52,12 @@ def run(args: Namespace) -> int:
     results = gnnplace.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
     _write_views(args, problem, results)
-    if args.json:
-        print_json({"problem": problem.name, "rows": [row.data() for row in rows]})
-        return 0
-    out = console()
-    out.print(comparison_table(rows, title))
-    for line in summary_lines(rows, may_split=asked.max_devices != 1):
-        out.print(line, soft_wrap=True)
+    may_split = asked.max_devices != 1
+    print_answer(
+        args,
+        lambda: {"problem": problem.name, "rows": [row.data() for row in rows]},
+        lambda: [comparison_table(rows, title), *summary_lines(rows, may_split=may_split)],
+    )
     return 0
 
 
@@ -90,11 +89,9 @@ def _compare_intervals(
     gnnplace.warm(["best"], gnnplace.THROUGHPUT, say)
     how: dict[str, Any] = {"budget": args.budget, "seed": args.seed, "progress": say}
     results = gnnplace.compare_intervals(problem, names or None, constraints=asked, **how)
-    if args.json:
-        rows = [interval_row(result) for result in results]
-        print_json({"problem": problem.name, "rows": rows})
-    else:
-        console().print(interval_table(results, title))
+    rows = [interval_row(result) for result in results]
+    data = {"problem": problem.name, "rows": rows}
+    print_answer(args, lambda: data, lambda: [interval_table(results, title)])
     return 0
 
 
@@ -116,8 +113,6 @@ def _compare_plans(args: Namespace) -> int:
         accept_other_loss=args.accept_other_loss,
         progress=say,
     )
-    if args.json:
-        print_json({name: None if p is None else p.answer() for name, p in found.items()})
-    else:
-        print_lines(*baseline_lines(found))
+    answers = {name: None if p is None else p.answer() for name, p in found.items()}
+    print_answer(args, lambda: answers, lambda: baseline_lines(found))
     return 0 if found["plan"] is not None else 3

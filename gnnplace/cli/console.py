@@ -29,6 +29,7 @@ from gnnplace.errors import ChangedWarning, InputError
 from gnnplace.files import descriptor_of, in_place
 
 if TYPE_CHECKING:
+    from jsonargparse import Namespace
     from rich.console import Console
     from rich.progress import Progress
 
@@ -78,6 +79,20 @@ def print_json(data: Any) -> None:
     """Prints one JSON object on a line of its own."""
     pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
+
+
+def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]) -> None:
+    """Prints an answer: its data where ``--json`` asks for them, else its lines and tables."""
+    if args.json:
+        print_json(data())
+        return
+    parts = list(lines())
+    if all(isinstance(part, str) for part in parts):
+        print_lines(*parts)
+        return
+    out = console()
+    for part in parts:
+        out.print(part, soft_wrap=isinstance(part, str))
 
 
 def print_lines(*lines: str) -> None:

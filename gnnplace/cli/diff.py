@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json, print_lines
+from gnnplace.cli.console import check_output, print_answer
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans.reading import is_plan, read_plan
@@ -34,12 +34,7 @@ def run(args: Namespace) -> int:
     found = gnnplace.difference(first, before, after, second)
     if args.html is not None or args.trace is not None:
         _write_views(args, first, before, second, after)
-    if args.json:
-        print_json(difference_data(found))
-        return 0
-    out = console()
-    for part in difference_parts(found):
-        out.print(part, soft_wrap=isinstance(part, str))
+    print_answer(args, lambda: difference_data(found), lambda: difference_parts(found))
     return 0
 
 
@@ -54,11 +49,9 @@ def _plans(args: Namespace) -> int:
     for plan in plans:
         check_model(plan.file, workload_of(args.what, fake=True))
     before, after = plans
-    if args.json:
-        moved = moved_between(before, after)
-        print_json({"step_times": [p.file.step_time for p in plans], "moved": moved})
-    else:
-        print_lines(*difference_lines(before, after))
+    seconds = [plan.file.step_time for plan in plans]
+    data = {"step_times": seconds, "moved": moved_between(before, after)}
+    print_answer(args, lambda: data, lambda: difference_lines(before, after))
     return 0
 
 

@@ -17,8 +17,8 @@ from gnnplace.cli.console import (
     check_output,
     console,
     open_store,
+    print_answer,
     print_json,
-    print_lines,
     say,
     say_kept,
 )
@@ -217,8 +217,5 @@ def run_plan(args: Namespace) -> int:
         return 0
     if args.html is not None:
         write_text(args.html, plan_page(found.plan, run_lines(found)))
-    if args.json:
-        print_json(found.answer())
-    else:
-        print_lines(*run_lines(found))
+    print_answer(args, found.answer, lambda: run_lines(found))
     return 0 if found.passed else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, print_json, print_lines, say
+from gnnplace.cli.console import print_answer, say
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
@@ -37,12 +37,7 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         seed=args.seed,
     )
-    if args.json:
-        print_json(explanation_data(found))
-        return 0
-    out = console()
-    for part in explanation_parts(found):
-        out.print(part, soft_wrap=isinstance(part, str))
+    print_answer(args, lambda: explanation_data(found), lambda: explanation_parts(found))
     return 0
 
 
@@ -64,10 +59,8 @@ def _explain_plan(args: Namespace) -> int:
             environment=args.environment,
         )  # fmt: skip
         run = gnnplace.explain_launch_plan(priced, args.measured)
-        if args.json:
-            print_json(launch_explanation_data(run))
-        else:
-            print_lines(*launch_explanation_lines(run, args.what, args.cluster))
+        lines = launch_explanation_lines(run, args.what, args.cluster)
+        print_answer(args, lambda: launch_explanation_data(run), lambda: lines)
         return 0
     found = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
@@ -76,8 +69,5 @@ def _explain_plan(args: Namespace) -> int:
         measured=args.measured,
         progress=say,
     )
-    if args.json:
-        print_json(plan_explanation_data(found))
-    else:
-        print_lines(*plan_explanation_lines(found))
+    print_answer(args, lambda: plan_explanation_data(found), lambda: plan_explanation_lines(found))
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, console, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_answer, say
 from gnnplace.cli.numbers import (
     from_args,
 )
@@ -54,14 +54,9 @@ def _study(args: Namespace) -> int:
         write_picture(args.output, hybrid_plot(study.rows, title=title, note=note))
     if args.html is not None:
         write_text(args.html, hybrid_page(study))
-    if args.json:
-        print_json(study_data(study))
-        return 0
-    out = console()
     title = f"{args.what} on up to {study.devices} devices"
-    out.print(hybrid_table(study.rows, title, study.advice))
-    for line in study_lines(study):
-        out.print(line, soft_wrap=True)
+    table = hybrid_table(study.rows, title, study.advice)
+    print_answer(args, lambda: study_data(study), lambda: [table, *study_lines(study)])
     return 0
 
 
@@ -89,10 +84,7 @@ def _execute(args: Namespace) -> int:
         accept_other_loss=capture_options(args, microbatches=1).accept_other_loss,
         progress=say,
     )
-    if args.json:
-        print_json(done.answer())
-    else:
-        print_lines(done.plan.shape, *run_lines(done))
+    print_answer(args, done.answer, lambda: [done.plan.shape, *run_lines(done)])
     return 0 if done.passed else 1
 
 

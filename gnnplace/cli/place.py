@@ -125,8 +125,10 @@ def run(args: Namespace) -> int:
     options, problem, result = _placed(args, captured, place, correct, program)
     mapped = device_map_of(args, program, problem, result.placement)
     data = placement_to_data(result.placement, problem) | interval_keys(result)
-    if gnnplace.is_problem_file(args.what):
-        data |= own_fingerprint(args, options)
+    if gnnplace.is_problem_file(args.what) and options.constraints.together:
+        # The fingerprint is the file's own: its groups are what they were.
+        plain = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
+        data["fingerprint"] = plain.fingerprint
     data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     if args.problem is not None:
@@ -207,17 +209,6 @@ def _meanwhile(
         return nullcontext()
     extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
-
-
-def own_fingerprint(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, str]:
-    """The fingerprint of a problem's file itself, which classes of ``--together`` are not part of.
-
-    Its groups are what they were, so that a placement under constraints is one of that file.
-    """
-    if not options.constraints.together:
-        return {}
-    problem = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
-    return {"fingerprint": problem.fingerprint}
 
 
 def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
 from gnnplace.cli.options import (
     constraints_of,
 )
@@ -67,10 +67,8 @@ def _price(args: Namespace, headroom: str | float) -> int:
     )
     if args.output is not None:
         write_text(args.output, priced.csv())
-    if args.json:
-        print_json(priced.rows() if args.given.endswith(".csv") else priced.answer())
-    else:
-        print_lines(*priced_lines(priced))
+    data = priced.rows if args.given.endswith(".csv") else priced.answer
+    print_answer(args, data, lambda: priced_lines(priced))
     return 0
 
 
@@ -106,10 +104,8 @@ def _launched(args: Namespace, rate: float | None) -> int:
         )  # fmt: skip
     if args.output is not None:
         write_text(args.output, launch_text(found, name, args.what, args.cluster))
-    if args.json:
-        print_json(launch_answer_data(found))
-    else:
-        print_lines(*launch_answer_lines(found, args.what or args.given, args.cluster, args.output))
+    lines = launch_answer_lines(found, args.what or args.given, args.cluster, args.output)
+    print_answer(args, lambda: launch_answer_data(found), lambda: lines)
     return 0
 
 

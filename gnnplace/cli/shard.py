@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
 from gnnplace.cli.options import (
     constraints_of,
     split_options,
@@ -85,10 +85,8 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
         write_text(args.html, frontier_page(tables.problem, answer, network=network))
     if args.output is not None:
         draw_frontier(tables.problem, answer, args.output, network=network)
-    if args.json:
-        print_json([split_data(tables.problem, point) for point in answer.points])
-    else:
-        print_lines(*frontier_lines(tables.problem, answer))
+    points = [split_data(tables.problem, point) for point in answer.points]
+    print_answer(args, lambda: points, lambda: frontier_lines(tables.problem, answer))
     return 0
 
 
@@ -101,10 +99,8 @@ def _executable(args: Namespace) -> int:
         write_sharding(args.tables, made.split.problem)
     if args.output is not None:
         made.save(args.output)
-    if args.json:
-        print_json(planned_data(made.split))
-    else:
-        print_lines(*planned_lines(made.split))
-        if args.output is not None:
-            say(f"run it: gnnplace execute {args.what} {args.output}")
+    split = made.split
+    print_answer(args, lambda: planned_data(split), lambda: planned_lines(split))
+    if not args.json and args.output is not None:
+        say(f"run it: gnnplace execute {args.what} {args.output}")
     return 0

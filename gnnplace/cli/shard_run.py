@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_json, print_lines, say
+from gnnplace.cli.console import check_output, print_answer, say
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.report.plans import run_lines
 from gnnplace.report.sharding import planned_lines
@@ -45,10 +45,8 @@ def run(args: Namespace) -> int:
     assert done is not None  # these are workers of its own
     if args.output is not None:
         plan.save(args.output)
-    if args.json:
-        print_json(done.answer())
-    else:
-        print_lines(*(planned_lines(plan.split) if plan.split else ()), *run_lines(done))
+    told = planned_lines(plan.split) if plan.split else []
+    print_answer(args, done.answer, lambda: [*told, *run_lines(done)])
     if not done.passed:
         raise ExecutionError(f"{args.what}: {done.verification.summary()}")
     return 0
