@@ -101,8 +101,8 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.report.explanation.advice import advise as advise
     from gnnplace.report.explanation.difference import difference as difference
     from gnnplace.report.explanation.explaining import explain as explain
-    from gnnplace.report.files import write_report as write_report
     from gnnplace.report.placements import write_page as write_page
+    from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network

@@ -177,38 +177,29 @@ def standings(
     for who, mine in cells.items():
         other = (rival, who[1])
         both = tried[who] & tried.get(other, set())
-        versus = _versus(times[who], times.get(other, {}), both)
-        result.append(_standing(who, mine, times[who], base, best, versus))
+        wins, losses, ties = _versus(times[who], times.get(other, {}), both)
+        own, known = times[who], {p: best[p].step_time for p in times[who]}
+        shared = [p for p in own if p in base]
+        open_ = [p for p in shared if base[p] > (1 + TIE) * known[p]]
+        closed = [(base[p] - own[p]) / (base[p] - known[p]) for p in open_]
+        gained = sum(np.log(base[p] / own[p]) for p in open_)
+        gap = sum(np.log(base[p] / known[p]) for p in open_)
+        result.append(
+            Standing(
+                *who,
+                seconds=float(np.mean([row["seconds"] for row in mine])),
+                ratio=geometric_interval([own[p] / known[p] for p in own]),
+                closed=mean_interval(closed),
+                pooled=float(gained / gap) if open_ else float("nan"),
+                ties_apart=len(shared) - len(open_),
+                wins=wins,
+                losses=losses,
+                ties=ties,
+                rows=len(mine),
+                infeasible=sum(not row["feasible"] for row in mine),
+            )
+        )
     return sorted(result, key=lambda s: (s.budget, s.ratio.mean if s.ratio else np.inf, s.placer))
-
-
-def _standing(
-    who: Entrant,
-    rows: list[Mapping[str, Any]],
-    times: Times,
-    base: Times,
-    best: Mapping[ProblemId, BestKnown],
-    versus: tuple[int, int, int],
-) -> Standing:
-    known = {p: best[p].step_time for p in times}
-    both = [p for p in times if p in base]
-    open_ = [p for p in both if base[p] > (1 + TIE) * known[p]]
-    closed = [(base[p] - times[p]) / (base[p] - known[p]) for p in open_]
-    gained = sum(np.log(base[p] / times[p]) for p in open_)
-    gap = sum(np.log(base[p] / known[p]) for p in open_)
-    return Standing(
-        *who,
-        seconds=float(np.mean([row["seconds"] for row in rows])),
-        ratio=geometric_interval([times[p] / known[p] for p in times]),
-        closed=mean_interval(closed),
-        pooled=float(gained / gap) if open_ else float("nan"),
-        ties_apart=len(both) - len(open_),
-        wins=versus[0],
-        losses=versus[1],
-        ties=versus[2],
-        rows=len(rows),
-        infeasible=sum(not row["feasible"] for row in rows),
-    )
 
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:

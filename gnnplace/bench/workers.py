@@ -1,12 +1,12 @@
 """Where cells run: in this process, in N worker processes, on a Dask cluster by its address.
 
 All three run ``cells.run_task`` and yield its rows as they come; the caller alone writes them.
-A worker process (``serve``) reads tasks as lines of JSON and answers with lines of JSON: what it
-knows of the problem once that is in memory, then the row. So a worker that is killed, or that hangs
-in compiled code where no Python signal arrives, becomes a row, and a fresh worker takes the next
-cell. On Dask every worker thread has such a process of its own: same code, and no placer slows down
-the cluster's own threads. Suites are read where ``gnnplace bench`` runs; files that problems name
-must be there at the same path on every machine.
+A worker process (``python -m gnnplace.bench.workers KIND PLACER...``) reads tasks as lines of JSON
+and answers with lines of JSON: what it knows of the problem once that is in memory, then the row.
+So a worker that is killed, or that hangs in compiled code where no Python signal arrives, becomes a
+row, and a fresh worker takes the next cell. On Dask every worker thread has such a process of its
+own: same code, and no placer slows down the cluster's own threads. Suites are read where ``gnnplace
+bench`` runs; files that problems name must be there at the same path on every machine.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CellWorker:
             self.process.stdin.flush()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "gnnplace.bench.serve", *self.names]
+        command = [sys.executable, "-m", "gnnplace.bench.workers", *self.names]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         # A session of its own: Ctrl-C is for the process that writes the rows.
         self.process = subprocess.Popen(
@@ -242,3 +242,29 @@ def run_on_dask(line: str, names: list[str], folder: str) -> str:
             worker.close()
         _of_thread.worker = CellWorker(names, folder)
     return json.dumps(_of_thread.worker.run(CellTask.from_json(line)))
+
+
+def serve(names: Sequence[str]) -> None:
+    """Tasks from standard input, answers to standard output, both lines of JSON.
+
+    Whatever else is printed goes to standard error. It ends when nobody asks or listens any more.
+
+    Args:
+        names: kind of the suite and placers, to compile before the first cell; may be empty.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(row: Row) -> None:
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+    if names:
+        warm_up(names[0], list(names[1:]))
+    with suppress(BrokenPipeError):
+        for line in sys.stdin:
+            answer(run_task(CellTask.from_json(line), lambda row: answer({**row, "begun": True})))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

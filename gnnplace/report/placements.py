@@ -15,7 +15,8 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import Result
-from gnnplace.problem import Problem
+from gnnplace.problem import Problem, read_problem
+from gnnplace.problem.placement import Placement, read_placement_for
 from gnnplace.report import html
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.difference import PlacementDifference, steps_differ
@@ -23,9 +24,11 @@ from gnnplace.report.explanation.explaining import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation
-from gnnplace.report.units import bytes_text
+from gnnplace.report.trace import write_trace
+from gnnplace.report.units import bytes_text, faults_text
 from gnnplace.report.units import page_seconds as seconds_text
 from gnnplace.report.viewer import viewer
+from gnnplace.simulation import Simulation, simulate
 
 MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page
@@ -53,6 +56,54 @@ def write_page(
     timelines = [from_simulation(problem, one.simulation, one.placer) for one in found[:MOST_STEPS]]
     rows = with_best_bound([make_row(result) for result in results])
     write_placements(path, problem, timelines, rows)
+
+
+def write_report(
+    problem: str | Path,
+    placements: Sequence[str | Path],
+    output: str | Path,
+    *,
+    trace: str | Path | None = None,
+) -> None:
+    """Writes one self-contained page: timelines, memory, graph and tables; two are compared.
+
+    Args:
+        problem: a problem file.
+        placements: placement files of it.
+        output: the page to write.
+        trace: a Perfetto trace to write as well.
+
+    Raises:
+        FormatError: a malformed file.
+        MismatchError: a placement of another problem.
+    """
+    base = read_problem(problem)
+    read = [read_placement_for(path, base) for path in placements]
+    shown = read[-1][1]
+    simulations = [simulate(shown, placement) for placement, _ in read]
+    own = [p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)]
+    names = [n if own.count(n) == 1 else f"{n} {i}" for i, n in enumerate(own, 1)]
+    timelines = [
+        from_simulation(shown, s, name) for s, name in zip(simulations, names, strict=True)
+    ]
+    rows = [_row(p, s, n) for (p, _), s, n in zip(read, simulations, names, strict=True)]
+    write_placements(output, shown, timelines, rows, beside=len(timelines) == 2)
+    if trace is not None:
+        write_trace(trace, timelines)
+
+
+def _row(placement: Placement, simulation: Simulation, name: str) -> Row:
+    bound = placement.lower_bound
+    gap = simulation.step_time / bound - 1 if bound else None
+    return Row(
+        placer=name,
+        predicted=simulation.step_time if np.isfinite(simulation.step_time) else None,
+        peak_memory=tuple(simulation.peak_memory.tolist()),
+        lower_bound=bound,
+        gap=gap,
+        seconds=placement.seconds,
+        error=faults_text(simulation.faults),
+    )
 
 
 def write_placements(
@@ -95,18 +146,14 @@ def placements_page(
         parts += _devices(step)
     parts.append(html.footer(f"gnnplace {version('gnnplace')}"))
     title = f"{problem.name} on {problem.num_devices} devices"
-    return html.page(title, parts, facts=_facts(problem))
-
-
-def _facts(problem: Problem) -> str:
     estimated = float(problem.estimated.mean())
     origin = "measured" if estimated == 0 else "estimated" if estimated == 1 else "partly measured"
-    kinds = ", ".join(problem.cluster.kinds)
-    return (
+    facts = (
         f"{problem.num_ops:,} ops in {problem.num_units:,} placement units, "
         f"{problem.microbatches} micro-batch{'es' if problem.microbatches > 1 else ''}, "
-        f"{origin} op times, devices of kind {kinds}."
+        f"{origin} op times, devices of kind {', '.join(problem.cluster.kinds)}."
     )
+    return html.page(title, parts, facts=facts)
 
 
 def _figures(timelines: Sequence[Timeline]) -> list[tuple[str, str]]:

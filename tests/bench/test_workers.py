@@ -116,7 +116,7 @@ def test_a_placer_that_fails_unexpectedly_is_a_row(suite, monkeypatch):
 SLOW = """
     import sys, time
     from gnnplace.placers.baselines import Single
-    from gnnplace.bench.serve import serve
+    from gnnplace.bench.workers import serve
 
     def search(self, space, rng, deadline, search=Single.search):
         {what}

@@ -75,15 +75,10 @@ def alternatives(
     for d in range(space.problem.num_devices):
         placed = np.where(moving, d, device).astype(np.int32)
         moved = int((placed != device).sum())
-        best = _sequenced(space, placed, order)
+        score = space.score(placed, order)  # of the order and the best list schedule the better
+        other, listed = space.sequence(placed, cutoff=score)
+        best = listed if other < score else order
         simulation = space.simulator.run(placed, best)
         fault = simulation.faults[0] if simulation.faults else ""
         found.append(Alternative(d, simulation.step_time, moved, fault, placed, best))
     return found
-
-
-def _sequenced(space: SearchSpace, placed: IntArray, order: IntArray) -> IntArray:
-    """The better of an order and the best list schedule."""
-    score = space.score(placed, order)
-    other, listed = space.sequence(placed, cutoff=score)
-    return listed if other < score else order

@@ -28,7 +28,6 @@ from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.placing import place
 from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Device
 from gnnplace.problem.constraints import Constraints, constrained
 from gnnplace.problem.constraints.applying import resolve
 from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_constraints
@@ -120,14 +119,10 @@ def _each(
     if free.forbid is not None:
         yield "the problem's own forbids", replace(free, forbid=None), asked
     if any(device.reserve > 0 for device in problem.cluster.devices):
-        unreserved = [d.model_copy(update={"reserve": 0.0}) for d in free.cluster.devices]
-        yield "headroom", _with_devices(free, unreserved), replace(asked, headroom=None)
-    large = [d.model_copy(update={"memory": PLENTY}) for d in free.cluster.devices]
-    yield "memory of the devices", _with_devices(free, large), asked
-
-
-def _with_devices(problem: Problem, devices: list[Device]) -> Problem:
-    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+        unreserved = replace(free, cluster=free.cluster.each_device(reserve=0.0))
+        yield "headroom", unreserved, replace(asked, headroom=None)
+    large = replace(free, cluster=free.cluster.each_device(memory=PLENTY))
+    yield "memory of the devices", large, asked
 
 
 def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
