@@ -327,37 +327,6 @@ def gradient_seconds(
     return total / BUCKET * float(exchange.seconds(ALL_REDUCE, counts, sizes))
 
 
-def leave_out(table: LinkTable) -> dict[str, list[float]]:
-    """Relative errors of the three ways to answer, each with what it predicts left out.
-
-    ``measured``: every inner size of a series from the sizes beside it. ``neighbour``: a whole
-    series from other groups of its fabric. ``formula``: a whole series from all else that is known
-    of its fabric.
-    """
-    errors: dict[str, list[float]] = {MEASURED: [], NEIGHBOUR: [], FORMULA: []}
-    for fabric, own in table.series.items():
-        for key, series in own.items():
-            errors[MEASURED] += _inner(series)
-            if key.op not in COLLECTIVES:
-                continue
-            rest = table.without(fabric, key)
-            seconds, provenance = _level(key, series.bytes, fabric, rest)
-            if provenance == NEIGHBOUR:
-                errors[NEIGHBOUR] += list(np.abs(seconds / series.seconds - 1.0))
-            seconds = _ring(key, series.bytes, fabric, rest)
-            errors[FORMULA] += list(np.abs(seconds / series.seconds - 1.0))
-    return errors
-
-
-def _inner(series: SizeSeries) -> list[float]:
-    """Errors of each inner size from the others."""
-    found = []
-    for i in range(1, len(series.bytes) - 1):
-        rest = SizeSeries(np.delete(series.bytes, i), np.delete(series.seconds, i))
-        found.append(abs(float(rest.at(series.bytes[i])) / series.seconds[i] - 1.0))
-    return found
-
-
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """Collectives on a cluster whose links name their fabric.

@@ -113,11 +113,6 @@ class LinkTable:
         """The series of a fabric; none where it was not measured."""
         return self.series.get(fabric, {})
 
-    def without(self, fabric: str, key: Key) -> LinkTable:
-        """The table without one series."""
-        rest = {k: v for k, v in self.of(fabric).items() if k != key}
-        return LinkTable({**self.series, fabric: rest}, self.latency, self.bandwidth, self.source)
-
 
 @cache
 def shipped() -> LinkTable:

@@ -1,5 +1,6 @@
 """Collectives: answers where they were measured, order, formulas by hand, errors as stated."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,13 +13,23 @@ from gnnplace.costs.collectives import (
     COLLECTIVES,
     REDUCE_SCATTER,
     Group,
+    _level,
+    _ring,
     bus_bandwidth,
     collective,
     collective_seconds,
     group_of,
-    leave_out,
 )
-from gnnplace.costs.links import ERRORS, FORMULA, MEASURED, NEIGHBOUR, LinkTable, message, shipped
+from gnnplace.costs.links import (
+    ERRORS,
+    FORMULA,
+    MEASURED,
+    NEIGHBOUR,
+    LinkTable,
+    SizeSeries,
+    message,
+    shipped,
+)
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import Cluster, Device, Link, preset
 
@@ -128,6 +139,38 @@ def test_other_numbers_of_devices_lie_between():
     )
     assert low < mid < high
     assert collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, 6)).provenance == NEIGHBOUR
+
+
+def leave_out(table: LinkTable) -> dict[str, list[float]]:
+    """Relative errors of the three ways to answer, each with what it predicts left out.
+
+    ``measured``: every inner size of a series from the sizes beside it. ``neighbour``: a whole
+    series from other groups of its fabric. ``formula``: a whole series from all else that is known
+    of its fabric.
+    """
+    errors: dict[str, list[float]] = {MEASURED: [], NEIGHBOUR: [], FORMULA: []}
+    for fabric, own in table.series.items():
+        for key, series in own.items():
+            errors[MEASURED] += _inner(series)
+            if key.op not in COLLECTIVES:
+                continue
+            left = {k: v for k, v in own.items() if k != key}
+            rest = replace(table, series={**table.series, fabric: left})
+            seconds, provenance = _level(key, series.bytes, fabric, rest)
+            if provenance == NEIGHBOUR:
+                errors[NEIGHBOUR] += list(np.abs(seconds / series.seconds - 1.0))
+            seconds = _ring(key, series.bytes, fabric, rest)
+            errors[FORMULA] += list(np.abs(seconds / series.seconds - 1.0))
+    return errors
+
+
+def _inner(series: SizeSeries) -> list[float]:
+    """Errors of each inner size from the others."""
+    found = []
+    for i in range(1, len(series.bytes) - 1):
+        rest = SizeSeries(np.delete(series.bytes, i), np.delete(series.seconds, i))
+        found.append(abs(float(rest.at(series.bytes[i])) / series.seconds[i] - 1.0))
+    return found
 
 
 def test_expected_errors_are_those_of_leaving_out():

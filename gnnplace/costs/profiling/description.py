@@ -105,7 +105,9 @@ def op_name(op: ProgramOp) -> str:
     """What ATen calls an op, without its overload; `attention` and updates by their own names."""
     packet = getattr(op.target, "overloadpacket", None)
     if packet is not None:
-        return _name_of_packet(packet)
+        if packet not in _PACKETS:
+            _PACKETS[packet] = packet.__name__.rstrip("_")  # an op in place takes what it does
+        return _PACKETS[packet]
     if op.target is attention:
         return "attention"
     if op.target is attention_backward:
@@ -117,12 +119,6 @@ def op_name(op: ProgramOp) -> str:
 
 
 _PACKETS: dict[Any, str] = {}
-
-
-def _name_of_packet(packet: Any) -> str:
-    if packet not in _PACKETS:
-        _PACKETS[packet] = packet.__name__.rstrip("_")  # an op in place takes what it does
-    return _PACKETS[packet]
 
 
 def _infos(op: ProgramOp, values: Values) -> Iterator[ValueInfo]:

@@ -81,7 +81,10 @@ def group_graph(
         apart: Keep a tensor of its own for each view, with its bytes, as the shipped data sets do.
     """
     count = int(group.max()) + 1
-    heads = _heads(group, cost, count)
+    heads = [-1] * count
+    for i, g in enumerate(group.tolist()):
+        if heads[g] < 0 or cost[i] > cost[heads[g]]:
+            heads[g] = i
     order_only = np.array([not name for name in fine.values], dtype=np.bool_)
     whole = fine.graph
     if not apart:
@@ -120,14 +123,6 @@ def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGrap
         consumer=pairs[1].astype(np.int32),
     )
     return merged, np.array([not fine.values[k] for k in first], dtype=np.bool_)
-
-
-def _heads(group: IntArray, cost: FloatArray, count: int) -> list[int]:
-    heads = [-1] * count
-    for i, g in enumerate(group.tolist()):
-        if heads[g] < 0 or cost[i] > cost[heads[g]]:
-            heads[g] = i
-    return heads
 
 
 def _classes(
