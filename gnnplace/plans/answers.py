@@ -61,11 +61,7 @@ def find_baselines(
 ) -> dict[str, Plan | None]:
     """The plan that is found, and the fastest of every baseline; None where none fits.
 
-    Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        budget: seconds that the search may take.
-        progress: is told what is done.
+    Arguments are those of `find_plans`.
     """
     found = search(chain, cluster, budget=budget, progress=progress)
     rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}

@@ -31,6 +31,7 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.plans.given import (
     FREELY,
+    chain_of_file,
     draft_of_plan,
     draft_of_words,
     even_bounds,
@@ -47,7 +48,6 @@ from gnnplace.plans.search.search import under
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
-from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -178,10 +178,7 @@ def explain_plan(
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     if progress is not None:
         progress("explaining: capturing the model")
-    chain = chain_of(
-        model or file.model, devices, batch=file.batch, precision=file.precision,
-        optimizer=file.optimizer, accept_other_loss=True,
-    )  # fmt: skip
+    chain = chain_of_file(file, model or file.model, devices, file.precision)
     draft = draft_of_plan(chain, devices, plan)
     pricer = Pricer(chain, MeshFabric(devices), draft.size)
     priced = realized(pricer, draft, orders_in(plan))
@@ -371,14 +368,7 @@ def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage
         return
     choice = replace(stages[0].choice, labels=None, once=1 / draft.microbatches)
     bounds = even_bounds(pricer, stages[0].mesh, len(stages), choice)
-    again = frozenset[int]().union(*(s.recompute for s in stages))
-    yield (
-        "stages that are as even as can be (without layers=)",
-        tuple(
-            replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
-            for s, a, b in zip(stages, bounds, bounds[1:], strict=False)
-        ),
-    )
+    yield "stages that are as even as can be (without layers=)", draft.cut_at(bounds).stages
 
 
 def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:

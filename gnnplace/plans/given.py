@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError, MismatchError
+from gnnplace.plans.decoders.words import pairs_in
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
 from gnnplace.plans.plan import RECOMPUTE, Plan, PlanFile, layer_of
@@ -35,7 +36,7 @@ from gnnplace.plans.segments.chain import (
     SplitChoice,
     layer_starts,
 )
-from gnnplace.plans.segments.chains import check_inputs
+from gnnplace.plans.segments.chains import chain_of, check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
@@ -70,17 +71,7 @@ def parsed(words: str) -> dict[str, str]:
     Raises:
         InputError: naming the pair that is none, or the name that is unknown.
     """
-    found: dict[str, str] = {}
-    known = (*NUMBERS, *WORDS)
-    for pair in words.split(","):
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or name not in known:
-            raise InputError(
-                f"--given: {pair.strip()!r}: must be NAME=VALUE, NAME one of {', '.join(known)}"
-            )
-        if name in found:
-            raise InputError(f"--given: {name!r} is repeated")
-        found[name] = value
+    found = pairs_in(words, (*NUMBERS, *WORDS))
     for name in NUMBERS:
         if name in found and not found[name].isdecimal():
             raise InputError(f"--given: {name}={found[name]}: must be a whole number")
@@ -429,6 +420,14 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")
     size = file.microbatch_size * stages[0].mesh.replicas
     return Draft(size, chain.batch // size, file.schedule, tuple(stages))
+
+
+def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) -> Chain:
+    """The model of a plan's file, captured as it was for the plan."""
+    return chain_of(
+        model, cluster, batch=file.batch, precision=precision, optimizer=file.optimizer,
+        accept_other_loss=True,
+    )  # fmt: skip
 
 
 def check_words(file: PlanFile, **asked: str | int | None) -> None:

@@ -74,7 +74,12 @@ def handed_over(
     try:
         sized = _sized(model, chain.batch) if isinstance(model, str) else model
         problem = _problem(chain, cluster, sized, inputs, loss)
-        if not _is_slow(problem, chain, cluster):
+        whole = (Stage(0, len(chain), Mesh(0, 1, 1)),)
+        pricer = Pricer(chain, MeshFabric(cluster), chain.batch)
+        alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole))
+        own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
+        # Whether op placement says that one device takes as long as plans say, or longer.
+        if alone is None or own < (1 - AGREE) * alone.step_time:
             return None
         Portfolio().place(problem, budget=0.0, seed=0)  # the budget counts with compiled code
         found = Portfolio().place(problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0)
@@ -139,13 +144,3 @@ def _problem(
         workload = with_batch(workload, chain.batch)
     program = capture_workload(workload, optimizer=chain.optimizer, dtype=DTYPES[chain.precision])
     return profile(program, cluster)
-
-
-def _is_slow(problem: Problem, chain: Chain, cluster: Cluster) -> bool:
-    """Whether op placement says that one device takes as long as plans say, or longer."""
-    stage = Stage(0, len(chain), Mesh(0, 1, 1))
-    alone = realized(
-        Pricer(chain, MeshFabric(cluster), chain.batch), Draft(chain.batch, 1, "1f1b", (stage,))
-    )
-    own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
-    return alone is not None and own >= (1 - AGREE) * alone.step_time

@@ -36,16 +36,10 @@ def find_obeying(
     runnable: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Plan]:
-    """The best plans that obey, the fastest first.
+    """The best plans that obey what is asked of layers and devices, the fastest first.
 
-    Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        asked: of layers and devices; headroom is the cluster's already.
-        top: how many plans are answered at most.
-        budget: seconds that the search may take.
-        runnable: only plans that can be run: with the same number of replicas in all stages.
-        progress: is told what is done, and what each pattern matches.
+    Headroom is the cluster's already; `progress` is told what each pattern matches, too. Other
+    arguments are those of `find_plans`.
 
     Raises:
         InputError: a pattern or device matches nothing, or modules are to stay together.

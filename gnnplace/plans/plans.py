@@ -34,8 +34,12 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
-from gnnplace.problem.cluster.headroom import with_headroom, with_slack
-from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
+from gnnplace.problem.constraints.constraints import (
+    Constraints,
+    Given,
+    as_constraints,
+    cluster_with_headroom,
+)
 
 AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
@@ -356,11 +360,8 @@ def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float
     if memory_limit is not None:
         if not 0 < memory_limit <= MOST:
             raise InputError(f"memory limit {memory_limit:g}: must be a positive number of bytes")
-        limited = [d.model_copy(update={"memory": memory_limit}) for d in cluster.devices]
-        cluster = Cluster(tuple(limited), cluster.links, cluster.name)
-    if headroom == AUTO:
-        return with_slack(cluster)
-    return cluster if headroom is None else with_headroom(cluster, headroom)
+        cluster = cluster.each_device(memory=memory_limit)
+    return cluster_with_headroom(cluster, headroom)
 
 
 def check_trials(cluster: Cluster, model: str | nn.Module) -> None:

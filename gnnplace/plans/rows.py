@@ -29,7 +29,7 @@ from gnnplace.plans.decoders.setting import HALVES, setting_of
 from gnnplace.plans.decoders.words import COLUMNS, GivenTable, read_given, words_in
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.problem.cluster.headroom import with_headroom, with_slack
+from gnnplace.problem.constraints.constraints import cluster_with_headroom
 
 if TYPE_CHECKING:
     from torch import nn
@@ -196,9 +196,8 @@ def _limit(
     if headroom in (AUTO, None):
         return memory_limit
     if memory_limit is not None:
-        limited = [d.model_copy(update={"memory": memory_limit}) for d in devices.devices]
-        devices = replace(devices, devices=tuple(limited))
-    return float(with_headroom(devices, headroom or 0.0).memory.min())
+        devices = devices.each_device(memory=memory_limit)
+    return float(cluster_with_headroom(devices, headroom).memory.min())
 
 
 def _from_capture(
@@ -213,10 +212,8 @@ def _from_capture(
     from gnnplace.plans.segments.chains import chain_of
 
     if memory_limit is not None:
-        limited = [d.model_copy(update={"memory": memory_limit}) for d in devices.devices]
-        devices = replace(devices, devices=tuple(limited))
-    if headroom is not None:
-        devices = with_slack(devices) if headroom == AUTO else with_headroom(devices, headroom)
+        devices = devices.each_device(memory=memory_limit)
+    devices = cluster_with_headroom(devices, headroom)
     chain = chain_of(
         model, devices, inputs, batch=batch, precision=precision or "32-true",
         optimizer=optimizer or "adamw", accept_other_loss=accept_other_loss,

@@ -148,19 +148,15 @@ def _sequences(
                 raise FormatError(f"{where}: no op is named {op!r} in the problem")
             if device[index[op]] != devices[name]:
                 raise FormatError(f"{where}: op {op!r} is placed on {file.device[op]!r}")
-    _check_once(file.sequence, problem, source)
-    return tuple(
-        np.array([index[op] for op in file.sequence.get(d.name, [])], dtype=np.int32)
-        for d in problem.cluster.devices
-    )
-
-
-def _check_once(sequence: dict[str, list[str]], problem: Problem, source: str) -> None:
-    count = Counter(op for ops in sequence.values() for op in ops)
+    count = Counter(op for ops in file.sequence.values() for op in ops)
     for name in problem.graph.names:
         if count[name] != 1:
             what = "is missing" if count[name] == 0 else "is repeated"
             raise FormatError(f"{source}: sequence: op {name!r} {what}")
+    return tuple(
+        np.array([index[op] for op in file.sequence.get(d.name, [])], dtype=np.int32)
+        for d in problem.cluster.devices
+    )
 
 
 def placed_microbatches(data: Any) -> int:

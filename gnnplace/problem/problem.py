@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -295,7 +295,15 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
         problem = replace(_assemble(file, cluster), captured=_captured(data))
     except InputError as error:
         raise FormatError(f"{source}: {error}") from None
-    if faults := spelling_faults(problem.cluster, problem.time):
+    # Kinds of the cluster that no op has a time for and that are a known one, spelt differently.
+    plain = {_plain(kind): kind for kind in problem.time}
+    faults = [
+        f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
+        f"{plain[_plain(device.kind)]!r}; write both alike"
+        for i, device in enumerate(problem.cluster.devices)
+        if device.kind not in problem.time and _plain(device.kind) in plain
+    ]
+    if faults:
         raise of_faults(FormatError, faults, source)
     return problem
 
@@ -435,23 +443,6 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
 def write_problem(path: str | Path, problem: Problem) -> None:
     """Writes a problem file atomically."""
     write_json(path, problem_to_data(problem))
-
-
-def spelling_faults(cluster: Cluster, known: Iterable[str]) -> list[str]:
-    """Kinds of a cluster that are unknown and are a known one, spelt differently.
-
-    Args:
-        cluster: whose devices' kinds are looked at.
-        known: kinds that ops have a time for.
-    """
-    kinds = list(known)
-    plain = {_plain(kind): kind for kind in kinds}
-    return [
-        f"devices[{i}].kind: no op has a time for {device.kind!r} but ops have for "
-        f"{plain[_plain(device.kind)]!r}; write both alike"
-        for i, device in enumerate(cluster.devices)
-        if device.kind not in kinds and _plain(device.kind) in plain
-    ]
 
 
 def _plain(kind: str) -> str:

@@ -33,7 +33,6 @@ from gnnplace.train.data.captured import (
     captured_problem,
     shipped_store,
 )
-from gnnplace.train.data.captured_graph import CapturedGraph
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 
 T = TypeVar("T")
@@ -203,7 +202,12 @@ class ProblemDraws:
     def _captured(self, index: int, large: bool, rng: np.random.Generator) -> Problem:
         store, name = self._graphs[int(rng.choice(len(self._graphs)))]
         if self.presets and rng.random() < self.on_presets:
-            return self._on_preset(store.graph(name), large, rng)
+            cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
+            count = self.microbatches[int(rng.integers(len(self.microbatches)))]
+            groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
+            memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
+            asked: dict[str, Any] = {"microbatches": count, "groups": groups, "memory": memory}
+            return dataset_problem(store.graph(name), cluster, **asked)
         return captured_problem(
             store,
             name,
@@ -215,13 +219,6 @@ class ProblemDraws:
             batch=self.batch,
             most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
         )
-
-    def _on_preset(self, graph: CapturedGraph, large: bool, rng: np.random.Generator) -> Problem:
-        cluster = preset(self.presets[int(rng.integers(len(self.presets)))])
-        count = self.microbatches[int(rng.integers(len(self.microbatches)))]
-        groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
-        memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
-        return dataset_problem(graph, cluster, microbatches=count, groups=groups, memory=memory)
 
 
 class Problems(Dataset[ProblemSample]):

@@ -179,7 +179,11 @@ class Evolution(PolicyModule):
             raise InputError("trainer.gradient_clip_val: Evolution needs none; leave it out")
         samples = [sample for sample in batch if sample.space.problem.num_devices > 1]
         if not self.spread.any():
-            self._measure_spread(samples)
+            given = [self._features(sample) for sample in samples[:SPREAD_OF]]
+            # Standard deviation of each feature among the candidates of a decision.
+            spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
+            mean = self.trainer.strategy.reduce(torch.from_numpy(spread), reduce_op="mean")
+            self.spread.copy_(mean)
         spread, weights = self.spread.numpy(), self.evolved(self.policy)
         search = self._searching(weights.detach().double().numpy() * spread)
         search.reseed_rng(int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0]))
@@ -210,12 +214,6 @@ class Evolution(PolicyModule):
             self.search = CMA(mean, self.step_size, population_size=self.population, seed=0)
             for key, value in kept.items():
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
-
-    def _measure_spread(self, samples: list[ProblemSample]) -> None:
-        """Standard deviation of each feature among the candidates of a decision."""
-        given = [self._features(sample) for sample in samples[:SPREAD_OF]]
-        spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
-        self.spread.copy_(self.trainer.strategy.reduce(torch.from_numpy(spread), reduce_op="mean"))
 
     def _features(self, sample: ProblemSample) -> FloatArray:
         """Features of candidates less their decision's mean. [candidates, F]"""

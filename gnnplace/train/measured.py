@@ -225,7 +225,13 @@ class MeasuredTuning(Evolution):
         believed = self.posterior.problem
         problems = [believed, *(self.posterior.drawn(rng) for _ in range(self.effort.variants))]
         made = [p for q in problems for p in proposals(policy, orders, q, rng, self.effort)]
-        pool = [p for p in distinct([*self._pool, *made]) if self._new(p)]
+        measured = [entry.placement for entry in self.posterior.observed]
+        problem = self.posterior.profiled
+        pool = [  # that nothing was measured is as good as the same
+            placement
+            for placement in distinct([*self._pool, *made])
+            if all(distance(problem, placement, other) >= ALIKE for other in measured)
+        ]
         if not pool:
             return []
         mean, deviation = self.posterior.predict(pool)
@@ -233,12 +239,6 @@ class MeasuredTuning(Evolution):
         self._pool = ranked[:POOL]
         left = self.measurements - len(self.posterior.observed)
         return self._apart(ranked, min(self.at_once, left))
-
-    def _new(self, placement: Placement) -> bool:
-        """Whether nothing was measured that is as good as the same."""
-        measured = [entry.placement for entry in self.posterior.observed]
-        problem = self.posterior.profiled
-        return all(distance(problem, placement, other) >= ALIKE for other in measured)
 
     def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
         """The first few that are not too much alike, filled up with the others."""

@@ -62,7 +62,14 @@ def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
     Raises:
         InputError: it is malformed or empty.
     """
-    space = {**(read_file(path) if path else {}), **parse_assignments(assignments)}
+    space: SearchSpace = {}
+    if path:
+        data = read_yaml(path)
+        if not isinstance(data, dict) or not data:
+            raise FormatError(f"{path}: top level: must map key paths to values; {HOW}")
+        with within(path):
+            space |= {str(key): parse_values(str(key), str(x)) for key, x in data.items()}
+    space |= parse_assignments(assignments)
     if not space:
         raise InputError("sweep: nothing varies; give --space FILE or --set KEY=LOW..HIGH")
     return {full_key(key): values for key, values in space.items()}
@@ -71,19 +78,6 @@ def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
 def full_key(key: str) -> str:
     """A key path as recipes spell it: ``model.hidden`` is ``model.init_args.hidden``."""
     return re.sub(r"^(model|data)\.(?!init_args\.|class_path$)", r"\1.init_args.", key)
-
-
-def read_file(path: str) -> SearchSpace:
-    """The search space in a YAML file.
-
-    Raises:
-        FormatError: not a mapping from key paths to ranges or choices; names file and key.
-    """
-    data = read_yaml(path)
-    if not isinstance(data, dict) or not data:
-        raise FormatError(f"{path}: top level: must map key paths to values; {HOW}")
-    with within(path):
-        return {str(key): parse_values(str(key), str(value)) for key, value in data.items()}
 
 
 def parse_assignments(assignments: list[str]) -> SearchSpace:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -140,17 +140,26 @@ def words_in(text: str) -> GivenWords:
     Raises:
         InputError: naming the pair that is none, the name that is unknown or repeated.
     """
-    cells: dict[str, str] = {}
+    return words_of(pairs_in(text, COLUMNS), "--given")
+
+
+def pairs_in(text: str, known: Sequence[str]) -> dict[str, str]:
+    """Values by name of pairs `NAME=VALUE` that commas separate.
+
+    Raises:
+        InputError: naming the pair that is none, the name that is unknown or repeated.
+    """
+    found: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or name not in COLUMNS or not value:
+        if not equals or name not in known or not value:
             raise InputError(
-                f"--given: {pair.strip()!r}: must be NAME=VALUE, NAME one of {', '.join(COLUMNS)}"
+                f"--given: {pair.strip()!r}: must be NAME=VALUE, NAME one of {', '.join(known)}"
             )
-        if name in cells:
+        if name in found:
             raise InputError(f"--given: {name!r} is repeated")
-        cells[name] = value
-    return words_of(cells, "--given")
+        found[name] = value
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, from_config
 from gnnplace.plans.given import (
+    chain_of_file,
     draft_of_plan,
     draft_of_words,
     layer_bounds,
@@ -38,7 +39,6 @@ from gnnplace.plans.search.space import devices_of_server
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -187,7 +187,7 @@ class Prices:
         """
         file = plan.file
         devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
-        return cls(model, devices, _captured(model, devices, file, file.precision))
+        return cls(model, devices, chain_of_file(file, model, devices, file.precision))
 
     def losses(
         self,
@@ -215,9 +215,8 @@ class Prices:
         chain = self.chain
         for told, nearest in steps:
             if nearest.precision != chain.precision:
-                chain = _captured(
-                    self.model, self.cluster, plan.file, nearest.precision or "32-true"
-                )
+                precision = nearest.precision or "32-true"
+                chain = chain_of_file(plan.file, self.model, self.cluster, precision)
             words, _ = priced_words(nearest)
             after = _realized(chain, self.cluster, draft_of_words(chain, self.cluster, words))
             losses.append(_loss(told, before, after))
@@ -237,12 +236,7 @@ class Prices:
         if base.layers is not None and count > 1:
             bounds = layer_bounds(chain, "+".join(map(str, base.layers)), count)
             moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
-            again = frozenset().union(*(s.recompute for s in draft.stages))
-            stages = [
-                replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
-                for s, a, b in zip(draft.stages, bounds, bounds[1:], strict=False)
-            ]
-            draft = replace(draft, stages=tuple(stages))
+            draft = draft.cut_at(bounds)
             if moved:
                 told = ", ".join(map(str, moved))
                 yield f"stage {told}: begins inside of a layer; whole layers are written", draft
@@ -272,13 +266,6 @@ class Prices:
 
     def _priced(self, draft: Draft, orders: Orders | None = None) -> Priced:
         return _realized(self.chain, self.cluster, draft, orders)
-
-
-def _captured(model: str, cluster: Cluster, file: PlanFile, precision: str) -> Chain:
-    return chain_of(
-        model, cluster, batch=file.batch, precision=precision, optimizer=file.optimizer,
-        accept_other_loss=True,
-    )  # fmt: skip
 
 
 def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:

@@ -192,7 +192,13 @@ def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
         FormatError: the header is no JSON of a plan's fields.
     """
     found = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
-    return plan if found is None else with_fields(plan, _json(found[1], source), source)
+    if found is None:
+        return plan
+    try:
+        held = json.loads(found[1])
+    except (ValueError, RecursionError):
+        raise FormatError(f"{source}: header: not JSON: {found[1][:60]!r}") from None
+    return with_fields(plan, held, source)
 
 
 def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
@@ -214,13 +220,6 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
         if getattr(plan, key) == getattr(usual, key):
             said[key] = tuple(held[key]) if key == "layers" else value
     return replace(plan, **said)
-
-
-def _json(text: str, source: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise FormatError(f"{source}: header: not JSON: {text[:60]!r}") from None
 
 
 def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:

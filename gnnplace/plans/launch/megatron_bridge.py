@@ -10,7 +10,7 @@ from elsewhere (a checkpoint's sizes) is not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnplace.errors import FormatError
@@ -20,7 +20,6 @@ from gnnplace.plans.launch.megatron import (
     is_counted,
     is_known,
     model_flags,
-    nearest_megatron,
     plan_flags,
     plan_of_flags,
 )
@@ -67,16 +66,11 @@ LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-t
             "fp16", "grad-reduce-in-bf16", "untie-embeddings-and-output-weights")  # fmt: skip
 
 
-def nearest_bridge(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What Megatron-Bridge cannot say: what Megatron-LM cannot."""
-    yield from nearest_megatron(plan)
-
-
 def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """Overrides of a recipe, one a line.
 
     Args:
-        plan: as `nearest_bridge` leaves it.
+        plan: as `nearest_megatron` leaves it.
         lines: for the head of the file.
         gpus: of a server; torchrun is told them.
     """

@@ -56,7 +56,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
     ),
     "megatron-bridge": Launcher(
-        megatron_bridge.write_bridge, megatron_bridge.read_bridge, megatron_bridge.nearest_bridge,
+        megatron_bridge.write_bridge, megatron_bridge.read_bridge, megatron.nearest_megatron,
         (), "torchrun scripts/training/run_recipe.py --recipe NAME $(grep -v '^#' FILE)",
         "megatron-lm",
     ),

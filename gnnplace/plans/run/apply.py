@@ -158,6 +158,13 @@ def _code(
     layouts = layouts_of(layers, [pieces[k] for k in own], [file.stages[k] for k in own])
     zero, master = max(file.stages[k].zero for k in own), file.precision.endswith("-master")
     parameters = _held(seat, model, holders, layouts, zero, master)
+    # Calls that keep parts of what shards gather: all but those of attention.
+    attention = {
+        i
+        for run in known.cuts.runs
+        for calls in attention_runs(layers.calls, range(*run))
+        for i in calls
+    }
     kind, word = seat.device.type, file.precision
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
@@ -175,19 +182,10 @@ def _code(
             layouts.several,
             (border_of(file, k - 1) if k else "whole", border_of(file, k)),
             file.microbatch_size,
-            _regathering(known, pieces[k], file.stages[k].regather),
+            frozenset(pieces[k].calls) - attention if file.stages[k].regather else frozenset(),
         )
         for k in own
     }
-
-
-def _regathering(known: _Model, piece: StageCalls, regather: bool) -> frozenset[int]:
-    """Calls of a stage that keep parts of what shards gather: all but those of attention."""
-    if not regather:
-        return frozenset()
-    graph, runs = known.layers.calls, known.cuts.runs
-    attention = {i for run in runs for own in attention_runs(graph, range(*run)) for i in own}
-    return frozenset(piece.calls) - attention
 
 
 def border_of(file: PlanFile, stage: int) -> str:

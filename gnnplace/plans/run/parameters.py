@@ -151,27 +151,13 @@ def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
         yield found
 
 
-def added_up(
-    tensors: Sequence[torch.Tensor], reduce: Callable[[torch.Tensor], object]
-) -> Iterator[torch.Tensor]:
-    """Sums of tensors over processes, in order; many are added up in one collective.
-
-    Args:
-        tensors: Gradients on this process.
-        reduce: Makes a vector the sum of those of all processes, in place.
-    """
-    for some in buckets(tensors):
-        flat = torch.cat([tensors[i].reshape(-1) for i in some])
-        reduce(flat)
-        for i, part in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
-            yield part.view(tensors[i].shape)
-
-
 def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
     """Replaces tensors by their sums over a group."""
-    sums = added_up(tensors, lambda flat: dist.all_reduce(flat, group=group))
-    for tensor, made in zip(tensors, sums, strict=True):
-        tensor.copy_(made)
+    for some in buckets(tensors):  # many are added up in one collective
+        flat = torch.cat([tensors[i].reshape(-1) for i in some])
+        dist.all_reduce(flat, group=group)
+        for i, part in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
+            tensors[i].copy_(part.view(tensors[i].shape))
 
 
 @dataclass(eq=False)

@@ -182,7 +182,15 @@ def whole_weights(
     made: dict[int, torch.Tensor] = {}
     with torch.no_grad(), marks.plain():
         for name, parameter in model.named_parameters():
-            made[id(parameter)] = _parameter(name, parameter, store, holders[name])
+            first = holders[name][0]
+            if store.seat.rank == first:
+                held = store.held[name]
+                data = store.whole(held, held.learned.detach()).to(parameter.dtype).contiguous()
+            else:
+                shape, device = store.whole_shapes[name], store.seat.device
+                data = torch.empty(shape, dtype=parameter.dtype, device=device)
+            data = _sent(data, store, first)
+            made[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
         for name, buffer in model.named_buffers():
             found = _sent(buffer.detach().clone(), store, keepers.get(name, (0,))[0])
             made[id(buffer)] = found
@@ -203,20 +211,6 @@ def whole_weights(
             vars(module).pop(WHOLE, None)
         for table, old in zip(tables, before, strict=True):
             table.update(old)
-
-
-def _parameter(
-    name: str, parameter: nn.Parameter, store: Parameters, ranks: tuple[int, ...]
-) -> nn.Parameter:
-    """A whole parameter on every process."""
-    if store.seat.rank == ranks[0]:
-        held = store.held[name]
-        data = store.whole(held, held.learned.detach()).to(parameter.dtype).contiguous()
-    else:
-        data = torch.empty(
-            store.whole_shapes[name], dtype=parameter.dtype, device=store.seat.device
-        )
-    return nn.Parameter(_sent(data, store, ranks[0]), parameter.requires_grad)
 
 
 def _sent(data: torch.Tensor, store: Parameters, rank: int) -> torch.Tensor:

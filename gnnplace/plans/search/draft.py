@@ -51,6 +51,15 @@ class Draft:
     stages: tuple[Stage, ...]
     rules: Rules | None = None
 
+    def cut_at(self, bounds: Sequence[int]) -> Draft:
+        """The same meshes with other cuts: what was recomputed is, wherever it is now."""
+        again = frozenset[int]().union(*(s.recompute for s in self.stages))
+        stages = (
+            replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
+            for s, a, b in zip(self.stages, bounds, bounds[1:], strict=False)
+        )
+        return replace(self, stages=tuple(stages))
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """Rank of every chunk. [C]"""

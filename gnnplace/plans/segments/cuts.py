@@ -57,7 +57,11 @@ class Cuts:
 
 def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
     """Segments of a model's calls."""
-    derived = _derived(graph)
+    own = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
+    for call in graph.calls:
+        if own.intersection(call.reads):
+            own.update(call.results)
+    derived = frozenset(own)  # values that parameters have a part in
     aside = frozenset(
         i for i, c in enumerate(graph.calls) if c.results and not derived.intersection(c.results)
     )
@@ -101,15 +105,6 @@ def attention_runs(graph: CallGraph, calls: Sequence[int]) -> list[range]:
             if min(before, after) >= 0 and not any(before in run for run in found):
                 found.append(range(before, after + 1))
     return found
-
-
-def _derived(graph: CallGraph) -> frozenset[int]:
-    """Values that parameters have a part in."""
-    found = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
-    for call in graph.calls:
-        if found.intersection(call.reads):
-            found.update(call.results)
-    return frozenset(found)
 
 
 def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:

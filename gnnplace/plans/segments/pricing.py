@@ -107,7 +107,11 @@ class ModelCosts:
         count = len(fields(SegmentCosts))
         columns = np.array(rows).T.copy()
         launched = columns[count - 1]
-        columns[FORWARD] += [self._aside(k, kind, grid) for k in range(len(rows))]
+        for k in range(len(rows)):  # calls that make no part of the answer (masks, counts)
+            calls = [i for i in range(*self.cuts.runs[k]) if i in self.cuts.aside]
+            none = (None,) * len(grid[0])
+            found = [self.part(i, none, kind, grid).forward for i in calls]
+            columns[FORWARD][k] += _pass(found, late=False)
         update = columns[UPDATE]
         waited = max(float(launched.sum() - update.sum()), 0.0)
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
@@ -312,13 +316,6 @@ class ModelCosts:
         backward = min(_pass([summed, *(p.early for p in parts)], late=True), whole)
         idle = whole - sum(t.late for t in late)
         return forward, backward, whole - backward, updates.kernels, updates.late - idle
-
-    def _aside(self, number: int, kind: str, grid: Grid) -> float:
-        """Seconds of calls that make no part of the answer (masks, counts), where they stand."""
-        calls = [i for i in range(*self.cuts.runs[number]) if i in self.cuts.aside]
-        none = (None,) * len(grid[0])
-        found = [self.part(i, none, kind, grid).forward for i in calls]
-        return _pass(found, late=False)
 
     def stored(self, run: Iterable[int]) -> list[Kernel]:
         """A kernel for every buffer that calls change, as ops of a placement have one.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
@@ -161,6 +161,11 @@ class Cluster:
     def __post_init__(self) -> None:
         if faults := cluster_faults(self.devices, self.links):
             raise of_faults(InputError, faults)
+
+    def each_device(self, **changed: float) -> Cluster:
+        """The cluster with fields of all its devices changed."""
+        devices = tuple(device.model_copy(update=changed) for device in self.devices)
+        return replace(self, devices=devices)
 
     @property
     def num_devices(self) -> int:

@@ -284,22 +284,15 @@ def read_cluster(path: str | Path) -> Cluster:
     data = read_yaml(path, _FloatLoader)
     file = parse(ClusterFile, data, str(path))
     try:
-        return Cluster(tuple(file.devices), (*file.links, *_connections(file)), file.name)
+        links = list(file.links)
+        if file.connect is not None:
+            listed, keys = {(x.source, x.target) for x in links}, file.connect.model_dump()
+            names = permutations([device.name for device in file.devices], 2)
+            pairs = [(a, b) for a, b in names if a != b and (a, b) not in listed]
+            links += [Link(source=a, target=b, **keys) for a, b in pairs]
+        return Cluster(tuple(file.devices), tuple(links), file.name)
     except InputError as error:
         raise of_faults(FormatError, error.faults or (str(error),), str(path)) from None
-
-
-def _connections(file: ClusterFile) -> list[Link]:
-    if file.connect is None:
-        return []
-    listed = {(link.source, link.target) for link in file.links}
-    keys = file.connect.model_dump()
-    return [
-        Link(source=a.name, target=b.name, **keys)
-        for a in file.devices
-        for b in file.devices
-        if a.name != b.name and (a.name, b.name) not in listed
-    ]
 
 
 class _FloatLoader(yaml.CSafeLoader):

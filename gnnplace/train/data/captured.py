@@ -294,9 +294,7 @@ def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
 
 def with_memory(problem: Problem, memory: float) -> Problem:
     """The problem on devices of that many bytes each."""
-    cluster = problem.cluster
-    devices = tuple(device.model_copy(update={"memory": memory}) for device in cluster.devices)
-    return replace(problem, cluster=Cluster(devices, cluster.links, cluster.name))
+    return replace(problem, cluster=problem.cluster.each_device(memory=memory))
 
 
 def ample_memory(problem: Problem) -> float:
