@@ -35,7 +35,6 @@ from gnnplace.measurements.samples import (
 )
 from gnnplace.policy.placing import place, shown_placers
 from gnnplace.policy.warming import warm
-from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
@@ -117,7 +116,12 @@ def check_fidelity(
     capture, options = capture or CaptureOptions(), options or FidelityOptions()
     program = capture_model(model, options=capture)
     problem = profile_model(program, cluster, options=capture, progress=progress)
-    _check_here(problem, options.mode)
+    for kind in problem.cluster.kinds:  # CPU seconds say nothing about others'
+        if kind != "cpu" and (options.mode == "emulated" or local_device(kind) is None):
+            raise InputError(
+                f"fidelity: devices of kind {kind!r} cannot be measured here; take cpu:N, or "
+                "cuda:N with mode measured where there are GPUs"
+            )
     study = Study(model, cluster, problem)
     runner = _Runner(study, program, capture, options, store, progress)
     progress("placing")
@@ -128,20 +132,6 @@ def check_fidelity(
     except InputError as error:  # too few could be measured; what was is shown all the same
         study.note = str(error)
     return study
-
-
-def _check_here(problem: Problem, mode: str) -> None:
-    """Refuses devices that cannot be measured here: CPU seconds say nothing about theirs.
-
-    Raises:
-        InputError: naming the kind.
-    """
-    for kind in problem.cluster.kinds:
-        if kind != "cpu" and (mode == "emulated" or local_device(kind) is None):
-            raise InputError(
-                f"fidelity: devices of kind {kind!r} cannot be measured here; take cpu:N, or "
-                "cuda:N with mode measured where there are GPUs"
-            )
 
 
 def _mode_of(study: Study, mode: str) -> str:

@@ -324,7 +324,14 @@ def calibrate(
     """
     if clock not in ("auto", *CLOCKS):
         raise InputError(f"--clock {clock!r}: must be auto, {' or '.join(CLOCKS)}")
-    samples = _samples_here(store, selection or Selection(), clock, seed)
+    given = None if clock == "auto" else clock
+    found = stored_samples(store, selection or Selection(), given, machine())
+    if not found:
+        raise InputError(
+            f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
+            "make some with gnnplace fidelity"
+        )
+    samples = thinned(least_disturbed(found), MOST, seed)  # of every placement one run
     problems = dict.fromkeys(sample.problem.fingerprint for sample in samples)
     several = len(problems) > 1
     progress(f"fitting to {len(samples)} placements of {len(problems)} problems")
@@ -332,17 +339,3 @@ def calibrate(
     held_out = cross_validated(samples, parts, seed, by_problem=several)
     overlap = max(mean_overlap(Forward(s.problem, s.placement)) for s in samples)
     return Calibrated(fit(samples), overlap, samples, held_out)
-
-
-def _samples_here(
-    store: MeasurementStore, selection: Selection, clock: str, seed: int
-) -> list[Sample]:
-    """The least disturbed run of every placement, of this machine alone."""
-    given = None if clock == "auto" else clock
-    found = stored_samples(store, selection, given, machine())
-    if not found:
-        raise InputError(
-            f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
-            "make some with gnnplace fidelity"
-        )
-    return thinned(least_disturbed(found), MOST, seed)

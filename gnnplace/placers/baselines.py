@@ -29,7 +29,13 @@ class Single(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         names = [device.name for device in space.problem.cluster.devices]
         tried: list[tuple[float, int, Found]] = []
-        for d in distinct_devices(space):
+        # The first of each set of devices that run everything, equally fast, in equal memory. What
+        # may not run everything stands for itself: others have to do with its links then.
+        first: dict[tuple[object, ...], int] = {}
+        for d, kind in enumerate(space.problem.kind_of.tolist()):
+            alone = () if space.problem.unit_allowed[:, d].all() else (d,)
+            first.setdefault((kind, float(space.problem.cluster.memory[d]), *alone), d)
+        for d in first.values():
             if tried and expired(deadline):
                 break
             chosen = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
@@ -48,19 +54,6 @@ class Single(Placer):
             if not space.memory_matters or space.score(placed, order) <= enough:
                 return seconds, order
         return space.sequence(placed)
-
-
-def distinct_devices(space: SearchSpace) -> list[int]:
-    """The first of each set of devices that run everything, equally fast, in equal memory.
-
-    What may not run everything stands for itself: others have to do with its links then.
-    """
-    problem = space.problem
-    first: dict[tuple[object, ...], int] = {}
-    for d, kind in enumerate(problem.kind_of.tolist()):
-        alone = () if problem.unit_allowed[:, d].all() else (d,)
-        first.setdefault((kind, float(problem.cluster.memory[d]), *alone), d)
-    return list(first.values())
 
 
 class RoundRobin(Placer):

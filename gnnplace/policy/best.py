@@ -47,7 +47,12 @@ class Best(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
-            return self._on_groups(space, rng, deadline)
+            narrow = self.learned.narrow_search(space, rng)  # or a construction that is better
+            single = space.problem.microbatches > 1 and narrow.fits
+            few = ("single",) if single else SINGLE_SCHEDULES
+            best = best_construction(space, rng, deadline, few)
+            found = self.learned.search_groups(space, narrow, rng, deadline)
+            return better(space, best, _repaired(space, found, deadline))
         best = best_construction(space, rng, deadline)
         if not _has_time(space, deadline):
             return best
@@ -60,14 +65,6 @@ class Best(Placer):
             return best
         groups = self.learned.beside(space, rng)
         return _by_turns(space, first.search(rng), groups, best, rng, deadline)
-
-    def _on_groups(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        """The search on narrow groups, or a construction that is better."""
-        groups = self.learned.narrow_search(space, rng)
-        few = ("single",) if space.problem.microbatches > 1 and groups.fits else SINGLE_SCHEDULES
-        best = best_construction(space, rng, deadline, few)
-        found = self.learned.search_groups(space, groups, rng, deadline)
-        return better(space, best, _repaired(space, found, deadline))
 
 
 def _by_turns(

@@ -154,13 +154,7 @@ def compare_intervals(
 ) -> list[ThroughputResult | Failure]:
     """Intervals of pipelined steps: of searches for throughput, and what all others come to.
 
-    Args:
-        problem: the problem to place.
-        names: the names of placers that minimise the step time; all that are shown by default.
-        budget: seconds for each placer.
-        seed: the seed of all randomness.
-        constraints: as ``place`` has them; none on the number of devices.
-        progress: called with a line before each placer.
+    Arguments are those of ``compare``; constraints have none on the number of devices.
 
     Raises:
         InputError: devices are limited in number.

@@ -32,15 +32,14 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
-from gnnplace.placers import Placer, SearchSpace
+from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.narrow import Expansion, ranked_starts
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.chunk_search import ChunkSearch
 from gnnplace.placers.search.coarse_problem import LEAST_TIGHT, narrow_groups
 from gnnplace.placers.search.space import NO_BUDGET, Found
-from gnnplace.placers.throughput.placer import make_throughput_placer
-from gnnplace.policy.placing import make_placer, shown_placers
+from gnnplace.policy.placing import TIME, placer_for, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.processes import ends_with_this
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
 
 Progress = Callable[[str], None]
-TIME, THROUGHPUT = "time", "throughput"
 LEARNED, OTHERS = "learned", ["portfolio", "annealing"]  # what ``best`` is made of
 MODULE = "gnnplace.policy.warming"
 WARMING = 0.02  # seconds of budget that reach a placer's search as well
@@ -110,19 +108,15 @@ def _is_large(num_ops: int | None) -> bool:
     return num_ops is None or num_ops >= LEAST_TIGHT
 
 
-def _made(name: str, objective: str) -> Placer:
-    return make_throughput_placer(name) if objective == THROUGHPUT else make_placer(name)
-
-
 def _is_known(name: str, objective: str) -> bool:
     try:
-        return bool(_made(name, objective).name)
+        return bool(placer_for(objective, name).name)
     except GnnplaceError:
         return False
 
 
 def _warm_one(problem: Problem, name: str, objective: str, large: bool) -> None:
-    made = _made(name, objective)
+    made = placer_for(objective, name)
     space = SearchSpace(problem)
     whole = made.place(problem, budget=0.0, space=space)
     if objective == TIME and name in ("best", "portfolio", "annealing"):

@@ -200,15 +200,13 @@ class StepPeak:
         finally:
             with silent(2):
                 profiled.__exit__(None, None, None)
-        self.bytes = float(_peak(profiled))
-
-
-def _peak(profiled: profile) -> int:
-    """The greatest sum of allocations less releases, in the order of their times."""
-    results = profiled.kineto_results
-    events = [event for event in results.events() if event.name() == "[memory]"] if results else []
-    events.sort(key=lambda event: event.start_ns())
-    return max(accumulate(event.nbytes() for event in events), default=0)  # type: ignore[attr-defined]
+        results = profiled.kineto_results
+        every = results.events() if results else []
+        events = [event for event in every if event.name() == "[memory]"]
+        events.sort(key=lambda event: event.start_ns())
+        # The greatest sum of allocations less releases.
+        sums = accumulate(event.nbytes() for event in events)  # type: ignore[attr-defined]
+        self.bytes = float(max(sums, default=0))
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, LongArray
+from gnnplace.arrays import FloatArray
 from gnnplace.sharding.costs import Setting
 from gnnplace.sharding.layers import Operation, configurations
 from gnnplace.sharding.problem import ShardingProblem
@@ -82,31 +82,18 @@ def _expert_split(operation: Operation, setting: Setting, ways: int, scheme: Sch
 
 def greedy(problem: ShardingProblem) -> tuple[int, ...]:
     """Layer by layer in the problem's order."""
-    edges = _edges_of(problem)
+    edges: list[Incident] = [[] for _ in problem.names]
+    for edge in problem.edges:
+        edges[edge.u].append((edge.v, edge.cost.T))
+        edges[edge.v].append((edge.u, edge.cost))
     chosen = np.full(len(problem.names), -1)
     for node in range(len(chosen)):
-        chosen[node] = int(_conditional(problem, edges, chosen, node).argmin())
+        total = problem.cost[node].copy()
+        for other, table in edges[node]:
+            if chosen[other] >= 0:  # -1: not yet
+                total += table[chosen[other]]
+        chosen[node] = int(total.argmin())
     return tuple(int(k) for k in chosen)
 
 
 Incident = list[tuple[int, FloatArray]]
-
-
-def _edges_of(problem: ShardingProblem) -> list[Incident]:
-    """Each node's neighbours, and the table with the neighbour's configuration first."""
-    found: list[Incident] = [[] for _ in problem.names]
-    for edge in problem.edges:
-        found[edge.u].append((edge.v, edge.cost.T))
-        found[edge.v].append((edge.u, edge.cost))
-    return found
-
-
-def _conditional(
-    problem: ShardingProblem, edges: list[Incident], chosen: LongArray, node: int
-) -> FloatArray:
-    """Cost of each of a node's configurations beside its chosen neighbours (-1: not yet)."""
-    total = problem.cost[node].copy()
-    for other, table in edges[node]:
-        if chosen[other] >= 0:
-            total += table[chosen[other]]
-    return total

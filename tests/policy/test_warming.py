@@ -12,6 +12,7 @@ import pytest
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.coarse_problem import LEAST_OPS
 from gnnplace.policy import warming
+from gnnplace.policy.placing import THROUGHPUT
 from gnnplace.policy.warming import beside
 
 
@@ -26,7 +27,7 @@ def test_a_warm_placer_is_remembered(notes):
     warming.warm(["single"])
     assert warming.is_warm(["single"])
     assert not warming.is_warm(["single", "heft"])
-    assert not warming._is_noted("single", warming.THROUGHPUT, True)
+    assert not warming._is_noted("single", THROUGHPUT, True)
 
 
 def test_what_only_large_problems_need_is_left_to_them(notes):

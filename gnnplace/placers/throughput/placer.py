@@ -85,7 +85,10 @@ class Throughput(Placer):
         if not search.proven:
             search.improve()
         if not search.proven:
-            search.try_all_of_few()
+            units, devices = space.problem.num_units, space.problem.num_devices
+            if units * np.log(devices) <= np.log(FEW):  # annealing may be too cold for its optimum
+                for chosen in product(range(devices), repeat=units):
+                    search.take(np.array(chosen, dtype=np.int32))
         return search.found()
 
     def _result(
@@ -224,14 +227,6 @@ class _Search:
             until = now + share * (self.deadline - now) if timed else NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
                 self.take(local_search(self.flows, self.order, start, self.rng, until))
-
-    def try_all_of_few(self) -> None:
-        """Every placement of a tiny problem: annealing may be too cold for its optimum."""
-        units, devices = self.space.problem.num_units, self.space.problem.num_devices
-        if units * np.log(devices) > np.log(FEW):
-            return
-        for chosen in product(range(devices), repeat=units):
-            self.take(np.array(chosen, dtype=np.int32))
 
     def found(self) -> Found:
         """What is handed back: devices that fit when they run, in the best order known."""

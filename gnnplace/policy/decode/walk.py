@@ -213,14 +213,10 @@ class WalkGraph:
         latest[~main] = latest.max()  # where it stays for what has no inputs
         inputs = (g.predecessor_offset, g.predecessor)
         coordinate = follow_forward(g.topological_order, *inputs, main, latest)
-        mean = self._unit_mean(coordinate, np.where(main, 1.0, np.where(forward, 1e-6, 1e-12)))
+        weight, count = np.where(main, 1.0, np.where(forward, 1e-6, 1e-12)), self.problem.num_units
+        total = np.bincount(self.unit, weight * coordinate, count)
+        mean = np.asarray(total / np.bincount(self.unit, weight, count))  # [U]
         return np.asarray(np.round(mean / (float(latest.max()) or 1.0), 9))  # true ties
-
-    def _unit_mean(self, values: FloatArray, weight: FloatArray) -> FloatArray:
-        """Weighted mean over the visited ops of each unit. [U]"""
-        count = self.problem.num_units
-        total = np.bincount(self.unit, weight * values, count)
-        return np.asarray(total / np.bincount(self.unit, weight, count))
 
     @cached_property
     def unit_order(self) -> IntArray:

@@ -21,7 +21,7 @@ from gnnplace.sharding import (
 )
 from gnnplace.sharding.captured.costs import MeshMachine, made_bytes
 from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph, SplitOp
+from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
     captured_parts,
@@ -147,7 +147,10 @@ class LayerSplit:
         ops = zip(self.layers.operations.ops, self.configurations, strict=True)
         found = []
         for op, chosen in ops:
-            reason = op.reason or _odd_batch(op, self.mesh)
+            examples, devices = dict(op.shape.extents).get(op.batch or "", 0), math.prod(self.mesh)
+            odd = op.batch is not None and examples % devices
+            parts = f"a batch of {examples} has no {devices} equal parts" if odd else ""
+            reason = op.reason or parts
             found.append(LayerWords(op.name, op.kind, op.words(chosen, self.mesh), reason))
         return tuple(found)
 
@@ -187,12 +190,3 @@ def split_layers(
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
     return LayerSplit(layers, captured, problem, found)
-
-
-def _odd_batch(op: SplitOp, mesh: Mesh) -> str:
-    """Why data parallelism is out of the question for an operation, if it is."""
-    examples = dict(op.shape.extents).get(op.batch or "", 0)
-    devices = math.prod(mesh)
-    if op.batch is None or examples % devices == 0:
-        return ""
-    return f"a batch of {examples} has no {devices} equal parts"

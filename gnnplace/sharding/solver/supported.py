@@ -56,7 +56,10 @@ class Supported:
         whole = self.factors.weighted([weight])
         first = {id(table): table[0] for table in whole}  # Equal tables stay one object.
         tables = [first[id(table)] for table in whole]
-        weighted = _as_problem(self.problem, self.factors, tables, count)
+        scopes = zip(self.factors.scopes[count:], tables[count:], strict=True)
+        edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
+        names, name = self.problem.names, self.problem.name
+        weighted = ShardingProblem(name, 1, names, tuple(tables[:count]), edges)
         configuration, bounds = best_with_bounds(weighted)
         point = Point(
             self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
@@ -85,14 +88,6 @@ class Supported:
         value = fast.time + weight * fast.memory
         if point.time + weight * point.memory < value * (1 - 1e-12):
             self.gaps += [(fast, point), (point, small)]
-
-
-def _as_problem(
-    problem: ShardingProblem, factors: Factors, tables: list[FloatArray], count: int
-) -> ShardingProblem:
-    scopes = zip(factors.scopes[count:], tables[count:], strict=True)
-    edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
-    return ShardingProblem(problem.name, 1, problem.names, tuple(tables[:count]), edges)
 
 
 def undominated(points: list[Point]) -> list[Point]:
