@@ -65,32 +65,34 @@ def _edges_on(rank: Rank, graph: ComputationGraph) -> IntArray:
     return rank(graph, np.zeros(graph.num_ops), ones).astype(np.int32)
 
 
-def topological(graph: ComputationGraph) -> IntArray:
+def topological(graph: ComputationGraph, *_: object) -> IntArray:
     """Producers first, among the ready ops the smallest index. [n]"""
     return graph.topological_order
 
 
-def reverse_topological(graph: ComputationGraph) -> IntArray:
+def reverse_topological(graph: ComputationGraph, *_: object) -> IntArray:
     """``topological`` from its end. [n]"""
     return np.ascontiguousarray(graph.topological_order[::-1])
 
 
-def breadth_first(graph: ComputationGraph) -> IntArray:
+def breadth_first(graph: ComputationGraph, *_: object) -> IntArray:
     """Producers first; ops become ready into a queue. [n]"""
     return np.asarray(kernels.first_ready_first(graph.successor_offset, graph.successor))
 
 
-def depth_first_pre(graph: ComputationGraph) -> IntArray:
+def depth_first_pre(graph: ComputationGraph, *_: object) -> IntArray:
     """Depth-first search from each source in turn, an op when it is first met. [n]"""
     return _depth_first(graph, np.arange(graph.num_ops))[0]
 
 
-def depth_first_post(graph: ComputationGraph) -> IntArray:
+def depth_first_post(graph: ComputationGraph, *_: object) -> IntArray:
     """Depth-first search from each source in turn, an op after all its successors. [n]"""
     return _depth_first(graph, np.arange(graph.num_ops))[1]
 
 
-def depth_first_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> IntArray:
+def depth_first_rank(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
+) -> IntArray:
     """Reverse of a depth-first post-order that leaves the longest branch to the last. [n]
 
     A producers-first order that goes down one branch before it starts the next, and that depends
@@ -109,19 +111,21 @@ def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, 
     return kernels.depth_first(graph.successor_offset, graph.successor[by_key], sources)
 
 
-def lexicographic(graph: ComputationGraph) -> IntArray:
+def lexicographic(graph: ComputationGraph, *_: object) -> IntArray:
     """Producers first, among the ready ops the least name. [n]"""
     return _least_first(graph, np.argsort(np.array(graph.names)))
 
 
-def upward_rank_order(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> IntArray:
+def upward_rank_order(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
+) -> IntArray:
     """Ops by falling upward rank; costs in seconds. [n]"""
     rank = upward_rank(graph, cost, edge_cost)
     return np.lexsort((graph.position, -rank)).astype(np.int32)
 
 
 def downward_rank_order(
-    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
     """Ops by rising downward rank, their earliest start, then by falling upward rank. [n]
 
@@ -133,7 +137,7 @@ def downward_rank_order(
 
 
 def reverse_upward_rank_order(
-    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
     """Ops by falling earliest finish: upward rank in the reversed graph. [n]"""
     finish = downward_rank(graph, cost, edge_cost) + cost
@@ -179,39 +183,21 @@ _FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NE
 _HEFT = "Topcuoglu et al. (2002)"
 _QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
 ORDERS: dict[str, OrderRow] = {
-    "topological": OrderRow("the stable order", _FORTH, lambda g, cost, edge, seed: topological(g)),
-    "reverse-topological": OrderRow(
-        "the stable order from its end", _BACK, lambda g, cost, edge, seed: reverse_topological(g)
-    ),
-    "breadth-first": OrderRow(
-        "Kahn (1962), with a queue", _FORTH, lambda g, cost, edge, seed: breadth_first(g)
-    ),
+    "topological": OrderRow("the stable order", _FORTH, topological),
+    "reverse-topological": OrderRow("the stable order from its end", _BACK, reverse_topological),
+    "breadth-first": OrderRow("Kahn (1962), with a queue", _FORTH, breadth_first),
     "depth-first-pre": OrderRow(
-        "as a depth-first search first meets ops",
-        _NEITHER,
-        lambda g, cost, edge, seed: depth_first_pre(g),
+        "as a depth-first search first meets ops", _NEITHER, depth_first_pre
     ),
-    "depth-first-post": OrderRow(
-        "an op after all its successors", _BACK, lambda g, cost, edge, seed: depth_first_post(g)
-    ),
-    "lexicographic": OrderRow(
-        "of the ready ops the least name", _FORTH, lambda g, cost, edge, seed: lexicographic(g)
-    ),
-    "upward-rank": OrderRow(
-        f"{_HEFT}, eq. 8", _FORTH, lambda g, cost, edge, seed: upward_rank_order(g, cost, edge)
-    ),
-    "downward-rank": OrderRow(
-        f"{_HEFT}, eq. 10", _FORTH, lambda g, cost, edge, seed: downward_rank_order(g, cost, edge)
-    ),
+    "depth-first-post": OrderRow("an op after all its successors", _BACK, depth_first_post),
+    "lexicographic": OrderRow("of the ready ops the least name", _FORTH, lexicographic),
+    "upward-rank": OrderRow(f"{_HEFT}, eq. 8", _FORTH, upward_rank_order),
+    "downward-rank": OrderRow(f"{_HEFT}, eq. 10", _FORTH, downward_rank_order),
     "depth-first-rank": OrderRow(
-        "branch after branch, the longest first",
-        _FORTH,
-        lambda g, cost, edge, seed: depth_first_rank(g, cost, edge),
+        "branch after branch, the longest first", _FORTH, depth_first_rank
     ),
     "reverse-upward-rank": OrderRow(
-        "upward rank in the reversed graph",
-        _BACK,
-        lambda g, cost, edge, seed: reverse_upward_rank_order(g, cost, edge),
+        "upward rank in the reversed graph", _BACK, reverse_upward_rank_order
     ),
     "random": OrderRow("a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)),
     IN_TIME: OrderRow("of the ready ops the one whose time is shortest", _FORTH, alone=_QUEUE),
