@@ -9,7 +9,6 @@ comes after the last is of the last.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,7 +17,8 @@ import numpy as np
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.plans.decoders.words import pairs_in
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.order.orders import SEARCHED, Action, Orders, chunk_ranks
+from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
+from gnnplace.plans.order.rows import passes_in
 from gnnplace.plans.plan import RECOMPUTE, Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, lack_of
@@ -51,7 +51,6 @@ NUMBERS = {
     "microbatch_size": 1,
     "zero": 0,
 }
-PASS = re.compile(r"(\d+)([FIW])(\d+)")
 WORDS: dict[str, tuple[str, ...]] = {
     "recompute": (),
     "sp": ("on", "off"),
@@ -357,7 +356,7 @@ def orders_in(plan: Plan) -> Orders | None:
     file = plan.file
     if not file.schedule.endswith(SEARCHED):
         return None
-    rows = tuple(tuple(_passes(row)) for row in file.actions)
+    rows = tuple(tuple(a for a in passes_in(row) if a.kind != FULL) for row in file.actions)
     for rank, row in enumerate(rows):
         own = [c for c, r in enumerate(file.ranks) if r == rank]
         count = len(own) * plan.microbatches * 3
@@ -367,14 +366,6 @@ def orders_in(plan: Plan) -> Orders | None:
                 f"for each of the stages {own}, once"
             )
     return rows
-
-
-def _passes(row: list[str]) -> Iterator[Action]:
-    """Messages are left out."""
-    for word in row:
-        found = PASS.fullmatch(word)
-        if found is not None:
-            yield Action(int(found[1]), found[2], int(found[3]))
 
 
 def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from gnnplace.placers import Result
 from gnnplace.report.explanation.advice import ONE_DEVICE, Advice
-from gnnplace.report.explanation.critical_path import KINDS
+from gnnplace.report.explanation.critical_path import COMPUTING, KINDS
 from gnnplace.report.explanation.difference import PlacementDifference, Side
 from gnnplace.report.explanation.explaining import Explanation
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.report.units import bytes_text, names_text, seconds_text
 
 MOST_ROWS = 12
 IDLE = ("other_device", "transfer", "messages", "nothing_left")
@@ -33,7 +33,8 @@ def explanation_parts(found: Explanation) -> Iterator[str | Table]:
         f"{gap:.1%} of the best"
     )
     shares = ", ".join(f"{kind} {share:.0%}" for kind, share in found.shares.items() if share)
-    yield f"critical path: {found.num_ops_on_path} ops; {shares}"
+    ops = sum(piece.kind == COMPUTING for piece in found.pieces)
+    yield f"critical path: {ops} ops; {shares}"
     yield _path_table(found)
     yield _device_table(found)
     if found.asked:
@@ -223,12 +224,8 @@ def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
         beside = f"{advice.speedup:.2f}x over one device ({single}), predicted"
     yield f"devices used: {len(advice.used)} of {count} ({', '.join(advice.used)}); {beside}"
     for idle in advice.idle:
-        yield f"idle: {_names(idle.devices)}: {idle.reason}"
+        yield f"idle: {names_text(idle.devices, 6)}: {idle.reason}"
     yield f"next: {_next(advice, result)}"
-
-
-def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _next(advice: Advice, result: Result) -> str:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Action, Pipeline
+from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
+from gnnplace.plans.order.rows import PASSES, passes_in
 from gnnplace.plans.order.timing import Timing, timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry, layer_of
 from gnnplace.report.html import Html, figure, footer, heading, hint, page, paragraph, share, table
@@ -281,7 +282,6 @@ def _time(seconds: float) -> str:
 
 STAGE_LINES = 8  # of stages at most, where coarser ones serve
 FOLDED = 2  # stages that are alike and told one by one
-PASSES = "FIWB"
 NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
          "B": "gradients", "end": "exchange and update"}  # fmt: skip
 MOST = 50_000  # passes that are drawn
@@ -354,7 +354,7 @@ def _timing(plan: Plan) -> Timing | None:
     file = plan.file
     if not file.actions or not all(stage.seconds for stage in file.stages):
         return None
-    rows = [[found for word in row if (found := _pass(word))] for row in file.actions]
+    rows = [list(passes_in(row)) for row in file.actions]
     if not file.ends or sum(map(len, rows)) > MOST:
         return None
     apart = any(action.kind == "W" for row in rows for action in row)
@@ -362,15 +362,6 @@ def _timing(plan: Plan) -> Timing | None:
     count = plan.microbatches
     line = Pipeline(file.rank_of, seconds, tuple(file.sent), count, apart, (count,) * len(seconds))
     return timed(line, rows, file.ends)
-
-
-def _pass(word: str) -> Action | None:
-    """An action of the file; None for messages."""
-    stage = word.rstrip("0123456789").rstrip("FIWBSENDRCV_")
-    kind, number = word[len(stage) : len(stage) + 1], word[len(stage) + 1 :]
-    if not stage.isdecimal() or kind not in PASSES or not number.isdecimal():
-        return None
-    return Action(int(stage), kind, int(number))
 
 
 def plan_timeline(plan: Plan) -> Timeline | None:

@@ -231,9 +231,9 @@ def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
     """
     check_table(str(path))
     plain = Path(path).suffix == ".csv"
-    write_text(path, csv_text([headings, *rows]) if plain else _md(headings, rows))
-
-
-def _md(headings: Sequence[str], rows: Rows) -> str:
+    if plain:
+        write_text(path, csv_text([headings, *rows]))
+        return
     lines = [list(headings), ["---"] * len(headings), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+    told = (f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+    write_text(path, "".join(told))

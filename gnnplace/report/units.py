@@ -31,6 +31,12 @@ def bytes_text(value: float) -> str:
     return f"{value / scale:.3g} {unit}"
 
 
+def names_text(names: Sequence[str], most: int) -> str:
+    """The first few names in one line, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def faults_text(faults: Sequence[str]) -> str:
     """The first few faults in one line, and how many more there are."""
     more = len(faults) - MOST_FAULTS

@@ -28,6 +28,7 @@ from gnnplace.report.explanation.causes import Cause, Causes
 from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.timeline import Naming, Timeline
+from gnnplace.report.units import names_text
 
 MOST_NODES = 4_000
 MOST_EDGES = 12_000
@@ -147,19 +148,13 @@ def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
     if problem.pin[op] >= 0:
         parts.append(f"It is pinned to {devices[problem.pin[op]].name}.")
     elif not problem.allowed[op].all():
-        parts.append(f"It may be on {_names(problem, op)} alone.")
+        names = [devices[d].name for d in np.flatnonzero(problem.allowed[op])]
+        parts.append(f"It may be on {names_text(names, MOST_NAMED)} alone.")
     if group is not None and shared[group] > 1:
         parts.append(
             f"It shares a device with {shared[group] - 1} other ops, all of class {group}."
         )
     return " ".join(parts)
-
-
-def _names(problem: Problem, op: int) -> str:
-    allowed = np.flatnonzero(problem.allowed[op])
-    names = [problem.cluster.devices[d].name for d in allowed[:MOST_NAMED]]
-    more = len(allowed) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 SCRIPTS = ("words", "data", "view", "raster", "timeline", "memory", "search", "details", "graph",

@@ -5,9 +5,10 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.order.rows import passes_in
 from gnnplace.plans.plan import Plan, StageEntry
 from gnnplace.plans.reading import plan_from_data
-from gnnplace.report.plans import NAMES, _pass, plan_page, split_words
+from gnnplace.report.plans import NAMES, plan_page, split_words
 from tests.plans.toys import chain, cluster
 from tests.report.embedded import held, unpacked
 
@@ -18,7 +19,7 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     plan = given_plan(model, cluster(2), f"pp=2,microbatch_size=1,schedule={schedule}")
     text = plan_page(plan_from_data(plan.to_data(), "plan"))
     [graph], [step] = held(text)["graphs"], held(text)["steps"]
-    passes = [word for row in plan.file.actions for word in row if _pass(word) is not None]
+    passes = [str(action) for row in plan.file.actions for action in passes_in(row)]
     assert sorted(graph["names"]) == sorted([*passes, "end 0", "end 1"])
     assert step["step_time"] == pytest.approx(plan.step_time)
     assert step["devices"] == ["rank 0", "rank 1"]
@@ -77,8 +78,7 @@ def test_a_frontier_falls():
 
 
 def test_messages_are_no_passes():
-    assert _pass("0SEND_F1") is None
-    assert str(_pass("12W3")) == "12W3"
+    assert [str(x) for x in passes_in(["0SEND_F1", "12W3", "END"])] == ["12W3"]
 
 
 def test_the_command_line_writes_it(tmp_path, capsys):

@@ -62,6 +62,12 @@ def _action(word: str, where: str) -> Action:
     return Action(int(found[1]), found[2], int(found[3]))
 
 
+def passes_in(row: Sequence[str]) -> Iterator[Action]:
+    """The passes among a row's words; messages are left out."""
+    found = (WORD.fullmatch(word) for word in row)
+    return (Action(int(x[1]), x[2], int(x[3])) for x in found if x is not None and x[2] in PASSES)
+
+
 def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
     """What is handed over once a pass is done; None where nothing leaves the rank.
 

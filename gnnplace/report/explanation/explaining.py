@@ -34,7 +34,7 @@ from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_c
 from gnnplace.problem.placement import Placement
 from gnnplace.report.explanation.alternatives import Alternative, alternatives, ops_named
 from gnnplace.report.explanation.causes import Causes
-from gnnplace.report.explanation.critical_path import COMPUTING, KINDS, Piece, critical_path
+from gnnplace.report.explanation.critical_path import KINDS, Piece, critical_path
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
 
@@ -196,11 +196,6 @@ class Explanation:
                 seconds = found.setdefault(labels[row[piece.op]], dict.fromkeys(KINDS, 0.0))
                 seconds[piece.kind] += piece.seconds
         return sorted(found.items(), key=lambda entry: -sum(entry[1].values()))
-
-    @property
-    def num_ops_on_path(self) -> int:
-        """Ops that compute on the critical path."""
-        return sum(piece.kind == COMPUTING for piece in self.pieces)
 
 
 def explain(
