@@ -40,7 +40,7 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import CapturedStore, captured_problem, shipped_store
+from gnnplace.train.data.captured import captured_problem, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS
 from gnnplace.train.data.random_families import MOST_OPS, random_problem
@@ -141,15 +141,10 @@ class ProblemEntry(Schema):
     @property
     def labels(self) -> dict[str, str]:
         """Family and cluster, which standings are broken down by."""
-        return {"family": self._family, "cluster": self.cluster or "drawn"}
-
-    @property
-    def _family(self) -> str:
-        captured = self.captured or self.graph
-        if captured is not None:
-            return FAMILY_OF.get(captured, captured)
         named = self.family or self.model or self.profile or self.file or self.network
-        return str(named).partition("?")[0]
+        family, captured = str(named).partition("?")[0], self.captured or self.graph
+        family = family if captured is None else FAMILY_OF.get(captured, captured)
+        return {"family": family, "cluster": self.cluster or "drawn"}
 
     def load(self, folder: Path = Path()) -> Problem:
         """Builds, captures or reads the problem; files are relative to ``folder``.
@@ -169,7 +164,13 @@ class ProblemEntry(Schema):
         if self.captured is not None:
             return self._captured(self.captured)
         if self.dataset is not None:
-            return self._of_dataset(find_dataset(self.dataset, folder))
+            return dataset_problem(
+                find_dataset(self.dataset, folder).graph(str(self.graph)),
+                resolve_cluster(str(self.cluster)),
+                microbatches=self.microbatches,
+                groups=None if self.whole else self.groups,
+                memory=self.memory,
+            )
         problem = self._uncut(folder)
         return problem if self.microbatches == 1 else with_microbatches(problem, self.microbatches)
 
@@ -200,15 +201,6 @@ class ProblemEntry(Schema):
             devices=self.devices,
             microbatches=(self.microbatches,),
             memory=(self.memory,),
-        )
-
-    def _of_dataset(self, store: CapturedStore) -> Problem:
-        return dataset_problem(
-            store.graph(str(self.graph)),
-            resolve_cluster(str(self.cluster)),
-            microbatches=self.microbatches,
-            groups=None if self.whole else self.groups,
-            memory=self.memory,
         )
 
     def _uncut(self, folder: Path) -> Problem:

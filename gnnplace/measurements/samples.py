@@ -151,21 +151,17 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     p, m = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
     if len(p) != len(m) or len(p) < FEWEST:
         raise InputError(f"fidelity: {len(p)} placements were measured; at least {FEWEST} needed")
+    from scipy.stats import spearmanr  # takes a second to import
+
     flat = np.ptp(p) == 0 or np.ptp(m) == 0
     error = (p - m) / m
     return Agreement(
         pairs=len(p),
-        spearman=float("nan") if flat else _rank_correlation(p, m),
+        spearman=float("nan") if flat else float(spearmanr(p, m).statistic),
         mape=float(np.abs(error).mean()),
         bias=float(error.mean()),
         regret=float(m[int(p.argmin())] / m.min() - 1.0),
     )
-
-
-def _rank_correlation(predicted: np.ndarray, measured: np.ndarray) -> float:
-    from scipy.stats import spearmanr  # takes a second to import
-
-    return float(spearmanr(predicted, measured).statistic)
 
 
 def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:

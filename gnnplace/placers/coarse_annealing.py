@@ -40,15 +40,11 @@ class CoarseAnnealing(Placer):
         if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
             coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
         if coarse is None:
-            return _annealed(space, fine, rng, deadline)
+            found = anneal(space, fine, rng, deadline)
+            return Found(found.device, found.order, f"{fine.note}, then {found.note}")
         if deadline <= NO_BUDGET:
             return _once(space, coarse, fine, rng)
         return _by_turns(space, coarse, fine, rng, deadline)
-
-
-def _annealed(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    found = anneal(space, start, rng, deadline)
-    return Found(found.device, found.order, f"{start.note}, then {found.note}")
 
 
 def _once(

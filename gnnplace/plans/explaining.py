@@ -117,14 +117,10 @@ class PlanExplanation:
         return max(self.parts, key=self.parts.__getitem__)
 
     @property
-    def gap(self) -> float:
-        """Seconds by which the measured step is longer than the predicted one; 0 without one."""
-        return 0.0 if self.measured is None else self.measured.seconds - self.step_time
-
-    @property
     def likely(self) -> tuple[Suspect, ...]:
-        """Suspects that add a twentieth of the gap or more, the nearest to it first."""
-        return likeliest(self.suspects, self.gap)
+        """Suspects that explain by what the measured step is longer than the predicted one."""
+        gap = 0.0 if self.measured is None else self.measured.seconds - self.step_time
+        return likeliest(self.suspects, gap)
 
 
 class SlowFabric(MeshFabric):

@@ -151,7 +151,11 @@ class _End:
                 out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
                 back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
                 rows.append(self._play(size, first, out, back))
-                receive = min(receive, self._receive_time(back))
+                start = time.perf_counter()
+                for one in back:
+                    one(TURNS - 1)  # the last that was answered
+                self._settle()
+                receive = min(receive, (time.perf_counter() - start) / len(back))
                 first += 2 * count
         self.transport.close()
         return rows, receive
@@ -180,7 +184,8 @@ class _End:
         if self.end == 1:
             receive(turn)
             return 0.0
-        self._forget()
+        torch.zeros(FORGET, dtype=torch.uint8).add_(1)  # what an op between does to the caches
+        torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
         self._settle()
         start = time.perf_counter()
         send(source, turn)
@@ -206,15 +211,3 @@ class _End:
         """Waits until a GPU has done what it was told: its copies run behind the program."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-
-    def _forget(self) -> None:
-        """Does what an op between two messages does to the caches."""
-        torch.zeros(FORGET, dtype=torch.uint8).add_(1)
-        torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
-
-    def _receive_time(self, receives: list[Receive]) -> float:
-        start = time.perf_counter()
-        for receive in receives:
-            receive(TURNS - 1)  # the last that was answered
-        self._settle()
-        return (time.perf_counter() - start) / len(receives)

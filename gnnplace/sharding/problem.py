@@ -180,17 +180,14 @@ def _read_arrays(path: Path) -> dict[str, FloatArray]:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("one array")
         with archive:
-            return {key: _number_array(archive[key]) for key in archive.files}
+            arrays = {key: archive[key] for key in archive.files}
+        if odd := [a.dtype for a in arrays.values() if a.dtype.kind not in "fiu"]:
+            raise ValueError(f"numbers of type {odd[0]}")
+        return {key: array.astype(np.float64) for key, array in arrays.items()}
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         raise FormatError(f"{path}: not an npz archive of numbers") from None
-
-
-def _number_array(array: FloatArray) -> FloatArray:
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"numbers of type {array.dtype}")
-    return array.astype(np.float64)
 
 
 def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProblem:

@@ -98,14 +98,12 @@ class Learner(LightningModule):
         """The loss of a batch; None where there is nothing to learn and nobody waits for it."""
         loss = self.batch_loss(batch)
         if self.trainer.world_size > 1:
-            loss = self._no_loss() + (0.0 if loss is None else loss)
+            # Zero, of all parameters: a process without gradients would keep the others waiting.
+            zero = torch.stack([p.sum() for p in self.policy.parameters()]).sum() * 0.0
+            loss = zero + (0.0 if loss is None else loss)
         if loss is not None:
             self.log("train/loss", loss, prog_bar=True, batch_size=len(batch))
         return loss
-
-    def _no_loss(self) -> Tensor:
-        """Zero, of all parameters: a process without gradients would keep the others waiting."""
-        return torch.stack([p.sum() for p in self.policy.parameters()]).sum() * 0.0
 
     def on_validation_epoch_start(self) -> None:
         """Forgets the ratios of the last validation."""

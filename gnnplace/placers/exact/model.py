@@ -173,7 +173,9 @@ class ScheduleModel:
             for u in units:
                 self.model.add_bool_or(~self.x[own][source], ~self.x[u][target])
             return
-        service, latency, send, receive = self._costs(bundle, source, target)
+        size = float(self.problem.graph.size[list(bundle.tensors)].sum())
+        seconds = parts(cluster, source, target, size, len(bundle.tensors))
+        service, latency, send, receive = (int(units) for units in self.scale.down(seconds))
         if service + latency + send + receive == 0:
             return
         needed = self._needed(own, units, source, target)
@@ -196,11 +198,6 @@ class ScheduleModel:
         for c in readers:
             read = [needed, self.x[self.unit_of[c]][target]]
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
-
-    def _costs(self, bundle: Bundle, source: int, target: int) -> list[int]:
-        size = float(self.problem.graph.size[list(bundle.tensors)].sum())
-        seconds = parts(self.problem.cluster, source, target, size, len(bundle.tensors))
-        return [int(units) for units in self.scale.down(seconds)]
 
     def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> Any:
         """Whether a unit on ``source`` sends what ``units`` read to ``target``."""

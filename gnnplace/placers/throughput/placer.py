@@ -60,15 +60,11 @@ class ThroughputResult(Result):
     interval: float = np.inf
     interval_bound: float = 0.0
 
-    @property
-    def interval_gap(self) -> float:
-        """Interval over its bound, minus one: at most so far from the best possible."""
-        return self.interval / self.interval_bound - 1.0 if self.interval_bound > 0 else 0.0
-
     def __str__(self) -> str:
+        gap = self.interval / self.interval_bound - 1.0 if self.interval_bound > 0 else 0.0
         return (
             f"{self.placer}: predicted throughput interval {self.interval:.6g} s, lower bound "
-            f"{self.interval_bound:.6g} s (gap {self.interval_gap:.1%}); one step takes "
+            f"{self.interval_bound:.6g} s (gap {gap:.1%}); one step takes "
             f"{self.step_time:.6g} s (predicted); found in {self.seconds:.3g} s"
             + (f" ({self.note})" if self.note else "")
         )

@@ -154,15 +154,11 @@ class LaunchExplanation:
     measured: MeasuredSteps | None = None
 
     @property
-    def gap(self) -> float:
-        """Seconds by which the measured step is longer than the predicted one; 0 without one."""
-        step = self.answer.answer.step_time
-        return 0.0 if self.measured is None or step is None else self.measured.seconds - step
-
-    @property
     def likely(self) -> tuple[Suspect, ...]:
-        """Suspects that add a twentieth of the gap or more, the nearest to it first."""
-        return likeliest(self.suspects, self.gap)
+        """Suspects that explain by what the measured step is longer than the predicted one."""
+        step = self.answer.answer.step_time
+        gap = 0.0 if self.measured is None or step is None else self.measured.seconds - step
+        return likeliest(self.suspects, gap)
 
 
 def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:

@@ -72,13 +72,12 @@ class PlanRun:
 
     @property
     def passed(self) -> bool:
-        """Whether gradients and losses are within their tolerances."""
-        return self.verification.passed and self.apart <= LOSSES * self._looser
+        """Whether gradients and losses are within their tolerances.
 
-    @property
-    def _looser(self) -> float:
-        """Halves have 2^16 times larger roundings than single precision; losses follow them."""
-        return 1.0 if self.plan.file.precision == "32-true" else 200.0
+        Halves have 2^16 times larger roundings than single precision; losses follow them.
+        """
+        looser = 1.0 if self.plan.file.precision == "32-true" else 200.0
+        return self.verification.passed and self.apart <= LOSSES * looser
 
     @property
     def covered(self) -> bool | None:

@@ -306,7 +306,11 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         draft = replace(draft, rules=Rules(draft.limit, no, no))
     assert draft.rules is not None
     rules, least = draft.rules, best.step_time
-    room = _room(best)
+    room = []  # micro-batches that each chunk may have in flight, by what memory its rank has left
+    for c, rank in enumerate(best.draft.ranks):
+        left = best.memory[rank] - best.held(rank)
+        more = left / max(best.costs[c].saved, 1e-9)
+        room.append(best.flying[c] + int(min(max(more, 0.0), best.draft.microbatches)))
     for _ in range(TOGETHER):
         other = _other(rules, room, draft.microbatches, rng)
         seconds, _ = listed_by(best.line, other, best.ends)
@@ -317,16 +321,6 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
     name = draft.schedule.partition(":")[0]
     found = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
     return found if found is not None and found.step_time < best.step_time else best
-
-
-def _room(priced: Priced) -> list[int]:
-    """Micro-batches that each chunk may have in flight, by what memory its rank has left. [C]"""
-    found = []
-    for c, rank in enumerate(priced.draft.ranks):
-        left = priced.memory[rank] - priced.held(rank)
-        more = left / max(priced.costs[c].saved, 1e-9)
-        found.append(priced.flying[c] + int(min(max(more, 0.0), priced.draft.microbatches)))
-    return found
 
 
 def _other(rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator) -> Rules:

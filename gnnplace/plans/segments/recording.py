@@ -90,7 +90,6 @@ class Recorded:
         results: which of those that it makes are.
         inner: bytes of others that are kept.
         sizes: bytes of every tensor at work. [tensors]
-        waits: whether the gradients of weights can be made later.
     """
 
     forward: Description
@@ -100,7 +99,6 @@ class Recorded:
     results: tuple[bool, ...]
     inner: float
     sizes: FloatArray
-    waits: bool
 
     @property
     def largest(self) -> float:
@@ -220,8 +218,7 @@ def record(
             if x.requires_grad and graph.values[v].source != PARAMETER
         ]
         every = [x for x in operands if x.requires_grad]
-        waits = call.kind in QUEUED
-        backward = _gradients(ops, learned, made) if waits else None
+        backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
         whole = _gradients(ops, learned, every)
     own = {x.untyped_storage()._cdata for x in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in own)
@@ -234,7 +231,6 @@ def record(
         tuple(x.untyped_storage()._cdata in kept for x in results),
         inner,
         np.array([float(i.bytes) for i in ops.values.values()]),
-        waits,
     )
 
 

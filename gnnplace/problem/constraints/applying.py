@@ -319,7 +319,12 @@ class Names:
             InputError: it matches none; shows names that are like it.
         """
         plain = pattern.removesuffix(INSIDE)
-        hit = np.array([name != "" and _matches(name, plain) for name in self.names])
+        hit = np.array(
+            [
+                name != "" and any(fnmatchcase(p, plain) for p in _around(name))
+                for name in self.names
+            ]
+        )
         if not hit.any():
             raise InputError(f"{what}: no {self._noun} matches {pattern!r}{self._near(plain)}")
         return Matched(what, hit[self.index], int(hit.sum()))
@@ -341,10 +346,6 @@ def _around(name: str) -> list[str]:
     """A module's name and those of the modules around it, the innermost first."""
     parts = name.split(".")
     return [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return any(fnmatchcase(part, pattern) for part in _around(name))
 
 
 def devices_matched(patterns: Sequence[str], devices: Sequence[str], what: str) -> BoolArray:

@@ -108,12 +108,17 @@ def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     of the experts never overlap, so they are different axes of the tensor between them.
     """
     gate = shape.product(_inner(shape), Dimension("out", shape.experts))
+    copied = ("batch", "sequence", "features", "choices")
+    flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
+    inputs = (copied[:3], ("batch", "sequence", None))
+    dispatch = Operation("dispatch", _tokens(shape), flops, copied, inputs)
+    combine = Operation("combine", _tokens(shape), 2.0 * flops, copied[:3], (copied,))
     return [
         Layer(f"{name}.gate", gate, (source,)),
-        Layer(f"{name}.dispatch", _dispatch(shape), (source, f"{name}.gate")),
+        Layer(f"{name}.dispatch", dispatch, (source, f"{name}.gate")),
         Layer(f"{name}.expert1", _expert(shape, "in", "hidden"), (f"{name}.dispatch",)),
         Layer(f"{name}.expert2", _expert(shape, "hidden", "features"), (f"{name}.expert1",)),
-        Layer(f"{name}.combine", _combine(shape), (f"{name}.expert2",)),
+        Layer(f"{name}.combine", combine, (f"{name}.expert2",)),
         Layer(f"{name}.add", shape.add(), (source, f"{name}.combine")),
     ]
 
@@ -125,19 +130,6 @@ def _tokens(shape: TransformerSizes) -> tuple[Dimension, ...]:
         Dimension("features", shape.features),
         Dimension("choices", CHOICES, split=False),
     )
-
-
-def _dispatch(shape: TransformerSizes) -> Operation:
-    copied = ("batch", "sequence", "features", "choices")
-    flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
-    inputs = (copied[:3], ("batch", "sequence", None))
-    return Operation("dispatch", _tokens(shape), flops, copied, inputs)
-
-
-def _combine(shape: TransformerSizes) -> Operation:
-    copied = ("batch", "sequence", "features", "choices")
-    flops = 2.0 * CHOICES * shape.batch * shape.sequence * shape.features
-    return Operation("combine", _tokens(shape), flops, copied[:3], (copied,))
 
 
 def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:

@@ -223,8 +223,11 @@ class _PointsRun:
     def _eliminate(self, index: int) -> _Lists:
         step, sizes = self.steps[index], self.factors.sizes
         rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
-        base = [self._base(step, tables).reshape(rows, -1)
-                for tables in (self.factors.time, self.factors.memory)]  # fmt: skip
+        scopes = [self.factors.scopes[k] for k in step.factors]
+        base = [
+            step_sum(step, [tables[k] for k in step.factors], scopes, sizes).reshape(rows, -1)
+            for tables in (self.factors.time, self.factors.memory)
+        ]
         below = [self.lists[k] for k in step.children]
         ends = np.cumsum([0, *(len(part.time) for part in below)])
         offset = [part.offset[:-1] + end for part, end in zip(below, ends, strict=False)]
@@ -253,11 +256,6 @@ class _PointsRun:
         self.work -= found.work
         self.error -= error if found.thinned else 0.0
         return _Lists(found.time, found.memory, found.origin, found.offset)
-
-    def _base(self, step: Step, tables: Sequence[FloatArray]) -> FloatArray:
-        own = [tables[k] for k in step.factors]
-        return step_sum(step, own, [self.factors.scopes[k] for k in step.factors],
-                        self.factors.sizes)  # fmt: skip
 
     def _cells(self, step: Step, rows: int) -> LongArray:
         """Which cell of each child belongs to each cell of the sum. [children, rows, K]"""

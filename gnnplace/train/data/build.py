@@ -151,13 +151,15 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     fine = program_graph(program)
     group = group_ops(program, len(program.ops))  # only what must not be parted
     grouped = group_graph(program, fine, group, estimate_ops(program, KINDS[0]), apart=True)
-    count = grouped.graph.num_ops
+    made, count = grouped.graph, grouped.graph.num_ops
     launch = np.stack([_launches(program, kind) for kind in KINDS])
     work = np.stack([estimate_ops(program, kind) for kind in KINDS]) - launch
     classes = {name: i for i, name in enumerate(dict.fromkeys(filter(None, grouped.colocate)))}
     return CapturedGraph(
         origin=origin,
-        graph=_renamed(grouped.graph),
+        graph=ComputationGraph(
+            tuple(op_names(count)), made.producer, made.size, made.consumer_offset, made.consumer
+        ),
         kinds=KINDS,
         work=np.stack([np.bincount(group, row, count) for row in work]).clip(0.0),
         launch=np.stack([np.bincount(group, row, count) for row in launch]),
@@ -171,13 +173,6 @@ def _launches(program: Program, kind: str) -> FloatArray:
     """Seconds that launching each op takes, as the roofline counts them. [num_ops]"""
     costs = [kind == "cpu" or not op.view for op in program.ops]
     return figures(kind).launch * np.array(costs, dtype=np.float64)
-
-
-def _renamed(graph: ComputationGraph) -> ComputationGraph:
-    names = tuple(op_names(graph.num_ops))
-    return ComputationGraph(
-        names, graph.producer, graph.size, graph.consumer_offset, graph.consumer
-    )
 
 
 def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
