@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -68,6 +68,8 @@ ASKED = "_gnnplace_asked"
 QUESTIONS = ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist",
              "equal", "allclose", "is_nonzero")  # fmt: skip
 """Functions that say numbers of tensors."""
+SIZED = ("view", "reshape", "as_strided", "expand", "repeat", "unflatten")
+"""Functions whose other arguments are sizes, which a tensor may say that follows from no other."""
 STACK = "nn_module_stack"
 """Where torch keeps it: qualified name and class of every module that is being called."""
 LayerFunction = Callable[..., tuple[torch.Tensor, Any]]
@@ -109,6 +111,7 @@ def as_eager() -> Iterator[None]:
             stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
         known = stack.enter_context(_Constants())
         stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
+        stack.enter_context(patch.object(nn.Module, "to", _converted))
         stack.enter_context(patch.object(functional, "gaussian_nll_loss", _gaussian_nll_loss))
         masks = sys.modules.get("transformers.masking_utils")
         if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
@@ -143,6 +146,10 @@ class _Constants(TorchFunctionMode):
         if name in QUESTIONS and (numbers := self.numbers(given)):
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return _called(func, given, form, numbers)
+        if name in SIZED and (numbers := self.numbers(pytree.tree_leaves((args[1:], kwargs)))):
+            with _disable_current_modes():
+                sizes = as_numbers((args[1:], kwargs or {}), numbers)
+            return func(args[0], *sizes[0], **sizes[1])
         known, read = all(map(self._knows, given)), [x for x in given if torch.is_tensor(x)]
         versions = [x._version for x in read] if known else []
         result = func(*args, **(kwargs or {}))
@@ -186,6 +193,19 @@ class _Constants(TorchFunctionMode):
             return values if torch.equal(before, torch.get_rng_state()) else {}
 
 
+_CONVERT = nn.Module.to
+
+
+def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    """`Module.to`, which torch refuses for tensors that are traced also where nothing changes."""
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **options)
+    held = [*module.parameters(), *module.buffers()]
+    moves = device is not None and any(x.device != device for x in held)
+    casts = dtype is not None and any(x.dtype != dtype for x in held if x.is_floating_point())
+    changes = moves or casts or layout is not None
+    return _CONVERT(module, *args, **options) if changes else module
+
+
 def _listed(tensor: torch.Tensor) -> Any:
     """As torch's own, one by one; torch's (2.13) asks tensors that it has inside."""
     return [_listed(x) for x in tensor.unbind()] if tensor.dim() else tensor.item()
@@ -218,6 +238,22 @@ def _gaussian_nll_loss(
 
 
 _GAUSSIAN = functional.gaussian_nll_loss
+
+
+def as_numbers(sizes: Any, known: Mapping[int, torch.Tensor] | None = None) -> Any:
+    """Sizes with numbers for tensors.
+
+    Args:
+        sizes: numbers and tensors, in any containers.
+        known: tensors with numbers, by the ids of those without; None: all have numbers.
+    """
+
+    def number(size: Any) -> Any:
+        if not isinstance(size, torch.Tensor):
+            return size
+        return int(size if known is None else known[id(size)])
+
+    return pytree.tree_map(number, sizes)
 
 
 def _called(func: Any, given: list[Any], form: Any, numbers: dict[int, torch.Tensor]) -> Any:

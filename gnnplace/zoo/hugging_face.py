@@ -37,7 +37,7 @@ PREFERRED = {
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
-MAIN = ("pixel_values", "input_ids", "input_values", "input_features")
+MAIN = ("pixel_values", "pixel_values_videos", "input_ids", "input_values", "input_features")
 
 
 def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options: Any) -> Workload:
@@ -182,21 +182,29 @@ def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> di
     if main in ("input_values", "input_features"):
         shape = (batch, *_sound(config, main, length))
         return {main: torch.randn(shape, generator=random)}
-    if main == "pixel_values":
-        inputs = {"pixel_values": torch.randn(_image(config, batch), generator=random)}
+    if main.startswith("pixel_values"):
+        inputs = {main: torch.randn(_image(config, batch), generator=random)}
         count = max(2, getattr(config, "num_labels", 2))
         labels = torch.randint(count, (batch,), generator=random)
     else:
         words = _words(config, batch, length, random)
         inputs, labels = {"input_ids": words}, words
-    if "For" in type(model).__name__ or "LMHead" in type(model).__name__:
+    named = any(part in type(model).__name__ for part in ("For", "LMHead", "MTModel"))
+    if named and "labels" in taken:
         inputs["labels"] = labels.clone()
     return inputs
 
 
 def _image(config: Any, batch: int) -> tuple[int, ...]:
-    size = getattr(config, "image_size", IMAGE)
-    return (batch, config.num_channels, size, size)
+    """The shape of images; of videos where the configuration counts their frames."""
+    size = getattr(config, "image_size", getattr(config, "crop_size", IMAGE))
+    frames = [
+        getattr(config, key) for key in ("num_frames", "frames_per_clip") if hasattr(config, key)
+    ]
+    channels = getattr(config, "num_channels", getattr(config, "in_chans", None))
+    if channels is None:
+        raise AttributeError("its configuration says no number of channels")
+    return (batch, *frames[:1], channels, size, size)
 
 
 def _words(config: Any, batch: int, length: int, random: torch.Generator) -> torch.Tensor:

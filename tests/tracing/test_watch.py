@@ -219,3 +219,15 @@ def test_a_negative_variance_gives_no_number() -> None:
     assert run_program(capture(model, (X, target), loss=variance)).loss.isnan()
     with pytest.raises(ValueError, match="negative"):
         variance(model(X), target)
+
+
+def test_a_layer_that_is_moved_to_where_it_is_already_is_captured() -> None:
+    class Moved(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self:
+                x = layer.to(x.dtype).to(x.device)(x)
+            return x
+
+    moved, x = Moved(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3)
+    program = capture(moved, x)
+    assert program.ops == capture(nn.Sequential(*moved), x).ops

@@ -47,6 +47,15 @@ PAIR = (
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "frames"), [("videomae", "num_frames"), ("vjepa2", "frames_per_clip")]
+)
+def test_models_of_videos_have_frames(name, frames):
+    made = hugging_face(name, 2, num_hidden_layers=2, **{frames: 4})
+    (video,) = made.inputs.values()
+    assert video.shape[:3] == (2, 4, 3)
+
+
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_pairs_of_images_and_texts_have_the_loss_of_pairs(name: str) -> None:
     """Which compares every example with all others, so that replicas are refused in a line."""

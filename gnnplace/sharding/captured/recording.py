@@ -53,7 +53,7 @@ from gnnplace.tracing.rules.calls import (
     function_name,
 )
 from gnnplace.tracing.step import StepModule, check_loss, check_scalar
-from gnnplace.tracing.watch import as_eager, other_generators
+from gnnplace.tracing.watch import SIZED, as_eager, as_numbers, other_generators
 
 PREFIX = "model."
 SAVED_HOOKS = torch._C._autograd._top_saved_tensors_default_hooks
@@ -69,8 +69,6 @@ ASIDE = (
     "unsqueeze",
 )
 """Functions that a layer calls beside the one that it is named after."""
-SIZED = ("view", "reshape", "as_strided", "expand", "repeat", "unflatten")
-"""Functions whose other arguments are sizes, which a tensor may say that follows from no other."""
 
 
 class OutputModule(StepModule):
@@ -335,11 +333,6 @@ def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
     return leave
 
 
-def _as_numbers(sizes: Any) -> Any:
-    """Sizes with numbers for tensors."""
-    return pytree.tree_map(lambda x: int(x) if isinstance(x, torch.Tensor) else x, sizes)
-
-
 class _Recorder(TorchFunctionMode):
     """Notes every call that returns or changes a tensor; `buffers` keep what is done to them."""
 
@@ -372,7 +365,7 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         read = tensors_in((args, kwargs))
         if len(read) > 1 and function_name(func) in SIZED:
-            args, kwargs = (args[0], *_as_numbers(args[1:])), _as_numbers(kwargs)
+            args, kwargs = (args[0], *as_numbers(args[1:])), as_numbers(kwargs)
             read = tensors_in((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)

@@ -104,6 +104,17 @@ def mixing(*axes: int) -> Callable[[Case], Rule]:
     return along(99, axes, "")
 
 
+def windows(case: Case) -> Rule:
+    """`Tensor.unfold` along its axis; `unfold` and `fold` of images along examples alone."""
+    rank, made = len(case.shapes[0]), case.results[0]
+    if len(made) > rank and case.call.kind == "unfold":
+        return along(1, None, "dimension")(case)
+    if max(rank, len(made)) != 4:
+        return whole(case, "windows of one image")
+    examples: Axes = ("0", None, None, None)
+    return case.reads(examples[:rank]).rule("pool", examples[: len(made)])
+
+
 def indexed(case: Case) -> Rule:
     """`gather` and `scatter`: the axis that is indexed stays whole, and so do unequal others.
 
@@ -198,7 +209,7 @@ ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("sort", "argsort", "glu"), along(1, -1)),
     "flip": along(1, None, "dims"),
     "roll": along(2, None, "dims"),
-    "unfold": along(1, None, "dimension"),
+    **dict.fromkeys(("unfold", "fold"), windows),
     **{f"fft_{way}fft{axes}": along(2, default) for way in ("", "i", "r", "ir", "h", "ih")
        for axes, default in (("", -1), ("2", (-2, -1)), ("n", None))},
     "msort": mixing(0),

@@ -9,6 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
+from gnnplace.sharding.captured.split import layer_graph
+from gnnplace.tracing import capture
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.rules.calls import CallRef, function_name
 from gnnplace.tracing.step import StepModule
@@ -131,6 +133,9 @@ def test_sizes_that_are_tensors_of_constants_are_numbers():
     graph = record(Model(), torch.ones(4, 6))
     assert kinds(graph) == ["view", "as_strided"]
     assert graph.calls[1].args[1] == [4, 2, 2]
+    net = nn.Sequential(nn.Linear(6, 6), Model())
+    assert "as_strided" in {op.name for op in capture(net, torch.ones(4, 6)).ops}
+    assert layer_graph(net, torch.ones(4, 6), torch.sum, "sizes").calls
     by_input = nn.Module()
     by_input.forward = lambda x: x.view(x[0, 0].long(), -1)
     with pytest.raises(CaptureError, match="numbers of a tensor"):

@@ -92,6 +92,7 @@ CASES = {
     "flip": (torch.flip, XYZ, (0, 2)),
     "roll": (torch.roll, XYZ, (1, 2), (0, 1)),
     "unfold": (Tensor.unfold, X, 1, 2, 1),
+    "fold": (functional.fold, real(4, 8, 9), (4, 4), 2),
     **{name: (getattr(ATEN, name), real(4, 6, 6, seed=2)) for name in RULES
        if name.startswith("fft_") and not name.endswith("n") and name[4:6] != "ih"},
     **{name: (getattr(ATEN, name), XYZ, None, (1, 2)) for name in RULES
@@ -188,6 +189,11 @@ def test_a_rule_of_the_table_is_run_whole_against_parts(name):
     kind, labels = check_call(*CASES[name])
     assert kind == name
     assert labels
+
+
+def test_windows_of_images_are_cut_along_examples_alone():
+    assert check_call(functional.unfold, real(4, 2, 6, 6), 3)[1] == {"0"}
+    assert not check_call(functional.unfold, real(2, 6, 6), 3)[1]
 
 
 def test_no_case_is_without_a_rule():
