@@ -119,7 +119,7 @@ def run(args: Namespace) -> int:
         **given,
     )
     captured = capture_options(args, constraints=asked.patterns)
-    program: Program | None = None  # a device map is made of it
+    program: Program | None = None  # captured where a device map is made of it
     if args.device_map is not None:
         program = gnnplace.capture_for(args.what, args.cluster or AUTO, captured, say)
     options, problem, result = _placed(args, captured, place, correct, program)

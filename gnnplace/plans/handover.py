@@ -78,7 +78,7 @@ def handed_over(
         pricer = Pricer(chain, MeshFabric(cluster), chain.batch)
         alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole))
         own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
-        # Whether op placement says that one device takes as long as plans say, or longer.
+        # It goes on where ops on one device take as long as plans say, or longer.
         if alone is None or own < (1 - AGREE) * alone.step_time:
             return None
         Portfolio().place(problem, budget=0.0, seed=0)  # the budget counts with compiled code

@@ -47,7 +47,7 @@ class Best(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
-            narrow = self.learned.narrow_search(space, rng)  # or a construction that is better
+            narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits
             few = ("single",) if single else SINGLE_SCHEDULES
             best = best_construction(space, rng, deadline, few)

@@ -227,7 +227,7 @@ class MeasuredTuning(Evolution):
         made = [p for q in problems for p in proposals(policy, orders, q, rng, self.effort)]
         measured = [entry.placement for entry in self.posterior.observed]
         problem = self.posterior.profiled
-        pool = [  # that nothing was measured is as good as the same
+        pool = [  # of what is far from all that was measured
             placement
             for placement in distinct([*self._pool, *made])
             if all(distance(problem, placement, other) >= ALIKE for other in measured)

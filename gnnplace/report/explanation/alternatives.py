@@ -75,7 +75,7 @@ def alternatives(
     for d in range(space.problem.num_devices):
         placed = np.where(moving, d, device).astype(np.int32)
         moved = int((placed != device).sum())
-        score = space.score(placed, order)  # of the order and the best list schedule the better
+        score = space.score(placed, order)  # a list schedule stands where it is better
         other, listed = space.sequence(placed, cutoff=score)
         best = listed if other < score else order
         simulation = space.simulator.run(placed, best)
