@@ -240,9 +240,7 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
         for rounds in ROUNDS if k > 1 else (1,):
             for folded in (False, True) if rounds > 1 else (False,):
                 turns = [devices[::-1] if folded and i % 2 else devices for i in range(rounds)]
-                dealt = np.concatenate(
-                    turns
-                )  # device of each chunk; a folded V goes back and forth
+                dealt = np.concatenate(turns)  # a folded V goes back and forth
                 ends = np.cumsum(space.speed[dealt])
                 chunk = np.searchsorted(ends[:-1] / ends[-1] * work.sum(), middle)
                 unit_device = np.full(len(space.work), devices[-1], dtype=np.int32)
