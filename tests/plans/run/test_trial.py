@@ -71,3 +71,24 @@ def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(precision, 
     monkeypatch.setattr(trial, "collected", wrong)
     found = tried(plan, cancelling(), train=0, steps=0)
     assert {d.name for d in found.exact if not d.passed} == {"gradient of layers.5.bias"}
+
+
+class Narrow(nn.Module):
+    """A norm in single precision, by two names, takes most of a factor out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.factor = nn.Linear(8, 8), nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x = self.factor.float() * self.first(x).to(torch.float32)
+        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)).to(self.factor.dtype)
+
+
+def test_single_precision_that_a_model_asks_for_is_no_rounding_in_double_precision():
+    """DeepSeek-V4's streams: their factors' gradients were off by 6e-5 under `tp=2`."""
+    torch.manual_seed(0)
+    work = Workload("Narrow", Narrow(), (torch.randn(8, 8), torch.randn(8, 8)), functional.mse_loss)
+    found = tried(plan_for(work, "microbatch_size=2", 1), work, train=0, steps=0)
+    assert found.first[0].relative > TOLERANCE["32-true"]
+    assert all(d.relative < 1e-12 for d in found.exact)
