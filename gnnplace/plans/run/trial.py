@@ -51,8 +51,7 @@ TOLERANCE = {
     "16-master": 4e-3,
 }
 """Largest error of a tensor, relative to its largest magnitude: of a comparison in double precision
-for 32-true, else a few roundings of the
-type (2^-8 and 2^-11)."""
+for 32-true, else a few roundings of the type (2^-8 and 2^-11)."""
 TIMES, MOST = 4.0, 0.5
 """What half precision may be off from double precision: so many times what the user's own step is,
 but no more; a gradient that is lost or counted twice is off by 1, and by as much in double."""
