@@ -601,6 +601,36 @@ def kept_activation() -> Any:
     return net(middle, seen=[], calls=0)
 
 
+TABLES = "Tables that the first step makes of constants and keeps"
+
+
+@case(TABLES)
+def kept_mask() -> Any:
+    def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
+        if model.mask is None:
+            model.mask = torch.ones(x.shape[1], x.shape[1]).tril()
+        return x @ model.mask
+
+    return net(middle, mask=None)
+
+
+@case(TABLES)
+def kept_by_size() -> Any:
+    @functools.lru_cache
+    def angles(size: int) -> torch.Tensor:
+        return torch.arange(size).div(size).cos()
+
+    def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
+        known = type(model).tables  # type: ignore[attr-defined]
+        if x.shape[1] not in known:
+            known[x.shape[1]] = angles(x.shape[1]).sin()
+        return model.b(x * angles(x.shape[1])) + known[x.shape[1]]
+
+    model = net(middle)
+    type(model).tables = {}  # type: ignore[attr-defined]
+    return model
+
+
 FOREIGN = "Scripted and compiled parts, `DataParallel` on a CPU"
 
 
