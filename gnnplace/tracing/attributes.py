@@ -134,7 +134,7 @@ def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, An
 def content(item: Any) -> Any:
     """A shallow copy of what an object holds; `None` of one that cannot be looked into."""
     if isinstance(item, dict):
-        return dict(item)
+        return {key: dict.__getitem__(item, key) for key in item}  # what classes make of it is new
     if isinstance(item, list | tuple | deque):
         return list(item)
     if isinstance(item, set | frozenset):
@@ -159,7 +159,7 @@ def _write(item: Any, content: Any) -> None:
             item.clear()
             item.extend(content)
     elif isinstance(item, dict):
-        if _differences(content, item):
+        if _differences(content, _now(item)):
             item.clear()
             item.update(content)
     elif isinstance(item, set):

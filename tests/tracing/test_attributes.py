@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -77,3 +78,29 @@ def test_attributes_are_restored() -> None:
     with unchanged(model):
         model(models.batch())
     assert model.cache is kept
+
+
+class Making(OrderedDict[str, type[nn.Module]]):
+    """Its values are made when they are read, as those of transformers' `ACT2FN` are."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+MADE = Making(gelu=nn.GELU, relu=nn.ReLU)
+
+
+class Reading(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.made = nn.Linear(8, 8), Making(tanh=nn.Tanh)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = MADE["gelu"](self.made["tanh"](self.a(x)))
+        return made
+
+
+def test_a_dict_that_makes_its_values_is_read_as_it_is_kept() -> None:
+    model, inputs = Reading(), (models.batch(),)
+    result, truth = run_program(capture(model, inputs)), eager(model, inputs)
+    assert torch.equal(result.loss, truth.loss)
