@@ -50,6 +50,7 @@ from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.tracing.rules import first_label
 from gnnplace.tracing.rules.calls import BUFFER, PARAMETER
 from gnnplace.tracing.rules.experts import EXPERTS, SPREAD
+from gnnplace.tracing.rules.registry import changes_in_place
 from gnnplace.tracing.rules.rule import Rule
 from gnnplace.tracing.rules.shapes import SHAPE
 
@@ -327,13 +328,12 @@ class ModelCosts:
         for i in run:
             call = graph.calls[i]
             norm = call.kind == "batch_norm" and call.argument(5, "training", False)
-            if norm or getattr(call.function, "__name__", "").endswith("_"):
-                values = [graph.values[v] for v in call.reads]
-                stored += [
-                    vector("copy_buffer", v.shape, 2 * v.bytes)
-                    for v in values
-                    if v.source == BUFFER
-                ]
+            written = changes_in_place(call) or call.kind == "setitem"
+            changed = call.reads if norm else call.reads[:written]
+            values = [graph.values[v] for v in changed]
+            stored += [
+                vector("copy_buffer", v.shape, 2 * v.bytes) for v in values if v.source == BUFFER
+            ]
         return stored
 
     def beside(

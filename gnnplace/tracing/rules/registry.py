@@ -255,7 +255,7 @@ def rule_of(case: Case) -> Rule:
     if not case.shapes:
         return whole(case, "")
     name = case.call.kind
-    if case.results[0] and _changes_buffer(case.call):
+    if case.results[0] and changes_in_place(case.call) and not case.call.inplace:
         return whole(case, "it changes a buffer in place")
     found = RULES.get(name)
     if found is None:
@@ -267,12 +267,12 @@ def rule_of(case: Case) -> Rule:
     return found(case)
 
 
-def _changes_buffer(call: LayerCall) -> bool:
-    """Whether a call changes in place what is no value of its own: a buffer, or a view of one."""
+def changes_in_place(call: LayerCall) -> bool:
+    """Whether a call changes what it reads first, or its `out`; where it is no value, a buffer."""
     name = getattr(call.function, "__name__", "")
     plain = name.endswith("_") and not name.endswith("__")
     operator = name[:3] == "__i" and name[3:-2] in IN_PLACE
-    return (plain or operator or call.kwargs.get("out") is not None) and not call.inplace
+    return plain or operator or call.kwargs.get("out") is not None
 
 
 def _ordered(case: Case, names: tuple[str, ...]) -> bool:

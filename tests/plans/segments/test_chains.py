@@ -1,5 +1,6 @@
 """Chains of captured models: cuts, parameters, times, and losses that a cut batch keeps."""
 
+import operator
 from dataclasses import replace
 
 import numpy as np
@@ -324,3 +325,31 @@ class Penalised(nn.Module):
 def test_a_gradient_within_the_forward_pass_is_refused():
     with pytest.raises(CaptureError, match="a gradient within the forward pass has no part"):
         plan_model(Penalised(), cpus(1), (torch.ones(8, 4),), batch=8, given="microbatch_size=8")
+
+
+class Counted(nn.Sequential):
+    """Two layers between which buffers are read or changed."""
+
+    def __init__(self, change):
+        super().__init__(nn.Linear(8, 8), nn.Linear(8, 8))
+        self.register_buffer("table", torch.ones(4, 8))
+        self.change = change
+
+    def forward(self, x):
+        return self[1](self[0](x) * self.change(self.table))
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        (lambda table: 1 - table[:1], 0),
+        (lambda table: table.add_(1.0)[:1], 1),
+        (lambda table: operator.iadd(table, 1.0)[:1], 1),
+        (lambda table: operator.setitem(table, 0, 1.0) or table[:1], 1),
+    ],
+)
+def test_buffers_that_are_changed_are_stored_and_those_that_are_read_are_not(change, count):
+    inputs = torch.randn(8, 8), torch.randn(8, 8)
+    source = chain_of(Counted(change), cpus(2), inputs, loss=nn.functional.mse_loss).source
+    calls = range(len(source.layers.calls.calls))
+    assert len(source.stored(calls)) == count
