@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,40 @@ WRITES: list[set[tuple[int, Any]]] = []
 """Sets that get what code changes within `restored`: ids of objects, and keys."""
 CODE = "_code_of"
 """Attribute of a module that calls the code of another one, on tables that both have: this one."""
+
+
+class SetNames:
+    """Names of a class, an object, a function or a file that code sets.
+
+    Args:
+        holder: what has them, or its dict.
+        names: those that code sets somewhere.
+    """
+
+    def __init__(self, holder: Any, names: Collection[str]) -> None:
+        self._holder, self._names = holder, names
+
+    def now(self) -> dict[str, Any]:
+        """What they are bound to; nothing of those that are not."""
+        held = self._table()
+        return {name: held[name] for name in self._names if name in held}
+
+    def _table(self) -> Any:
+        return self._holder if isinstance(self._holder, dict) else vars(self._holder)
+
+    def write(self, before: Mapping[str, Any]) -> None:
+        """Binds them to what they were bound to."""
+        holder, now = self._holder, self.now()
+        for name in [name for name in now if name not in before]:
+            if isinstance(holder, type):
+                delattr(holder, name)
+            else:
+                del self._table()[name]
+        for name in [name for name in before if now.get(name) is not before[name]]:
+            if isinstance(holder, type):
+                setattr(holder, name, before[name])
+            else:  # whatever an object does where it is set
+                self._table()[name] = before[name]
 
 
 class Attributes:
@@ -150,7 +184,7 @@ def content(item: Any) -> Any:
 def _now(item: Any) -> Any:
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
-    return item.now() if hasattr(item, "now") else content(item)
+    return item.now() if isinstance(item, SetNames) else content(item)
 
 
 def _write(item: Any, content: Any) -> None:
@@ -167,7 +201,7 @@ def _write(item: Any, content: Any) -> None:
         item.update(content)
     elif isinstance(item, random.Random | np.random.Generator):
         pass  # enough to know that it was drawn from
-    elif hasattr(item, "now"):
+    elif isinstance(item, SetNames):
         item.write(content)
     else:
         table = item.__dict__
@@ -199,7 +233,7 @@ def same(before: Any, now: Any) -> bool:
 
 def _joined(name: str, key: Any, item: Any) -> str:
     """The attribute's name: a key of a module is one, a key of what it holds is not."""
-    if hasattr(item, "now"):
+    if isinstance(item, SetNames):
         return f"{name}'s {key!r}"
     if not isinstance(item, nn.Module):
         return name

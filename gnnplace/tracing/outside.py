@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnplace.tracing.attributes import DATA, OWN
+from gnnplace.tracing.attributes import DATA, OWN, SetNames
 
 ENTRIES = ("forward", "__call__", "training_step")
 LIBRARIES = ("torch", "numpy", "transformers", "lightning", "pytorch_lightning", "torchmetrics",
@@ -72,36 +72,6 @@ class _Cell:
             return self._cell.cell_contents
         except ValueError:
             return None
-
-
-class SetNames:
-    """SetNames of a class, an object, a function or a file that code sets.
-
-    Args:
-        holder: what has them, or its dict.
-        names: those that code sets somewhere.
-    """
-
-    def __init__(self, holder: Any, names: Collection[str]) -> None:
-        self._holder, self._names = holder, names
-
-    def now(self) -> dict[str, Any]:
-        """What they are bound to; nothing of those that are not."""
-        held = self._holder if isinstance(self._holder, dict) else vars(self._holder)
-        return {name: held[name] for name in self._names if name in held}
-
-    def write(self, before: Mapping[str, Any]) -> None:
-        """Binds them to what they were bound to."""
-        holder, now = self._holder, self.now()
-        if isinstance(holder, dict):
-            for name in now:
-                del holder[name]
-            holder.update(before)
-            return
-        for name in [name for name in now if name not in before]:
-            delattr(holder, name)
-        for name, value in before.items():
-            setattr(holder, name, value)
 
 
 def inside(value: Any) -> Iterator[Any]:

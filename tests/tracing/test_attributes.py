@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gnnplace.tracing import capture
-from gnnplace.tracing.attributes import own_gradients, unchanged
+from gnnplace.tracing.attributes import Attributes, own_gradients, unchanged
 from tests.tracing import models
 from tests.tracing.oracle import eager
 from tests.tracing.straight_run import run_program
@@ -104,3 +104,17 @@ def test_a_dict_that_makes_its_values_is_read_as_it_is_kept() -> None:
     model, inputs = Reading(), (models.batch(),)
     result, truth = run_program(capture(model, inputs)), eager(model, inputs)
     assert torch.equal(result.loss, truth.loss)
+
+
+def test_what_an_object_makes_of_any_name_is_not_asked() -> None:
+    """Such as what stands for a trainer, which refuses all that is read of it."""
+
+    class Refuses:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    module = nn.Linear(2, 2)
+    module.trainer = Refuses()
+    with Attributes(module).restored():
+        module.seen = 1
+    assert not hasattr(module, "seen")
