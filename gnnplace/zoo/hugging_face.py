@@ -204,7 +204,8 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
     channels = getattr(config, "num_channels", getattr(config, "in_chans", None))
     if channels is None:
         raise AttributeError("its configuration says no number of channels")
-    return (batch, *frames[:1], channels, size, size)
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return (batch, *frames[:1], channels, height, width)
 
 
 def _words(config: Any, batch: int, length: int, random: torch.Generator) -> torch.Tensor:

@@ -47,6 +47,11 @@ PAIR = (
 )
 
 
+def test_images_need_not_be_square():
+    (image, *_) = hugging_face("yolos", 2, num_hidden_layers=1, image_size=[32, 48]).inputs.values()
+    assert image.shape == (2, 3, 32, 48)
+
+
 @pytest.mark.parametrize(
     ("name", "frames"), [("videomae", "num_frames"), ("vjepa2", "frames_per_clip")]
 )
