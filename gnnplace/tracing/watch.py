@@ -146,11 +146,12 @@ class _Constants(TorchFunctionMode):
         if name in QUESTIONS and (numbers := self.numbers(given)):
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return _called(func, given, form, numbers)
-        if name in SIZED and (numbers := self.numbers(pytree.tree_leaves((args[1:], kwargs)))):
+        read = [x for x in given if torch.is_tensor(x)]
+        if name in SIZED and args and len(read) > 1 and (numbers := self.numbers(read[1:])):
             with _disable_current_modes():
                 sizes = as_numbers((args[1:], kwargs or {}), numbers)
             return func(args[0], *sizes[0], **sizes[1])
-        known, read = all(map(self._knows, given)), [x for x in given if torch.is_tensor(x)]
+        known = all(map(self._knows, given))
         versions = [x._version for x in read] if known else []
         result = func(*args, **(kwargs or {}))
         if not known or "empty" in name:
@@ -202,8 +203,8 @@ def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     held = [*module.parameters(), *module.buffers()]
     moves = device is not None and any(x.device != device for x in held)
     casts = dtype is not None and any(x.dtype != dtype for x in held if x.is_floating_point())
-    changes = moves or casts or layout is not None
-    return _CONVERT(module, *args, **options) if changes else module
+    same = layout is None and not moves and not casts
+    return module if same else _CONVERT(module, *args, **options)
 
 
 def _listed(tensor: torch.Tensor) -> Any:
@@ -249,9 +250,8 @@ def as_numbers(sizes: Any, known: Mapping[int, torch.Tensor] | None = None) -> A
     """
 
     def number(size: Any) -> Any:
-        if not isinstance(size, torch.Tensor):
-            return size
-        return int(size if known is None else known[id(size)])
+        whole = size if known is None else known.get(id(size), size)
+        return int(whole) if isinstance(size, torch.Tensor) else size
 
     return pytree.tree_map(number, sizes)
 
