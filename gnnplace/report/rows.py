@@ -79,13 +79,11 @@ def with_best_bound(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     bound = max(bounds)
     return [
-        row if row.predicted is None else replace(row, lower_bound=bound, gap=_gap(row, bound))
+        row
+        if (step := row.predicted) is None
+        else replace(row, lower_bound=bound, gap=max(0.0, (step or bound) / bound - 1.0))
         for row in rows
     ]
-
-
-def _gap(row: Row, bound: float) -> float:
-    return max(0.0, (row.predicted or bound) / bound - 1.0)
 
 
 def _verdict(verification: Verification | None) -> str:

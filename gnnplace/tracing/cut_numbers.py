@@ -147,8 +147,9 @@ def _compared(
     gradients = dict(expected)
     loss = gradients.pop("")
     allowed = coarsest(_types(whole))
-    if not relative_error(total[""] / batch.count, loss) <= allowed:
-        return f"the loss is {float(total['']) / batch.count:.6g} instead of {float(loss):.6g}"
+    if not (error := relative_error(found := total[""] / batch.count, loss)) <= allowed:
+        near = f", off by {error:.2g} of it" if error < 1e-5 else ""
+        return f"the loss is {float(found):.6g} instead of {float(loss):.6g}{near}"
     floor = NEGLIGIBLE * largest_of(gradients.values())
     if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
         return None

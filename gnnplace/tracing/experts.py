@@ -368,7 +368,7 @@ def _gate_of(module: Any) -> str | None:
     It stands for the formula and the numbers that this reads, which every process finds alike.
     """
     kind, groups = type(module), 1 + (module.has_gate and module.is_concatenated)
-    formula = kind._apply_gate if module.has_gate else _activated
+    formula = kind._apply_gate if module.has_gate else lambda own, made: own.act_fn(made)
     reads = _Reads(module)
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
         rows = torch.linspace(-9, 9, 32 * (1 + module.has_gate)).view(4, -1)
@@ -383,10 +383,6 @@ def _gate_of(module: Any) -> str | None:
     if name not in GATES:  # modules are copied: those of a model in parts refuse to be called
         GATES[name] = Gate(partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups)
     return name
-
-
-def _activated(module: Any, made: Tensor) -> Any:
-    return module.act_fn(made)
 
 
 def _numbers(value: Any) -> Any:

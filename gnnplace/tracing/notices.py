@@ -66,17 +66,13 @@ def _hooks(step: nn.Module) -> Iterator[str]:
     """Hooks of the user's own, not those by which torch computes weights."""
     for name, module in step.named_modules():
         hooks = [hook for table in HOOKS for hook in (getattr(module, table, None) or {}).values()]
-        own = [hook for hook in hooks if not _origin(hook).startswith("torch.")]
-        if own:
+        homes = (str(getattr(h, "__module__", None) or type(h).__module__) for h in hooks)
+        if not all(home.startswith("torch.") for home in homes):
             shown = name.removeprefix("model").lstrip(".") or "model"
             yield (
                 f"hooks of module {shown!r} ran at capture alone: what they compute is in the "
                 "step, what else they do (printing, counting) is not done again"
             )
-
-
-def _origin(hook: object) -> str:
-    return str(getattr(hook, "__module__", None) or type(hook).__module__)
 
 
 def _outside(traced: Traced) -> Iterator[str]:

@@ -219,7 +219,8 @@ class _Runs:
                     run.faults["other"] = f"the code draws from {drawn[0]}: {UNLIKE}"
                     return run, {}  # what was drawn may have no backward pass without numbers
                 if run.asked[1]:
-                    run.faults["asked"] = _asked(*run.asked)
+                    place, op = run.asked
+                    run.faults["asked"] = f"its forward pass{place}: {on_numbers(op, place)}"
                 return run, self._end(run, output, inputs, list(_state(self.step)))
 
     def again(self, replay: Replay) -> tuple[_Run, Numbers]:
@@ -424,10 +425,6 @@ def _seeding(run: _Run) -> Iterator[None]:
 
     with patch.object(torch, "manual_seed", noted):
         yield
-
-
-def _asked(place: str, op: str) -> str:
-    return f"its forward pass{place}: {on_numbers(op, place)}"
 
 
 def _noting(

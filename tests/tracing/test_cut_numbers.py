@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -18,9 +20,12 @@ from gnnplace.zoo import Workload
 from tests.tracing import losses
 
 
-def graphs(name: str, count: int = 2) -> tuple[fx.GraphModule, fx.GraphModule, Any, CutBatch]:
+def graphs(
+    work: str | Workload, count: int = 2
+) -> tuple[fx.GraphModule, fx.GraphModule, Any, CutBatch]:
     """Of the whole batch and of an unrepaired share, with the inputs and how they are cut."""
-    work = {**losses.RIGHT, **losses.REPAIRED, **_exceptions()}[name]()
+    if isinstance(work, str):
+        work = {**losses.RIGHT, **losses.REPAIRED, **_exceptions()}[work]()
     whole = StepModule(work.model, work.loss, work.inputs)
     share = StepModule(work.model, work.loss, tuple(x.chunk(count)[0] for x in work.inputs))
     made = [
@@ -39,6 +44,17 @@ def _exceptions() -> Any:
 def test_a_mean_agrees_and_a_sum_does_not() -> None:
     assert cut_numbers.differences(*graphs("mean")) == ""
     assert "the loss is" in (cut_numbers.differences(*graphs("no loss")) or "")
+
+
+def test_a_loss_that_is_off_in_its_last_digits_says_by_how_much() -> None:
+    x, target = (torch.ones(4, n, dtype=torch.float64) for n in (4, 3))
+    layer = nn.Linear(4, 3, dtype=torch.float64)
+    whole, share, inputs, batch = graphs(Workload("", layer, (x, target), nn.functional.mse_loss))
+    share = copy.deepcopy(share)
+    with torch.no_grad():
+        next(share.parameters()).mul_(1 + 1e-7)
+    found = cut_numbers.differences(whole, share, inputs, batch, uneven=False)
+    assert re.fullmatch(r"the loss is .* instead of .*, off by \S*e-\d+ of it", found or "")
 
 
 def test_equal_masks_would_show_nothing() -> None:

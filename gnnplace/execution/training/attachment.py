@@ -216,7 +216,8 @@ class Attachment:
         odd = [
             (own, shared)
             for (own, shared), before, after in pairs
-            if before != after or (_is_compared(own) and not torch.equal(own, shared))
+            if before != after
+            or ((own.is_floating_point() or own.numel() <= SMALL) and not torch.equal(own, shared))
         ]
         self._versions = now
         program, tensors, known = self._placed.program, self._placed.tensors, self._known["buffer"]
@@ -319,10 +320,6 @@ class Attachment:
             made.append(optimizer.register_state_dict_pre_hook(weakly(self.show)))
             made.append(optimizer.register_load_state_dict_post_hook(weakly(self.read)))
         return made
-
-
-def _is_compared(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.numel() <= SMALL
 
 
 def _buffers(loss: Any) -> dict[str, torch.Tensor]:

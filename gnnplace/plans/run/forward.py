@@ -59,7 +59,8 @@ def split_model(
     if any(isinstance(p.data, DTensor) for p in model.parameters()):
         raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
     kind = next((p.device.type for p in model.parameters()), "cpu")
-    forward = _Forward(file, model, _seat(seats_of(file), mesh, kind), loss)
+    seat = _seat(seats_of(file), mesh, kind)
+    forward = _Forward(file, model, seat, loss, model.__dict__.get("forward"))
     if file.inputs:
         try:
             forward.layers(inputs_of(file), proven=False)  # the first pass proves it
@@ -150,18 +151,24 @@ class _Forward:
     """The forward pass of a split model.
 
     It is traced anew for inputs of other shapes, when the model goes from training to evaluation,
-    and when anything else changed that its code reads; the strategy stays.
+    and when anything else changed that its code reads; the strategy stays. `torch.compile` leaves
+    it as it is.
+
+    Attributes:
+        own: the forward pass that the script gave this model alone, and not its class, if any.
     """
 
     file: PlanFile
     model: nn.Module
     seat: Seat
     loss: Loss | None
+    own: Callable[..., Any] | None = None
     traced: dict[Any, _Traced] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
         """The forward pass of a copy of the model, which is traced anew."""
-        return _Forward(self.file, copy.deepcopy(self.model, memo), self.seat, self.loss)
+        model, own = copy.deepcopy((self.model, self.own), memo)
+        return _Forward(self.file, model, self.seat, self.loss, own)
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -191,6 +198,7 @@ class _Forward:
         words = self.file.stages[0].placements.get(name, WHOLE_WORDS)[-self.mesh.ndim :]
         return tuple(place_of(word) for word in words)
 
+    @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, whole on every device.
 
@@ -284,9 +292,12 @@ class _Forward:
     @contextmanager
     def _own_forward(self) -> Iterator[None]:
         mine = self.model.__dict__.pop("forward", None)
+        if self.own is not None:
+            self.model.__dict__["forward"] = self.own
         try:
             yield
         finally:
+            self.model.__dict__.pop("forward", None)
             if mine is not None:
                 self.model.__dict__["forward"] = mine
 

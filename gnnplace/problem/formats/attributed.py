@@ -136,12 +136,10 @@ def problem_of(
         phase=np.array([_phase(op) for op in ops], dtype=np.int8),
         colocate=tuple(_text(op, "colocate") for op in ops),
         module=tuple(_text(op, "module") for op in ops),
-        estimated=np.array([any(flags) for flags in zip(*_flags(found), strict=True)]),
+        estimated=np.array(
+            [any(guess for _, guess in op) for op in zip(*found.values(), strict=True)]
+        ),
     )
-
-
-def _flags(found: dict[str, list[tuple[float, bool]]]) -> list[list[bool]]:
-    return [[estimated for _, estimated in each] for each in found.values()]
 
 
 def _phase(op: GivenOp) -> int:

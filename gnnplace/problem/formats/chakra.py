@@ -147,7 +147,7 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
         (k, tensor): [] for k, own in enumerate(made) for tensor in own if tensor >= 0
     }
     for k, node in enumerate(computing):
-        reads = _numbers(node, "reads")
+        reads = {_whole(each, f"{_where(node)}.attr.reads") for each in _list(node, "reads")}
         for producer in _producers(node, by_id, sent):
             for tensor in made[index[producer]]:
                 if tensor < 0 or tensor in reads:
@@ -223,10 +223,6 @@ def _tensors(node: Node) -> dict[int, float]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise InputError(f"{where}: must be a list of [number, bytes]")
     return {_whole(n, where): number({"bytes": size}, "bytes", where) for n, size in pairs}
-
-
-def _numbers(node: Node, key: str) -> set[int]:
-    return {_whole(each, f"{_where(node)}.attr.{key}") for each in _list(node, key)}
 
 
 def _list(node: Node, key: str) -> list[Any]:

@@ -140,13 +140,10 @@ def _values(graph: WireMessage) -> dict[str, Value]:
             shapes = tensors[0].messages(2) if tensors else []
             if shapes:
                 where = f"graph.{key}[{name}].type.tensor_type.shape"
-                shape = tuple(_size(d, f"{where}.dim[{i}]") for i, d in _dims(shapes[0]))
+                dims = enumerate(shapes[0].messages(1))
+                shape = tuple(_size(dim, f"{where}.dim[{i}]") for i, dim in dims)
                 found[name] = Value(shape, SIZES.get(tensors[0].number(1), 4))
     return found
-
-
-def _dims(shape: WireMessage) -> list[tuple[int, WireMessage]]:
-    return list(enumerate(shape.messages(1)))
 
 
 def _size(dim: WireMessage, where: str) -> int:

@@ -459,10 +459,19 @@ class _Recorder(TorchFunctionMode):
             learned = [constants[i] for i in call.reads if i in constants]
             if call.gradient and call.kind != "detach" and any(x.requires_grad for x in learned):
                 raise CaptureError(
-                    f"{call.name}: reads a tensor that needs a gradient and is no parameter of the "
-                    "model, so that nothing would train it; register it there, or detach() it"
+                    f"{call.name}: reads what torch.func (vmap, grad, jvp) made of parameters, and "
+                    "is no call of the step; write that for whole batches, or `place` the model"
+                    if self._transformed()
+                    else f"{call.name}: reads a tensor that needs a gradient and is no parameter "
+                    "of the model, which nothing would train; register it there, or detach() it"
                 )
         return CallGraph(name, calls, tuple(self.values), template, constants), kept
+
+    def _transformed(self) -> bool:
+        within = torch._C._functorch.is_functorch_wrapped_tensor
+        made = {index for tensor, index in self._alive if within(tensor)}
+        read = {i for call in self.calls if not made.isdisjoint(call.results) for i in call.reads}
+        return any(self.values[i].source == PARAMETER for i in read)
 
     def _ref_output(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -312,3 +313,31 @@ def penalised(rank):
 
 def test_terms_of_parameters_stand_beside_a_loss_and_a_split_model_is_copied():
     assert max(on_processes(2, penalised)[0]) < 1e-4
+
+
+def doubled(self, ids):
+    return {"logits": 2.0 * Model.forward(self, ids)["logits"]}
+
+
+def beside_torch_compile(how):
+    """The error of gradients of a model that `torch.compile` or the script itself has wrapped."""
+    split, whole, ids, target = pair()
+    if how == "forward of its own":
+        for model in (split, whole):
+            model.forward = types.MethodType(doubled, model)
+    if how == "wrapped":
+        split = torch.compile(split, backend="eager")
+    elif how == "compiled before":
+        split.compile(backend="eager")
+    gnnplace.shard(split, ids, 2, machine=SLOW).apply(split)
+    if how == "compiled after":
+        split.compile(backend="eager")
+    for model in (split, whole):
+        loss_of(model(ids), target).backward()
+    return worst(split, whole)
+
+
+def test_a_split_model_may_be_compiled_or_have_a_forward_of_its_own():
+    ways = ("forward of its own", "wrapped", "compiled before", "compiled after")
+    found = on_processes(2, lambda rank: {how: beside_torch_compile(how) for how in ways})[0]
+    assert max(found.values()) < 1e-4, found

@@ -302,3 +302,21 @@ def test_a_tensor_that_learns_and_is_no_parameter_of_the_model_is_refused():
     step = StepModule(model, lambda out: (out * scale).sum(), (torch.ones(2, 3),))
     with pytest.raises(CaptureError, match="needs a gradient and is no parameter of the model"):
         record_calls(step, "m")
+
+
+@pytest.mark.parametrize("way", ["vmap", "grad"])
+def test_what_functions_of_torch_make_of_parameters_is_no_call(way):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def forward(self, x):
+            def value(row):
+                return self.layer(row).tanh().sum()
+
+            return (torch.func.vmap(value) if way == "vmap" else torch.func.grad(value))(x)
+
+    step = StepModule(Model(), lambda out: out.square().sum(), (torch.ones(2, 3),))
+    with pytest.raises(CaptureError, match=r"torch\.func .* write that for whole batches"):
+        record_calls(step, "m")
