@@ -248,7 +248,8 @@ class Bar:
                 self.drawn.add_task("")
                 self.drawn.start()
             found = COUNT.search(self.line)
-            done, total = map(_number, found.groups()) if found else (0, None)
+            counts = found.groups() if found else ("0", None)
+            done, total = (None if text is None else int(text.replace(",", "")) for text in counts)
             task = self.drawn.tasks[0]
             task.start_time = self.drawn.get_time() - (time.monotonic() - self.since)
             self.drawn.update(task.id, description=self.line, completed=done, total=total)
@@ -347,10 +348,6 @@ def _made(console: Console) -> Progress:
 
 def _without_count(line: str) -> str:
     return COUNT.sub("", line)
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
 
 
 def _before_fork() -> None:

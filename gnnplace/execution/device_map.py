@@ -210,15 +210,12 @@ def _gathered(program: Program, units: Units, devices: dict[str, Name]) -> dict[
     parents = {name.rpartition(".")[0] for name in devices if "." in name}
     for parent in sorted(parents, key=lambda name: -name.count(".")):
         within = [name for name in devices if name.startswith(f"{parent}.")]
-        if len({devices[name] for name in within}) > 1 or _around(parent, busy):
+        around = any(name == parent or name.startswith(f"{parent}.") for name in busy)
+        if around or len({devices[name] for name in within}) > 1:
             continue
         if all(any(h == n or h.startswith(f"{n}.") for h in held) for n in within):
             devices = _merged(devices, parent, within)
     return devices
-
-
-def _around(parent: str, busy: set[str]) -> bool:
-    return any(name == parent or name.startswith(f"{parent}.") for name in busy)
 
 
 def _merged(devices: dict[str, Name], parent: str, within: list[str]) -> dict[str, Name]:

@@ -125,7 +125,8 @@ class Placer(ABC):
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
         space = space or SearchSpace(problem)
         space.check_possible()
-        deadline = begin + _searching(budget, problem) if budget > 0 else NO_BUDGET
+        searching = max(budget / 2, budget - FINISHING * problem.num_ops)  # the rest is for the end
+        deadline = begin + searching if budget > 0 else NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
         found = self._searched(space, np.random.default_rng(seed), deadline)
         return self._result(space, self._repaired(space, found), begin, until, seed)
@@ -198,11 +199,6 @@ def _fault(found: object, problem: Problem) -> str:
     if order.shape != (ops,) or not np.array_equal(np.sort(order), np.arange(ops)):
         return f"an order that does not hold each of {ops} ops once"
     return ""
-
-
-def _searching(budget: float, problem: Problem) -> float:
-    """Seconds of a budget that are for the search; on large graphs what follows takes some."""
-    return max(budget / 2, budget - FINISHING * problem.num_ops)
 
 
 class Speed(Enum):

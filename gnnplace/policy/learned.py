@@ -47,7 +47,7 @@ LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE
 SEED = 0  # of the draws, which are the same whatever the seed of a search is
 NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
-FEWER_AIMS = 4  # where the network decodes as well
+FEWER_AIMS = 6  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 

@@ -79,9 +79,9 @@ def with_best_bound(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     bound = max(bounds)
     return [
-        row
-        if (step := row.predicted) is None
-        else replace(row, lower_bound=bound, gap=max(0.0, (step or bound) / bound - 1.0))
+        replace(row, lower_bound=bound, gap=max(0.0, (row.predicted or bound) / bound - 1.0))
+        if row.predicted is not None
+        else row
         for row in rows
     ]
 

@@ -197,7 +197,9 @@ class Numbering(BareMode):
         number = hash((said.name, self._hashed(given, read), rest))
         self._judge(said.plain, func, args, kwargs)
         asks = said.asks and not self.fixed.issuperset(read)
-        if asks and not self.asked[1] and (func is not INDEX or _is_masked(args[1])):
+        masks = (torch.bool, torch.uint8)
+        whole = func is INDEX and not any(x is not None and x.dtype in masks for x in args[1])
+        if asks and not self.asked[1] and not whole:
             self.asked = user_place(), said.plain
         place = (self.places() if self.places else "", said.plain)
         targets = self._targets(said, args, kwargs)
@@ -323,10 +325,6 @@ def _geometry(tensor: torch.Tensor) -> Any:
         return tuple(tensor.shape), tensor.dtype
     where = (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
     return tuple(tensor.shape), tensor.dtype, *where
-
-
-def _is_masked(indices: Any) -> bool:
-    return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
 
 
 def _copies(op: str, args: Any, made: list[torch.Tensor], first: torch.Tensor) -> bool:

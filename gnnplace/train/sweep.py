@@ -379,15 +379,12 @@ def sweep(
 def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
     done = study.get_trials(states=ENDED)
     best = min((t.value for t in done if t.state == TrialState.COMPLETE), default=float("nan"))
-    values = ", ".join(f"{key.rsplit('.', 1)[-1]} {_short(v)}" for key, v in trial.params.items())
+    short = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in trial.params.items()}
+    values = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in short.items())
     figure = "no figure" if trial.value is None else f"{trial.value:.4f}"
     state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned"}.get(trial.state, "failed")
     told = f"trial {trial.number} {state}: {figure} ({values})"
     return f"{told}; {len(done)}/{goal}, best {best:.4f}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write_results(study: optuna.Study, folder: Path) -> None:

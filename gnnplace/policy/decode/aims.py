@@ -19,6 +19,7 @@ Complexity: O(edges + k r MOST_CUTS^2).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -71,11 +72,12 @@ def device_limits(num_devices: int) -> list[int]:
 
 
 def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> list[Aim]:
-    """All aims of a problem under these orders: most devices first, but one device is second.
+    """All aims of a problem under these orders, of all devices and of fewer by turns.
 
-    Where there are micro-batches chunks come before other walks of as many devices. Rounds need
-    chunks, and rounds above two micro-batches. Where memory is ``tight`` and there are
-    no micro-batches, chunks also come with the fewest transfers that fit, whatever the load.
+    Of fewer devices one comes first, then one aim of each number before a second of any: else all
+    that are decoded on 32 devices would be of 32. Where there are micro-batches chunks come before
+    other walks of as many devices. Rounds need chunks, and rounds above two micro-batches. Where
+    memory is ``tight`` and there are none, chunks also come with the fewest transfers that fit.
     """
     limits = device_limits(problem.num_devices)[1:]
     several = problem.microbatches > 1
@@ -99,8 +101,14 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
         ]
         if tight and not several:
             result += [Aim(COORDINATE, limit, lean=ANY_LOAD) for limit in limits]
-    result.sort(key=lambda aim: (-aim.limit, (aim.order == COORDINATE) != several))
-    return [*result[:1], Aim(orders[0], 1), *result[1:]]
+    result.sort(key=lambda aim: (aim.order == COORDINATE) != several)
+    of_all = [aim for aim in result if aim.limit == problem.num_devices]
+    limit = [aim.limit for aim in result]
+    turn = {aim: limit[:i].count(aim.limit) for i, aim in enumerate(result)}
+    fewer = [aim for aim in result if aim.limit < problem.num_devices]
+    fewer.sort(key=lambda aim: (turn[aim], aim.limit not in limits, -aim.limit))
+    turns = zip_longest(of_all, [Aim(orders[0], 1), *fewer])
+    return [aim for pair in turns for aim in pair if aim is not None]
 
 
 MOST_CUTS = 300

@@ -44,6 +44,12 @@ def test_aims_differ_and_are_within_the_devices(devices, microbatches, tight):
     assert all(aim.rounds == 1 or aim.order == COORDINATE for aim in aims)
 
 
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_few_aims_are_of_many_numbers_of_devices(microbatches):
+    aims = possible_aims(problem_on(32, microbatches), DECODED, tight=False)
+    assert [aim.limit for aim in aims[:10]] == [32, 1, 32, 16, 32, 8, 32, 4, 32, 2]
+
+
 def test_chunks_of_fewest_transfers_are_for_tight_memory_without_microbatches():
     def any_load(microbatches, tight):
         aims = possible_aims(problem_on(4, microbatches), DECODED, tight=tight)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.decode.rollouts import MOST_AIMS, Rollouts
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -88,6 +88,12 @@ def test_noise_draws_other_placements():
 def test_after_the_deadline_one_aim_is_decoded():
     rollouts = rollouts_of()
     assert len(rollouts.greedy(time.perf_counter() - 1.0)) == 1
+
+
+def test_a_long_budget_tries_all_aims_and_none_the_first_ones():
+    rollouts = rollouts_of()
+    assert {one.aim for one in rollouts.greedy(time.perf_counter() + 1e4)} == set(rollouts.aims)
+    assert {one.aim for one in rollouts.greedy()} == set(rollouts.aims[:MOST_AIMS])
 
 
 def test_a_large_problem_that_is_late_keeps_the_decoders_own_order(monkeypatch):
