@@ -33,7 +33,7 @@ from gnnplace.simulation import simulate
 
 HERE = Path(__file__).parent
 SUITES, RESULTS, SUBMITTED = HERE / "suites", HERE / "results", HERE / "submissions"
-RANKED = ("standard", "real", "large", "small", "whole", "scale", "smoke", "headline")
+RANKED = ("standard", "real", "large", "small", "whole", "by-ops", "scale", "smoke", "headline")
 NEEDED = (
     "suite",
     "problem",
