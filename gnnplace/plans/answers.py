@@ -308,10 +308,11 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | Plan) -> Priced:
         draft = draft_of_plan(chain, cluster, given)
     else:
         draft = draft_of_words(chain, cluster, given)
+    whole = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(
             f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
-            f"{chain.mixes}; say --accept-other-loss to cut it all the same"
+            f"{chain.mixes}; leave it whole ({whole}), or say --accept-other-loss to cut it anyway"
         )
     orders = orders_in(given) if isinstance(given, Plan) else None
     priced = realized(Pricer(chain, fabric, draft.size), draft, orders)

@@ -100,14 +100,14 @@ def trace(
         try:
             with (
                 quiet(),
-                as_eager(),
+                as_eager() as left,
                 unchanged(step),
                 loss_lines(step.loss),
                 recurrent_layers(training=backward),
                 other_autocasts() as notes,
             ):
                 traced = _trace(step, inputs, backward, cutter)
-            return replace(traced, notes=tuple(dict.fromkeys(notes)))
+            return replace(traced, notes=tuple(dict.fromkeys([*notes, *left])))
         except (CaptureError, OtherLossError):
             raise
         except Exception as error:

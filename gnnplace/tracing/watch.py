@@ -17,6 +17,8 @@ flash kernel is there. Whether they are packed, position ids say, which mostly f
 A number of a tensor that follows from no input, such as a mask made of `arange`, is the same at
 every step: code that asks for it is answered, on every road (`as_eager`). `gaussian_nll_loss` of
 torch, which looks at its variances and raises where one is negative, gives no number there instead.
+`torch._check_tensor_all`, by which transformers refuses a batch whose text has not as many places
+for pictures as there are pictures, is not asked for a tensor without numbers, which is said.
 
 `other_autocasts`: autocast looks at the device of every tensor. A model that says
 `torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
@@ -100,11 +102,22 @@ def watched() -> Iterator[None]:
 
 
 @contextmanager
-def as_eager() -> Iterator[None]:
+def as_eager() -> Iterator[list[str]]:
     """Within it all that `torch.compile` has wrapped runs as it was written, so that it is seen.
 
-    Transformers (5.23) makes those masks of attention that it makes in eager mode.
+    Transformers (5.23) makes those masks of attention that it makes in eager mode. Yields the
+    checks that were left out, each in a line, as they come.
     """
+    left: list[str] = []
+
+    def checked(error: Any, found: torch.Tensor, message: Any = None) -> None:
+        found = known.numbers([found]).get(id(found), found)
+        if fake_tensor.is_fake(found):
+            left.append(f"the check of a tensor{user_place()} is not made by the step")
+        else:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                _CHECK(error, found, message)
+
     with ExitStack() as stack:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is wrapped
             stack.enter_context(dynamo.set_stance("force_eager"))
@@ -113,6 +126,7 @@ def as_eager() -> Iterator[None]:
         stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
         stack.enter_context(patch.object(nn.Module, "to", _converted))
         stack.enter_context(patch.object(functional, "gaussian_nll_loss", _gaussian_nll_loss))
+        stack.enter_context(patch.object(torch, "_check_tensor_all_with", checked))
         masks = sys.modules.get("transformers.masking_utils")
         if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
 
@@ -125,7 +139,7 @@ def as_eager() -> Iterator[None]:
 
             stack.enter_context(patch.object(masks, find.__name__, found))
             stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
-        yield
+        yield left
 
 
 class _Constants(TorchFunctionMode):
@@ -194,7 +208,7 @@ class _Constants(TorchFunctionMode):
             return values if torch.equal(before, torch.get_rng_state()) else {}
 
 
-_CONVERT = nn.Module.to
+_CHECK, _CONVERT = torch._check_tensor_all_with, nn.Module.to
 
 
 def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:

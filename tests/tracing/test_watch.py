@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing import capture, export
@@ -231,3 +238,36 @@ def test_a_layer_that_is_moved_to_where_it_is_already_is_captured() -> None:
     moved, x = Moved(nn.Linear(3, 3), nn.BatchNorm1d(3)), torch.randn(4, 3)
     program = capture(moved, x)
     assert program.ops == capture(nn.Sequential(*moved), x).ops
+
+
+def test_a_check_of_numbers_is_left_out_and_said() -> None:
+    class Checked(nn.Linear):
+        def forward(self, x: torch.Tensor, limit: float = -100.0) -> torch.Tensor:
+            torch._check_tensor_all(x > limit)
+            torch._check_tensor_all(torch.arange(2) < 2)
+            return super().forward(x)
+
+    model = Checked(4, 4)
+    program = capture(model, (X,))
+    assert program.ops == capture(nn.Linear(4, 4), (X,)).ops
+    assert [line for line in program.notices if "the check of a tensor at" in line]
+    false = lambda made: torch._check_tensor_all(torch.arange(2) < 1) or made.sum()  # noqa: E731
+    with pytest.raises(CaptureError, match="RuntimeError"):
+        capture(nn.Linear(4, 4), (X,), loss=false)
+
+
+def test_pictures_beside_text() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    eyes = CLIPVisionConfig(**sizes, num_attention_heads=2, image_size=8, patch_size=4)
+    text = LlamaConfig(**sizes, vocab_size=20, num_attention_heads=2)
+    picture = 19
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(vision_config=eyes, text_config=text, image_token_id=picture)
+    )
+    ids = torch.arange(12).view(2, 6).repeat(1, 2)
+    ids[:, 1:5] = picture
+    inputs = {"input_ids": ids, "pixel_values": torch.randn(2, 3, 8, 8), "labels": ids}
+    result, truth = run_program(capture(model, inputs)), eager(model, inputs)
+    assert torch.equal(result.loss, truth.loss)
+    for name, gradient in truth.gradients.items():
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
