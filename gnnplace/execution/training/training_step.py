@@ -113,6 +113,7 @@ class TrainingStep:
             raise InputError("compile: the step is captured already; make another one")
         check_loss(self._loss, self._model)
         given = (batch,) if isinstance(batch, torch.Tensor) else batch
+        self._cast = _autocast()
         with reading(self._model) as read:
             program, problem, placement = self.placed_program(given)
         options = dict(self.options)
@@ -341,6 +342,11 @@ class TrainingStep:
             self.prepare(batch)
         assert self._placed is not None
         assert self._batches is not None
+        if _autocast() != self._cast:
+            raise MismatchError(
+                f"step: torch.autocast around it is {_autocast()}, and was {self._cast} when it "
+                "was captured; put torch.autocast into the model or its loss"
+            )
         attachment = self._follow()
         self._batches.load(batch, self._placed.tensors)
         return attachment
@@ -382,6 +388,12 @@ def _method(
     if isinstance(optimizer, torch.optim.Optimizer):
         return captured_method(optimizer, model)
     return find_optimizer("sgd" if optimizer is None else optimizer)
+
+
+def _autocast() -> str:
+    """The types that torch.autocast casts to here, or off."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return " and ".join(f"{torch.get_autocast_dtype(kind)} ({kind})" for kind in kinds) or "off"
 
 
 def write_training(

@@ -6,7 +6,8 @@ for each group of parameters, and every update reads them when it runs.
 A pass is run in one of two ways: every update happens where its gradient is made (`AT_ONCE`), or
 the gradients are stored in memory that all processes share and the updates are asked for later.
 There are two sets of stores: while a parameter's `.grad` is one, the next pass fills the other, so
-that gradients can be added up, whatever the loop zeroes in between.
+that gradients can be added up, whatever the loop zeroes in between. A gradient that the loop keeps
+gets memory of its own before its set is filled again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
 from gnnplace.errors import InputError
 from gnnplace.runtime.memory import WORD, shared_like, shared_words
@@ -72,6 +74,7 @@ class GradientStores:
     def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
         self._words = shared_words(1 + len(like))
         self._words[0] = AT_ONCE
+        self._handed: dict[tuple[str, int], TensorWeakRef] = {}
         sets = [shared_like(like) for _ in range(SETS)]
         self.stores = {
             name: Store(tuple(one[name] for one in sets), self._words, 1 + k)
@@ -89,6 +92,7 @@ class GradientStores:
         for name, number in zip(parameters, used, strict=True):
             if number == free:  # rare: some of both sets are in use
                 parameters[name].grad = parameters[name].grad.clone()  # type: ignore[union-attr]
+            self._freed(name, free)
         self._words[0] = free
         return free
 
@@ -101,7 +105,7 @@ class GradientStores:
                 continue
             if weight != 1:
                 found.mul_(weight)
-            parameter.grad = found
+            parameter.grad = self._shown(name, number)
 
     def gradients(self, names: Iterable[str], number: int, weight: float) -> list[torch.Tensor]:
         """Copies of the gradients of a set, times a weight."""
@@ -113,9 +117,23 @@ class GradientStores:
             store, number = self.stores[name], self._set_of(name, parameter.grad)
             if number is None and parameter.grad is not None:
                 number = 0
+                self._freed(name, number)
                 store.sets[0].copy_(parameter.grad)
-                parameter.grad = store.sets[0]
+                parameter.grad = self._shown(name, number)
             self._words[store.position] = LEFT_OUT if number is None else number
+
+    def _shown(self, name: str, number: int) -> torch.Tensor:
+        """A gradient in a set as the loop gets it."""
+        shown = self.stores[name].sets[number].detach()
+        self._handed[name, number] = TensorWeakRef(shown)
+        return shown
+
+    def _freed(self, name: str, number: int) -> None:
+        """Gives a gradient that the loop still has other memory than its set's."""
+        known = self._handed.pop((name, number), None)
+        kept = known() if known is not None else None
+        if kept is not None:
+            kept.data = kept.clone()
 
     def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
         sets: Iterable[torch.Tensor] = self.stores[name].sets

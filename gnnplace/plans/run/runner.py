@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from gnnplace.plans.run.local import Marks, plainly, unmark
 from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.seats import Seat
 from gnnplace.plans.run.weights import LossScale
-from gnnplace.plans.run.whole import whole_weights
+from gnnplace.plans.run.whole import note_dropped, whole_weights
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
 from gnnplace.tracing.step import StepModule
 
@@ -142,6 +142,7 @@ class PlanRunner:
         seat, count = self.parameters_here.seat, self.microbatches
         draws = any(code.draws for code in self.executor.code.values())
         gpus = [seat.device] if seat.device.type == "cuda" else []
+        note_dropped(self.parameters_here)
         self.parameters_here.begin()
         causes = (self.seed, self.steps, self.replica * count)
         self.executor.factor = 1.0 if self.scale is None else self.scale.factor
@@ -283,9 +284,9 @@ class PlanRunner:
         device, count = self.parameters_here.seat.device, self.microbatches
         if training:
             self._check_model()
-            if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
-                raise InputError("step: autocast around it does nothing; plan with --precision "
-                                 "bf16-mixed")  # fmt: skip
+        if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
+            raise InputError("step: autocast around it does nothing; plan with --precision "
+                             "bf16-mixed")  # fmt: skip
         tensors = [x.to(device) for x in self.form.tensors(batch)]
         examples = self.form.examples(tensors)
         try:
@@ -418,12 +419,16 @@ class PlanRunner:
 class StepLoss(torch.Tensor):
     """The loss of a step that was made; so is what is computed of it, such as `loss / 4`."""
 
-    def backward(self, *_: Any, **__: Any) -> NoReturn:
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Refuses one more backward pass, as `InputError`."""
-        raise InputError(
-            "backward: runner.step has made the gradients (and has scaled them in 16-mixed); leave "
-            "loss.backward() and GradScaler out"
-        )
+        if func in (torch.Tensor.backward, torch.autograd.grad):
+            raise InputError(
+                f"{func.__name__}: runner.step has made the gradients (and has scaled them in "
+                "16-mixed), which runner.parameters() have; leave loss.backward(), "
+                "torch.autograd.grad and GradScaler out"
+            )
+        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:

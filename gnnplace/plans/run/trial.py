@@ -370,6 +370,7 @@ def _optimizer(parameters: Any) -> torch.optim.Optimizer:
 def _trained(runner: PlanRunner, share: Any, steps: int) -> list[float]:
     """Losses of steps of AdamW under the plan."""
     optimizer, losses = _optimizer(runner.parameters()), []
+    optimizer.zero_grad()  # what was compared is not trained by
     for _ in range(steps):
         losses.append(float(runner.step(share)))
         optimizer.step()

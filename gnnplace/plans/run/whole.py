@@ -39,6 +39,10 @@ REPLACED = WeakIdKeyDictionary()
 """Parameters in whose place others stand."""
 CUT = WeakIdKeyDictionary()
 """Whether it is a part, by the parameters that are trained where a model is in parts."""
+DROPPED = WeakIdKeyDictionary()
+"""Whether a step has dropped a gradient that no optimizer took, by the parameters of plans."""
+USED = WeakIdKeyDictionary()
+"""Gradients of such parameters that an optimizer took."""
 TAKEN: WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = WeakKeyDictionary()
 """Marked tensors of optimizers that were tried: plain while they step."""
 
@@ -130,6 +134,13 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "optimizer: it updates parameters of the model in whose place the plan has put others; "
             "make it of runner.parameters(), or after apply of a split model's own"
         )
+    with torch._C.DisableTorchFunctionSubclass():
+        if any(DROPPED.get(p, False) and p.grad is not None and p.grad.any() for p in own):
+            raise InputError(
+                "optimizer: gradients of an earlier runner.step are lost, since those of several "
+                "steps do not add up: take a plan of a larger batch, which has more micro-batches, "
+                "or call optimizer.zero_grad() where they are not wanted"
+            )
     local = [p for p in own if p in CUT]
     if local and optimizer not in TAKEN:
         refuse_joint_step(optimizer, any(CUT[p] for p in local))
@@ -142,8 +153,20 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    USED.update({p.grad: None for p in own if p in DROPPED and p.grad is not None})
     for tensor in TAKEN.get(optimizer, ()):
         mark(tensor, Local)
+
+
+def note_dropped(store: Parameters) -> None:
+    """Notes whose gradients a step drops though no optimizer took them, as who adds them up does.
+
+    Optimizers that find some of a later step in their place are refused.
+    """
+    for held in store.held.values():
+        left = held.learned.grad
+        DROPPED[held.learned] = left is not None and left not in USED and bool(left.any())
 
 
 def marks_of(store: Parameters, model: nn.Module) -> Marks:

@@ -74,6 +74,22 @@ def accumulate(model, optimizer, step, given):
             optimizer.zero_grad()
 
 
+def keep(model, optimizer, step, given):
+    """Gradients are kept as they are, added up by hand and put back."""
+    kept = []
+    for batch in given:
+        optimizer.zero_grad()
+        loss = step.loss(batch)
+        loss.backward()
+        yield loss.item()
+        kept.append([p.grad for p in model.parameters()])
+        if len(kept) == 3:
+            for parameter, *some in zip(model.parameters(), *kept, strict=True):
+                parameter.grad = torch.stack(some).mean(0)
+            optimizer.step()
+            kept.clear()
+
+
 def evaluate(model, optimizer, step, given):
     for batch in given:
         loss = step.loss(batch)
@@ -96,7 +112,7 @@ def own_gradients(model, optimizer, step, given):
         optimizer.zero_grad()
 
 
-LOOPS = [clip_norm, clip_value, accumulate, evaluate, own_gradients]
+LOOPS = [clip_norm, clip_value, accumulate, keep, evaluate, own_gradients]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -326,6 +342,27 @@ def test_a_loss_that_reads_a_number_which_the_loop_changes_is_refused(problem):
         held["smooth"] = 0.1
         with pytest.raises(MismatchError, match="function loss: its held holds other values"):
             step(batches(1)[0])
+
+
+def test_autocast_is_captured_with_the_first_batch_and_then_may_not_change(problem):
+    """In a step that was captured outside of it every op would be as it was, without a word."""
+    given, losses = batches(2), []
+    with torch.autocast("cpu", torch.bfloat16):
+        program = capture(net(), given[0], loss=LOSS)
+        placement = random_placement(found := profile(program, cpu_cluster(2)), 0, shuffle=False)
+    for cast in (False, True):
+        pair, model = (found, placement) if cast else problem, net()
+        with compiled(model, pair, adam(model)) as step:
+            with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+                losses.append(float(step(given[0])))
+            told = r"is (off|torch\.bfloat16 \(cpu\)), and was"
+            with (
+                pytest.raises(MismatchError, match=told),
+                torch.autocast("cpu", torch.bfloat16, enabled=not cast),
+            ):
+                step.loss(given[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert losses[1] == Eager(net()).loss(given[0]).item() != losses[0]
 
 
 def placed_of(model, optimizer, loss, batch):

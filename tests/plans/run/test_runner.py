@@ -286,6 +286,24 @@ def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision
     assert runner.scale.factor == factor / 2
 
 
+def test_gradients_of_several_steps_are_refused_by_the_optimizer_that_finds_the_last_alone():
+    """Those that an optimizer took, that are zeroed, or that none takes stand in no one's way."""
+    work = toy()
+    runner = toy_runner_of(work)
+    first, *rest = runner.parameters()
+    head, others = torch.optim.SGD([first], lr=0.1), torch.optim.SGD(rest, lr=0.1)
+    for _ in range(3):
+        runner.step(work.inputs)
+        head.step()
+    with pytest.raises(InputError, match="those of several steps do not add up"):
+        others.step()
+    others.zero_grad(set_to_none=False)
+    others.step()
+    runner.step(work.inputs)
+    others.step()
+    head.step()
+
+
 def test_a_loss_that_reads_what_the_loop_changes_is_refused():
     held = {"beta": 1.0}
 

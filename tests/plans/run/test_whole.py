@@ -44,6 +44,9 @@ NUMBERS = (
     lambda model, runner: torch.optim.Adafactor(runner.parameters()).step(),
     lambda model, runner: nn.parallel.DistributedDataParallel(model),
     lambda model, runner: (runner.step(runner.share(words().inputs)) / 4).backward(),
+    lambda model, runner: torch.autograd.grad(
+        runner.step(runner.share(words().inputs)), [*runner.parameters()]
+    ),
 )
 """What would be of this process alone, or was done."""
 
