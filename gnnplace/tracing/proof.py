@@ -409,7 +409,7 @@ class _Judge:
             return f"{noted[0][0]} {told}: {LOST}; {noted[0][1]}"
         numbers = [n for n in map(outcome.get, odd) if n is not None]
         place, op = next(mine.origins(numbers, copy.seen), ("", "what its code does"))
-        return f"{op}{place} {told}: {LOST}; write it with functions of torch"
+        return f"{op}{place} {told}: {LOST}; write it with functions of torch, not in vmap"
 
 
 def _counters(step: nn.Module) -> dict[tuple[int, str], int]:
