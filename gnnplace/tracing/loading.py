@@ -233,8 +233,25 @@ def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
     known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
     short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
     mode = FakeTensorMode(allow_non_fake_inputs=True) if fake is True else fake
-    with mode, drawn, known, short:
+    moved = mock.patch.object(nn.Module, "_apply", _applied)
+    with mode, drawn, known, short, moved:
         yield
+
+
+def _applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """What is behind `Module.to`, which cannot swap fake parameters; what is as asked stays."""
+    made: dict[int, torch.Tensor] = {}
+    for part in module.modules() if recurse else [module]:
+        for table in (part._parameters, part._buffers):
+            for name, own in [(name, own) for name, own in table.items() if own is not None]:
+                with torch.no_grad():
+                    found = change(own)
+                if (found.dtype, found.device) == (own.dtype, own.device):
+                    continue
+                if isinstance(own, nn.Parameter):
+                    found = nn.Parameter(found, own.requires_grad)
+                table[name] = made.setdefault(id(own), found)  # type: ignore[assignment]
+    return module
 
 
 def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

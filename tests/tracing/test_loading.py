@@ -138,6 +138,27 @@ def test_shares_are_the_batch_in_order() -> None:
     assert torch.equal(whole, workload.inputs[0])  # type: ignore[index]
 
 
+ADAPTED = """
+import torch
+from torch import nn
+
+def build(batch=2):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    model.register_module("more", nn.Linear(4, 4).to(model[0].weight.device).double())
+    return model.to("cpu").half().float(), torch.zeros(batch, 4)
+"""
+
+
+def test_a_model_that_moves_its_layers_is_made_without_numbers(tmp_path: Path) -> None:
+    """As adapters move theirs to the device and the type of what they adapt."""
+    (tmp_path / "adapted.py").write_text(ADAPTED, encoding="utf-8")
+    model = load(f"{tmp_path / 'adapted.py'}:build", fake=True).model
+    assert model[0].weight is model[1].weight
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert len([*model.parameters()]) == 5
+
+
 @pytest.mark.parametrize("name", ["hf:convnext", "hf:vit"])
 def test_models_that_read_numbers_while_they_are_made(name: str) -> None:
     """Rates of dropped paths, numbers drawn until they are within bounds."""
