@@ -173,12 +173,17 @@ def test_every_model_of_the_zoo_is_made_without_numbers(name: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """What a test imports is not there for the next; the path is as it was."""
+def _forgotten(tmp_path: Path) -> Iterator[None]:
+    """What a test imports of its own is not there for the next; the path is as it was."""
     known, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - known:
-        del sys.modules[name]
+        of = vars(sys.modules[name])
+        if any(
+            str(place).startswith(str(tmp_path))
+            for place in (of.get("__file__"), *of.get("__path__", ()))
+        ):
+            del sys.modules[name]
     assert sys.path == path
 
 
