@@ -94,12 +94,13 @@ def broadcast(op: Op) -> tuple[State, ...]:
 def joined(op: Op) -> State:
     """`cat` and `stack`.
 
-    Equal parts of one batch put after each other along the batch axis are `outer` parts of it.
+    Equal parts of one batch put after each other along the batch axis are `outer` parts of it. What
+    is empty and has one axis, as a cache of keys is at first, `cat` leaves out.
 
     Raises:
         UndecidedError: examples beside something else along one axis.
     """
-    nodes = list(op.get("tensors"))
+    nodes = [n for n in op.get("tensors") if shape_of(n) != (0,)] or list(op.get("tensors"))
     if any(op.state(n).kind == SUM for n in nodes):
         return _joined_sums(op, nodes)
     states = [op.plain(n) for n in nodes]

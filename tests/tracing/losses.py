@@ -178,6 +178,11 @@ RIGHT: dict[str, Callable[[], Workload]] = {
     "mean of each": lambda: case(
         net(), (X, Y), lambda o, y: functional.cross_entropy(o, y, reduction="none").mean()
     ),
+    "beside an empty cache": lambda: case(
+        net(),
+        (X, T),
+        lambda o, t: (torch.cat((torch.tensor([]), o[:, None]), -2)[:, 0] - t).square().mean(),
+    ),
     "triplets given": lambda: case(
         net(), (WORDS,), lambda o: functional.triplet_margin_loss(o[:, 0], o[:, 1], o[:, 2])
     ),

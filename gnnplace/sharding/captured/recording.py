@@ -215,13 +215,12 @@ def _fake_tensors(step: StepModule) -> _Stand:
     device = {n: t.device for n, t in tensors.items()}
 
     def fake(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
         with mode:
             made = torch.empty(tensor.shape, dtype=tensor.dtype, device=where)
         return made.requires_grad_(tensor.requires_grad)
 
-    state = {n: fake(t, device[n]) for n, t in tensors.items()}
+    known = {n: t for n, t in tensors.items() if isinstance(t, FakeTensor)}
+    state = {n: known[n] if n in known else fake(t, device[n]) for n, t in tensors.items()}
     return _Stand(state, tuple(fake(t, t.device) for t in step.inputs()), mode)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -195,6 +195,16 @@ def test_a_model_that_takes_no_memory_can_be_captured():
     workload = load("mlp?depth=1", fake=True)
     step = StepModule(workload.model, workload.loss, workload.inputs)
     assert kinds(record_calls(step, "mlp"))[-1] == "cross_entropy"
+
+
+def test_a_tensor_that_is_two_inputs_is_two_values():
+    """As labels that are the words themselves: `model(input_ids=ids, labels=ids)`."""
+    with FakeTensorMode():
+        model, ids = nn.Embedding(5, 5), torch.zeros(2, 3, dtype=torch.int64)
+    loss = lambda out, target: functional.cross_entropy(out.flatten(0, 1), target.flatten())  # noqa: E731
+    graph = record_calls(StepModule(model, loss, (ids, ids)), "m")
+    read = [graph.values[index].name for call in graph.calls for index in call.reads]
+    assert {"0", "1"} <= set(read)
 
 
 def test_an_error_of_the_model_is_one_of_ours():
