@@ -233,13 +233,16 @@ def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
     known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
     short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
     mode = FakeTensorMode(allow_non_fake_inputs=True) if fake is True else fake
-    moved = mock.patch.object(nn.Module, "_apply", _applied)
+    moved = mock.patch.object(nn.Module, "_apply", applied)
     with mode, drawn, known, short, moved:
         yield
 
 
-def _applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-    """What is behind `Module.to`, which cannot swap fake parameters; what is as asked stays."""
+def applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """What is behind `Module.to`, which cannot swap fake parameters; tied ones stay tied.
+
+    What is of the type and on the device asked for stays. Parameters keep their hooks.
+    """
     made: dict[int, torch.Tensor] = {}
     for part in module.modules() if recurse else [module]:
         for table in (part._parameters, part._buffers):
@@ -250,6 +253,8 @@ def _applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = Tr
                     continue
                 if isinstance(own, nn.Parameter):
                     found = nn.Parameter(found, own.requires_grad)
+                    found._backward_hooks = own._backward_hooks
+                    found._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
                 table[name] = made.setdefault(id(own), found)  # type: ignore[assignment]
     return module
 

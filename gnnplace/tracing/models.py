@@ -21,7 +21,7 @@ from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
 from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
 from gnnplace.tracing.export import quiet, trace
-from gnnplace.tracing.loading import cut, is_sized, load
+from gnnplace.tracing.loading import applied, cut, is_sized, load
 from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
@@ -123,28 +123,13 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         # Fake tensors are not copied, or the copies would be of another mode than the inputs.
         kept = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
         copied = copy.deepcopy(model, kept)
-        _convert_fake(copied, convert)
-        return copied, pytree.tree_map(convert, inputs)
+        return applied(copied, convert), pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
         # A copy of a tensor has none of its hooks.
         other._backward_hooks = own._backward_hooks
         other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
     return copied.to(target), pytree.tree_map(convert, inputs)
-
-
-def _convert_fake(model: nn.Module, convert: Callable[[Any], Any]) -> None:
-    """What `Module.to` does, which cannot swap fake parameters; tied ones stay tied."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
-    for module in model.modules():
-        for name, own in module.named_parameters(recurse=False, remove_duplicate=False):
-            if own not in made:
-                made[own] = nn.Parameter(convert(own.detach()), own.requires_grad)
-                made[own]._backward_hooks = own._backward_hooks
-                made[own]._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
-            module._parameters[name] = made[own]
-        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-            module._buffers[name] = convert(buffer)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:
