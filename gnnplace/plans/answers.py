@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_plan, draft_of_words, orders_in
+from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.order.rows import with_messages, words
+from gnnplace.plans.order.rows import with_messages
+from gnnplace.plans.order.rows import words as action_words
 from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
 from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
 from gnnplace.plans.search.drafts import BASELINES
@@ -18,6 +19,7 @@ from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem.cluster import Cluster
 
 UNLIKE = (
@@ -103,7 +105,7 @@ def plan_of(
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
         ranks=list(draft.ranks),
-        actions=words(with_messages(priced.orders, draft.ranks)),
+        actions=action_words(with_messages(priced.orders, draft.ranks)),
         flops=flops_of(chain),
         step_time=step,
         interval=[low, high],
@@ -286,12 +288,12 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     return Plan(plan.file, f"{whole}nothing fits; the leanest plan: {lacks}", plan.notices)
 
 
-def given_plan(chain: Chain, cluster: Cluster, given: str | Plan) -> Plan:
+def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
     """What a plan of one's own takes; arguments and errors as of `given_priced`."""
     return plan_of(chain, cluster, given_priced(chain, cluster, given))
 
 
-def given_priced(chain: Chain, cluster: Cluster, given: str | Plan) -> Priced:
+def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Priced:
     """The draft of a plan of one's own, priced.
 
     Args:
@@ -307,7 +309,8 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | Plan) -> Priced:
     if isinstance(given, Plan):
         draft = draft_of_plan(chain, cluster, given)
     else:
-        draft = draft_of_words(chain, cluster, given)
+        spec = parse_spec(given) if isinstance(given, str) else given
+        draft = draft_of_spec(chain, cluster, spec)
     whole = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(

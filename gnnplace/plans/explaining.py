@@ -30,10 +30,10 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.plans.given import (
-    FREELY,
+    ANY_SPLIT,
     chain_of_file,
     draft_of_plan,
-    draft_of_words,
+    draft_of_spec,
     even_bounds,
     orders_in,
     recomputing,
@@ -49,6 +49,7 @@ from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
@@ -354,7 +355,7 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
         yield f"regather={'on' if on else 'off'}", replace(plain, stages=tuple(made))
         told = "the fastest split of layers that fits (shards=N)"
         one = tuple(replace(s, mesh=replace(s.mesh, outer=1)) for s in stages)
-        yield told, with_splits(pricer, replace(plain, stages=one), FREELY)
+        yield told, with_splits(pricer, replace(plain, stages=one), ANY_SPLIT)
 
 
 def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
@@ -392,17 +393,24 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
         base, _ = launch_plan_of(plan)
     except GnnplaceError:
         return  # unlike meshes
-    beside = [f"{n}={count}" for n, count in (("cp", base.cp), ("ep", base.ep)) if count > 1]
-    split = "tp" if beside or _is_megatron(draft, pricer) else "shards"
+    split = "tp" if base.cp > 1 or base.ep > 1 or _is_megatron(draft, pricer) else "shards"
+    again = base.recompute if base.recompute in ("none", "selective") else "full"
+    regather = True if draft.stages[0].choice.regather else None
+    spec = PlanSpec(cp=base.cp, ep=base.ep, microbatch_size=size, recompute=again)
     for told, count in degrees_moved({"dp": base.dp or 1, split: base.tp, "pp": base.pp}):
-        words = [*beside, *(f"{name}={number}" for name, number in count.items() if number > 1)]
-        words += [f"microbatch_size={size}", f"zero={base.zero if count['dp'] > 1 else 0}"]
-        again = base.recompute if base.recompute in ("none", "selective") else "full"
-        words += [f"recompute={again}"]
-        words += ["regather=on"] if draft.stages[0].choice.regather and count[split] > 1 else []
-        words += [f"schedule={base.full_schedule}"] if count["pp"] > 1 else []
+        is_split = count[split] > 1
+        candidate = replace(
+            spec,
+            dp=count["dp"],
+            tp=count.get("tp", 1),
+            shards=count.get("shards") if is_split else None,
+            pp=count["pp"],
+            zero=base.zero if count["dp"] > 1 else 0,
+            regather=regather if is_split else None,
+            schedule=base.full_schedule if count["pp"] > 1 else "1f1b",
+        )
         try:
-            made = draft_of_words(pricer.chain, pricer.fabric.cluster, ",".join(words))
+            made = draft_of_spec(pricer.chain, pricer.fabric.cluster, candidate)
         except GnnplaceError:
             continue  # a batch or a model that these numbers do not divide
         yield told, made

@@ -8,18 +8,16 @@ comes after the last is of the last.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError, MismatchError
-from gnnplace.plans.decoders.words import pairs_in
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import passes_in
-from gnnplace.plans.plan import RECOMPUTE, Plan, PlanFile, layer_of
+from gnnplace.plans.plan import Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.splits import with_splits
@@ -39,227 +37,210 @@ from gnnplace.plans.segments.chain import (
 from gnnplace.plans.segments.chains import chain_of, check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
 from gnnplace.problem.cluster import Cluster
 
-NUMBERS = {
-    "dp": 1,
-    "tp": 1,
-    "cp": 1,
-    "ep": 1,
-    "shards": 1,
-    "pp": 1,
-    "microbatch_size": 1,
-    "zero": 0,
-}
-WORDS: dict[str, tuple[str, ...]] = {
-    "recompute": (),
-    "sp": ("on", "off"),
-    "compile": (),
-    "cuda_graphs": (),
-    "regather": ("on", "off"),
-    "schedule": (),
-    "layers": (),
-}
-EQUAL = "equal"
-LAYERS = re.compile(r"equal|[0-9]+(\s*\+\s*[0-9]+)*")
+SIZES_ONLY = ("overlap", "zero_group", "compile", "cuda_graphs")
+"""Words of frameworks whose steps are priced from sizes; a captured model has none of them."""
 
 
-def parsed(words: str) -> dict[str, str]:
-    """`NAME=VALUE` pairs separated by commas.
-
-    Raises:
-        InputError: naming the pair that is none, or the name that is unknown.
-    """
-    found = pairs_in(words, (*NUMBERS, *WORDS))
-    for name in NUMBERS:
-        if name in found and not found[name].isdecimal():
-            raise InputError(f"--given: {name}={found[name]}: must be a whole number")
-    for name in ("compile", "cuda_graphs"):
-        if found.get(name, "off") != "off":
-            raise InputError(
-                f"--given: {name}={found[name]}: a captured model is priced and run as eager "
-                "PyTorch; leave it out, or price a decoder in half precision with --framework"
-            )
-    for name, values in WORDS.items():
-        if values and found.get(name, values[0]) not in values:
-            raise InputError(f"--given: {name}={found[name]}: must be one of {', '.join(values)}")
-    if RECOMPUTE.fullmatch(found.get("recompute", "none")) is None:
-        raise InputError(
-            f"--given: recompute={found['recompute']}: must be none, full, "
-            "selective (attention alone), block:K (a stage's first K layers) or uniform:K (all, "
-            "in groups of K)"
-        )
-    if LAYERS.fullmatch(found.get("layers", EQUAL)) is None:
-        raise InputError(
-            f"--given: layers={found['layers']}: must be 'equal', or numbers such as 6+6+4"
-        )
-    return found
-
-
-def numbers_in(given: dict[str, str], cluster: Cluster, batch: int | None) -> dict[str, int]:
-    """The numbers of words that `parsed` has read, 1 or 0 where there is none.
+def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
+    """Refuse a plan that no captured model could follow.
 
     Args:
-        given: the words.
-        cluster: that they are for.
-        batch: examples of a step; None: not known yet.
+        spec: The plan in words.
+        cluster: The devices that it is for.
+        batch: Examples of a step; None: not known yet.
 
     Raises:
-        InputError: what no model could be planned by.
+        InputError: With the word that is at fault.
     """
-    number = {name: int(given.get(name, least)) for name, least in NUMBERS.items()}
-    if min(number[n] for n, least in NUMBERS.items() if least) < 1 or number["zero"] > 3:
+    _check_captured_words(spec)
+    degrees = {"dp": spec.dp, **split_of_spec(spec).degrees, "pp": spec.pp}
+    num_devices = prod(degrees.values())
+    if num_devices > cluster.num_devices:
         raise InputError(
-            "--given: dp, tp, cp, ep, shards, pp and microbatch_size are at least 1, zero at most 3"
-        )
-    replicas = number["dp"]
-    count = {"dp": replicas, **shards_of(given).degrees, "pp": number["pp"]}
-    if (devices := prod(count.values())) > cluster.num_devices:
-        raise InputError(
-            f"--given: {' x '.join(count)} is {devices}; "
+            f"--given: {' x '.join(degrees)} is {num_devices}; "
             f"{cluster.name!r} has {cluster.num_devices} devices"
         )
-    chunk_ranks(given.get("schedule", "1f1b"), number["pp"])
-    size = replicas * number["microbatch_size"]
+    chunk_ranks(spec.schedule, spec.pp)
+    size = spec.dp * spec.microbatch_size
     if batch is not None and batch % size:
         raise InputError(
-            f"--given: a batch of {batch} is no multiple of {replicas} replicas x "
-            f"{number['microbatch_size']} examples"
+            f"--given: a batch of {batch} is no multiple of {spec.dp} replicas x "
+            f"{spec.microbatch_size} examples"
         )
     if batch is not None and batch // size > MICROBATCHES:
         raise InputError(
             f"--given: a batch of {batch} in shares of {size} examples makes {batch // size} "
             f"micro-batches; a step has at most {MICROBATCHES}"
         )
-    return number
+
+
+def _check_captured_words(spec: PlanSpec) -> None:
+    """Refuse words that only prices from sizes know."""
+    mend = "leave it out, or price a decoder in half precision with --framework"
+    for name in SIZES_ONLY:
+        value = getattr(spec, name)
+        if value not in (None, False, "off"):
+            raise InputError(
+                f"--given: {name}={WORDS[name].write(value)}: a captured model is priced and run "
+                f"as eager PyTorch; {mend}"
+            )
+    if spec.gradients == "fp32":
+        raise InputError(
+            "--given: gradients=fp32: a captured model sums gradients in the type of its "
+            f"parameters; {mend}"
+        )
+    if spec.schedule == "gpipe":
+        raise InputError(
+            "--given: schedule=gpipe: a captured model runs 1f1b, zero-bubble, interleaved:N or v; "
+            "1f1b takes as long and holds less"
+        )
+    if spec.layers == COST:
+        raise InputError("--given: layers=cost: is nanotron's cut; say numbers, such as 6+6+4")
 
 
 @dataclass(frozen=True)
-class Shards:
-    """What words say of the shards of a replica.
+class ModelSplit:
+    """How the words of a plan split a model inside of each replica.
 
     Attributes:
-        degrees: `tp`, `cp` or `shards`, by name; `tp` is 1 where none is given.
-        experts: parts of the experts, of replicas that are one mesh with them; 1 if there are none.
-        choices: of splits and borders, each of them tried.
-        told: what the split is called.
+        degrees: Shards by the word that gives them: `tp`, `cp` or `shards`. `tp` is 1 where none
+            is given.
+        expert_replicas: Replicas over which experts are spread, as the outer axis of one mesh; 1
+            where experts are whole, or lie on the shards of `cp`.
+        choices: Splits and borders, each of which is tried.
+        description: What the split is called in messages.
     """
 
     degrees: dict[str, int]
-    experts: int
+    expert_replicas: int
     choices: tuple[SplitChoice, ...]
-    told: str = "Megatron's"
+    description: str = "Megatron's"
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each of their axes, the outer one first."""
-        sizes = (self.experts, self.degrees.get("cp", 1), *self._inner)
-        return tuple(n for n in sizes if n > 1) or (1,)
+        """Shards along each axis of the mesh, the outer one first."""
+        inner = [count for name, count in self.degrees.items() if name != "cp"]
+        sizes = (self.expert_replicas, self.degrees.get("cp", 1), *inner)
+        return tuple(size for size in sizes if size > 1) or (1,)
 
     @property
-    def _inner(self) -> list[int]:
-        return [n for name, n in self.degrees.items() if name != "cp"]
-
-    @property
-    def count(self) -> int:
+    def num_shards(self) -> int:
         """Shards of a mesh."""
         return prod(self.axes)
 
 
-FREELY = tuple(SplitChoice(FREE, border=border) for border in ("tokens", "whole"))
+ANY_SPLIT = tuple(SplitChoice(FREE, border=border) for border in ("tokens", "whole"))
 
 
-def shards_of(given: dict[str, str]) -> Shards:
-    """What words say of shards.
-
-    Raises:
-        InputError: they contradict each other.
-    """
-    number = {name: int(given.get(name, 1)) for name in ("dp", "tp", "cp", "ep", "shards")}
-    dp, tp, cp, ep, free = number.values()
-    others = [
-        name for name in ("tp", "cp", "ep") if number[name] > 1 or (name == "tp" and name in given)
-    ]
-    if others and (free > 1 or "shards" in given):
-        raise InputError(
-            f"--given: shards and {' and '.join(others)}: give one of them: tp is Megatron's "
-            "split, cp cuts tokens, shards anything that is fastest"
-        )
-    if free > 1 or "shards" in given:
-        words = {"on": ("tokens",), "off": ("whole",)}.get(given.get("sp", ""), ("tokens", "whole"))
-        choices = tuple(choice for choice in FREELY if choice.border in words)
-        return Shards({"shards": free}, 1, choices, "the fastest")
-    if ep > 1 and (ep != cp if cp > 1 else dp % ep):
-        raise InputError(
-            f"--given: dp={dp}, cp={cp}, ep={ep}: experts lie on the shards that cut tokens, "
-            "ep=cp, or without these on replicas: ep divides dp"
-        )
-    between = "tokens" if given.get("sp", "on") == "on" else "whole"
-    over = [(WEIGHTS, between)] if tp > 1 else []
-    if cp > 1:
-        over.insert(0, (EXPERTS if ep > 1 else CONTEXT, "tokens" if tp > 1 else between))
-    elif ep > 1:
-        over.insert(0, (EXAMPLES, "examples"))
-    styles, borders = zip(*over, strict=True) if over else ((WEIGHTS,), ("whole",))
-    outer = styles[0] if len(styles) > 1 else ""
-    border = ",".join(borders) if len(set(borders)) > 1 else borders[0]
-    names = {"tp": "Megatron's", "cp": "that of tokens", "ep": "that of experts"}
-    told = [names[name] for name in ("ep", "cp", "tp") if number[name] > 1]
-    return Shards(({"tp": tp} if tp > 1 or cp == 1 else {}) | ({"cp": cp} if cp > 1 else {}),
-                  ep if cp == 1 else 1, (SplitChoice(styles[-1], outer, border),),
-                  " with ".join(told))  # fmt: skip
-
-
-def draft_of_words(chain: Chain, cluster: Cluster, words: str) -> Draft:
-    """Replicas (dp), shards and stages (pp): of layers that are named, else as even as fits.
-
-    `tp` shards cut every matrix of weights, with tokens cut between segments unless `sp=off`, as
-    Megatron does (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv
-    2205.05198); `cp` shards cut tokens and have whole weights; with `ep` they have experts of their
-    own, to which tokens are sent, or replicas do where no tokens are cut; `shards` may cut
-    anything. Of two of these `tp` is the inner axis.
+def split_of_spec(spec: PlanSpec) -> ModelSplit:
+    """Return how a plan's words split the model.
 
     Raises:
-        InputError: what does not fit the model or the cluster.
+        InputError: The words contradict each other.
     """
-    given = parsed(words)
-    number, shards = numbers_in(given, cluster, chain.batch), shards_of(given)
-    _check_experts(chain, number["ep"])
-    replicas, ranks = number["dp"] // shards.experts, number["pp"]
-    size = number["dp"] * number["microbatch_size"]
-    schedule = given.get("schedule", "1f1b")
-    order = chunk_ranks(schedule, ranks)
-    if len(order) > len(chain):
-        raise InputError(f"--given: {len(order)} stages, but the model has {len(chain)} segments")
-    each = replicas * shards.count
-    meshes = [Mesh.over(p * each, replicas, shards.axes) for p in order]
+    degrees = {"ep": spec.ep, "cp": spec.cp, "tp": spec.tp}
+    if spec.shards is not None:
+        conflicts = [name for name in ("tp", "cp", "ep") if degrees[name] > 1]
+        if conflicts:
+            raise InputError(
+                f"--given: shards and {' and '.join(conflicts)}: give one of them: tp is "
+                "Megatron's split, cp cuts tokens, shards anything that is fastest"
+            )
+        choices = ANY_SPLIT
+        if spec.sp is not None:
+            border = "tokens" if spec.sp else "whole"
+            choices = tuple(choice for choice in ANY_SPLIT if choice.border == border)
+        return ModelSplit({"shards": spec.shards}, 1, choices, "the fastest")
+
+    if spec.ep > 1 and (spec.ep != spec.cp if spec.cp > 1 else spec.dp % spec.ep):
+        raise InputError(
+            f"--given: dp={spec.dp}, cp={spec.cp}, ep={spec.ep}: experts lie on the shards that "
+            "cut tokens, ep=cp, or without these on replicas: ep divides dp"
+        )
+    # One (style, border) for each axis that is split, the outer axis first.
+    between_layers = "tokens" if spec.splits_tokens else "whole"
+    axes: list[tuple[str, str]] = []
+    if spec.cp > 1:
+        style = EXPERTS if spec.ep > 1 else CONTEXT
+        axes.append((style, "tokens" if spec.tp > 1 else between_layers))
+    elif spec.ep > 1:
+        axes.append((EXAMPLES, "examples"))
+    if spec.tp > 1:
+        axes.append((WEIGHTS, between_layers))
+    styles = [style for style, _ in axes] or [WEIGHTS]
+    borders = [border for _, border in axes] or ["whole"]
+    choice = SplitChoice(
+        styles[-1],
+        styles[0] if len(styles) > 1 else "",
+        ",".join(borders) if len(set(borders)) > 1 else borders[0],
+    )
+    names = {"ep": "that of experts", "cp": "that of tokens", "tp": "Megatron's"}
+    counted = {}
+    if spec.tp > 1 or spec.cp == 1:
+        counted["tp"] = spec.tp
+    if spec.cp > 1:
+        counted["cp"] = spec.cp
+    return ModelSplit(
+        degrees=counted,
+        expert_replicas=spec.ep if spec.cp == 1 else 1,
+        choices=(choice,),
+        description=" with ".join(names[name] for name in names if degrees[name] > 1),
+    )
+
+
+def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
+    """Make the draft of a plan in words.
+
+    Stages have the layers that `layers` names, else they are as even as fits. `tp` shards cut
+    every matrix of weights, with tokens cut between segments unless `sp=off`, as Megatron does
+    (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv 2205.05198). `cp`
+    shards cut tokens and have whole weights; with `ep` they have experts of their own, to which
+    tokens are sent, or replicas do where no tokens are cut. `shards` may cut anything. Of two of
+    these `tp` is the inner axis.
+
+    Raises:
+        InputError: The plan does not fit the model or the cluster.
+    """
+    check_spec(spec, cluster, chain.batch)
+    split = split_of_spec(spec)
+    _check_experts(chain, spec.ep)
+    replicas = spec.dp // split.expert_replicas
+    size = spec.dp * spec.microbatch_size
+    ranks = chunk_ranks(spec.schedule, spec.pp)
+    if len(ranks) > len(chain):
+        raise InputError(f"--given: {len(ranks)} stages, but the model has {len(chain)} segments")
+    if split.num_shards == 1 and spec.regather:
+        raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
+    mesh_size = replicas * split.num_shards
+    meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
     pricer = Pricer(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    word = given.get("regather")
-    if shards.count == 1 and word == "on":
-        raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
-    choices = [replace(choice, regather=word == "on") for choice in shards.choices]
+    choices = [replace(choice, regather=bool(spec.regather)) for choice in split.choices]
 
-    def drafted(bounds: list[int]) -> Draft:
+    def draft_with(bounds: list[int]) -> Draft:
         stages = [
-            recomputing(chain, Stage(a, b, mesh, number["zero"]), given.get("recompute", "none"))
-            for mesh, a, b in zip(meshes, bounds, bounds[1:], strict=False)
+            recomputing(chain, Stage(first, last, mesh, spec.zero), spec.recompute)
+            for mesh, first, last in zip(meshes, bounds, bounds[1:], strict=False)
         ]
-        draft = Draft(size, microbatches, schedule, tuple(stages))
-        if shards.count == 1:
+        draft = Draft(size, microbatches, spec.schedule, tuple(stages))
+        if split.num_shards == 1:
             return draft
-        return with_splits(pricer, draft, choices, regather=word is None)
+        return with_splits(pricer, draft, choices, regather=spec.regather is None)
 
-    if "layers" in given:
-        return drafted(layer_bounds(chain, given["layers"], len(order)))
+    if spec.layers is not None:
+        return draft_with(layer_bounds(chain, spec.layers, len(ranks)))
+    # Even stages first; where they do not fit, those that even out bytes too.
     choice = replace(choices[-1], once=1 / microbatches)
-    draft = drafted(even_bounds(pricer, meshes[0], len(order), choice))
+    draft = draft_with(even_bounds(pricer, meshes[0], len(ranks), choice))
     lack = lack_of(pricer, draft)
-    if len(order) == 1 or not 0 < lack < np.inf:
+    if len(ranks) == 1 or not 0 < lack < np.inf:
         return draft
-    within = bounds_within(pricer, draft)
-    other = draft if within is None else drafted(within)
-    return other if lack_of(pricer, other) < lack else draft
+    fitting_bounds = bounds_within(pricer, draft)
+    fitting = draft if fitting_bounds is None else draft_with(fitting_bounds)
+    return fitting if lack_of(pricer, fitting) < lack else draft
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
@@ -458,50 +439,38 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
         check_placements(chain.source.layers.calls, rules, file.stages)
 
 
-def layer_bounds(chain: Chain, words: str, stages: int) -> list[int]:
-    """Cuts after so many layers each. [stages + 1]
+def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
+    """Return the cuts after so many layers each. [stages + 1]
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        words: the layers of every stage, such as "6+6+4", or "equal".
-        stages: how many there are.
+        chain: The model as a chain of segments, with their prices.
+        layers: Layers of every stage, or "equal".
+        stages: Number of stages.
 
     Raises:
-        InputError: the numbers are not those of the model's layers and stages, or two layers that
+        InputError: The numbers are not those of the model's layers and stages, or two layers that
             are to be cut apart are of one segment.
     """
     starts = layer_starts(chain.segments)
-    counts = _counts(words, len(starts), stages)
-    names, position, bounds = list(starts), 0, [0]
+    try:
+        counts = count_layers(layers, len(starts), stages)
+    except InputError as error:
+        raise InputError(f"--given: {error}") from None
+    names = list(starts)
+    position = 0
+    bounds = [0]
     for count in counts[:-1]:
         position += count
-        after = position == len(names)  # a stage of the head alone
-        if after:  # the first segment after all that compute in the last layer
+        is_head_alone = position == len(names)  # a stage of the head without layers
+        if is_head_alone:  # the first segment after all that compute in the last layer
             inside = ({layer_of(m) for m in s.modules} for s in chain.segments)
-            bounds.append(1 + max(k for k, own in enumerate(inside) if names[-1] in own))
+            bounds.append(1 + max(k for k, layer in enumerate(inside) if names[-1] in layer))
         else:
             bounds.append(starts[names[position]])
         if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):
-            told = "what comes after the layers" if after else names[position]
+            place = "what comes after the layers" if is_head_alone else names[position]
             raise InputError(
-                f"--given: layers={words}: {told} cannot be cut from what is before it"
+                f"--given: layers={format_layers(layers)}: {place} cannot be cut from what is "
+                "before it"
             )
     return [*bounds, len(chain)]
-
-
-def _counts(words: str, layers: int, stages: int) -> list[int]:
-    """The layers of every stage."""
-    if words == EQUAL:
-        if layers == 0 or layers % stages:
-            raise InputError(
-                f"--given: layers=equal: the model's {layers} layers are no multiple of {stages} "
-                "stages; say how many each has, such as layers=6+6+4"
-            )
-        return [layers // stages] * stages
-    counts = [int(part) for part in words.split("+")]
-    if len(counts) != stages or sum(counts) != layers:
-        raise InputError(
-            f"--given: layers={words}: must be {stages} numbers, one a stage, whose sum is the "
-            f"model's {layers} layers"
-        )
-    return counts

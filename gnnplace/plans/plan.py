@@ -6,7 +6,6 @@ What a key may be by itself stands here, what keys say of each other in `plans.r
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,7 +38,6 @@ def layer_of(module: str) -> str:
     return "" if number is None else ".".join(parts[: number + 1])
 
 
-RECOMPUTE = re.compile("none|selective|full|(block|uniform):[1-9][0-9]{0,3}")
 """Words for what is recomputed; `block:K` a stage's first K layers, `uniform:K` groups of K."""
 
 

@@ -19,9 +19,9 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
-from gnnplace.plans.given import check_words, numbers_in, parsed
+from gnnplace.plans.given import check_spec, check_words
 from gnnplace.plans.handover import handed_over
-from gnnplace.plans.launch.importing import completed, named_model, priced_words
+from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
 from gnnplace.plans.obeying import find_fewest, find_obeying
@@ -32,6 +32,7 @@ from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.run.workers import run_plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.constraints.constraints import (
@@ -65,7 +66,7 @@ class Basis:
     batch: int | None
     precision: str
     optimizer: str
-    given: str | Plan | None = None
+    given: PlanSpec | Plan | None = None
     told: tuple[str, ...] = ()
 
 
@@ -94,7 +95,7 @@ def basis_of(
         model = model or named_model(launched)
         batch, precision = launched.batch, precision or launched.precision
         optimizer = optimizer or launched.optimizer
-        read, lines = priced_words(launched)
+        read, lines = captured_spec(launched)
         told = tuple(lines)
     if model is None:
         raise InputError("MODEL: is missing; only a launch file that has its sizes names one")
@@ -246,8 +247,8 @@ def plan_model(
         raise InputError("max-memory: a plan's devices are alike; give memory_limit")
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
     basis = basis_of(given, model, devices, batch, precision, optimizer)
-    if isinstance(basis.given, str):
-        numbers_in(parsed(basis.given), devices, basis.batch)
+    if isinstance(basis.given, PlanSpec):
+        check_spec(basis.given, devices, basis.batch)
     if progress is not None:
         progress(CAPTURING)
     chain = chain_of(
@@ -318,10 +319,12 @@ def compare_plans(
     return find_baselines(chain, devices, budget=budget, progress=progress)
 
 
-def _read(given: str | Plan | LaunchPlan) -> str | Plan | LaunchPlan:
+def _read(given: str | Plan | LaunchPlan) -> PlanSpec | Plan | LaunchPlan:
     """Words, or the plan of a file."""
-    if not isinstance(given, str) or ("=" in given and not Path(given).is_file()):
+    if not isinstance(given, str):
         return given
+    if "=" in given and not Path(given).is_file():
+        return parse_spec(given)
     if Path(given).suffix in ("", ".json", ".csv") and not is_launch_file(given):
         return parsed_plan(given)
     return read_launch_file(given)

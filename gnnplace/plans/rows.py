@@ -26,7 +26,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import HALVES, setting_of
-from gnnplace.plans.decoders.words import COLUMNS, GivenTable, read_given, words_in
+from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
@@ -51,7 +51,7 @@ class PricedTable:
         environment: named, or None.
     """
 
-    table: GivenTable
+    table: PlanTable
     answers: tuple[PlanAnswer, ...]
     framework: str
     environment: str | None = None
@@ -98,7 +98,7 @@ def _cell(value: float | bool | str | None) -> str:
     return value if isinstance(value, str) else repr(float(value))
 
 
-def given_table(given: str | Path) -> GivenTable:
+def given_table(given: str | Path) -> PlanTable:
     """Plans of a file, or one in words.
 
     Raises:
@@ -106,11 +106,8 @@ def given_table(given: str | Path) -> GivenTable:
         InputError: naming the word that is wrong.
     """
     if str(given).endswith(SUFFIX):
-        return read_given(given)
-    words = words_in(str(given))
-    pairs = [part.partition("=") for part in str(given).split(",")]
-    columns, cells = (tuple(p[k].strip() for p in pairs) for k in (0, 2))
-    return GivenTable(columns, (cells,), (words,))
+        return read_plan_table(given)
+    return table_of_spec(str(given))
 
 
 def price_plans(
@@ -167,7 +164,7 @@ def price_plans(
             environment_name=environment_name, precision=precision, optimizer=optimizer,
             memory_limit=_limit(devices, memory_limit, headroom),
         )  # fmt: skip
-        answers = tuple(price(setting, words) for words in table.rows)
+        answers = tuple(price(setting, spec) for spec in table.specs)
         return PricedTable(table, answers, name, environment_name)
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
@@ -201,7 +198,7 @@ def _limit(
 
 
 def _from_capture(
-    model: str | nn.Module, devices: Cluster, table: GivenTable, inputs: Any, *,
+    model: str | nn.Module, devices: Cluster, table: PlanTable, inputs: Any, *,
     batch: int | None, precision: str | None, optimizer: str | None, memory_limit: float | None,
     headroom: str | float | None, accept_other_loss: bool,
 ) -> tuple[PlanAnswer, ...]:  # fmt: skip
@@ -218,15 +215,14 @@ def _from_capture(
         model, devices, inputs, batch=batch, precision=precision or "32-true",
         optimizer=optimizer or "adamw", accept_other_loss=accept_other_loss,
     )  # fmt: skip
-    answers, told = [], set(COLUMNS) - {"batch", "cuda_graphs"}  # which the chain obeys
-    for cells, row in zip(table.cells, table.rows, strict=True):
-        pairs = zip(table.columns, cells, strict=True)
-        words = ",".join(f"{n}={c.strip()}" for n, c in pairs if c.strip() and n in told)
+    answers = []
+    for row in table.specs:
+        spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys
         own = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
-        if row.cuda_graphs not in ("", "off"):
+        if row.cuda_graphs not in (None, "off"):
             own = without_host(own, MeshFabric(devices))
         try:
-            plan = given_plan(own, devices, words or "dp=1")
+            plan = given_plan(own, devices, spec)
         except InputError as error:
             answers.append(PlanAnswer(reason=str(error)))
             continue

@@ -9,10 +9,11 @@ import pytest
 
 from gnnplace.plans.answers import given_plan
 from gnnplace.plans.explaining import PARTS, changes_of, parts_of
-from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.given import draft_of_spec
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.spec import parse_spec
 from tests.plans.toys import chain, cluster
 
 WORDS = [
@@ -28,7 +29,7 @@ WORDS = [
 
 def priced(words, machine, model=None):
     model = model or chain(np.random.default_rng(0), count=8, batch=8)
-    draft = draft_of_words(model, machine, words)
+    draft = draft_of_spec(model, machine, parse_spec(words))
     pricer = Pricer(model, MeshFabric(machine), draft.size)
     return realized(pricer, draft), pricer
 

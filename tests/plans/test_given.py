@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_words, layer_bounds
+from gnnplace.plans.given import draft_of_spec, layer_bounds
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import layer_of
 from gnnplace.plans.plans import plan_model
@@ -18,8 +18,13 @@ from gnnplace.plans.search.draft import lack_of
 from gnnplace.plans.search.space import SIZES, micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import MICROBATCHES, divisors_of, layer_starts
+from gnnplace.plans.spec import WORDS, parse_spec
 from tests.plans.run.toys import cpus
 from tests.plans.toys import chain, cluster
+
+
+def draft_of_words(model, cluster, words):
+    return draft_of_spec(model, cluster, parse_spec(words))
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def test_layers_begin_where_they_compute_first(model):
     ],
 )
 def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stages, bounds):
-    assert layer_bounds(model, words, stages) == bounds
+    assert layer_bounds(model, WORDS["layers"].read(words), stages) == bounds
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stag
 )
 def test_numbers_that_do_not_fit_are_one_line(model, words, stages, told):
     with pytest.raises(InputError, match=told) as caught:
-        layer_bounds(model, words, stages)
+        layer_bounds(model, WORDS["layers"].read(words), stages)
     assert "\n" not in str(caught.value)
 
 
@@ -80,7 +85,7 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
     ("words", "told"),
     [
         ("tp=2,shards=2", "give one of them"),
-        ("shards=0", "at least 1"),
+        ("shards=0", "a whole number from 1 on"),
         ("cp=2,tp=2,shards=2", "shards and tp and cp: give one of them"),
         ("ep=2", "ep divides dp"),
         ("cp=4,ep=2", "the shards that cut tokens, ep=cp"),
@@ -89,7 +94,7 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
         ("tp=2,regather=yes", "regather=yes: must be one of on, off"),
         ("pp=2,regather=on", "one shard gathers nothing; give tp, cp or shards"),
         ("tp=2,sp=some", "sp=some: must be one of on, off"),
-        ("pp=2,layers=2+x", "layers=2[+]x: must be 'equal', or numbers such as 6"),
+        ("pp=2,layers=2+x", "layers=2[+]x: must be one of equal, cost, or numbers such as 6"),
     ],
 )
 def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
@@ -144,7 +149,7 @@ def test_what_is_recomputed_is_all_or_the_first_layers_of_every_stage(model, wor
 
 
 def test_a_word_of_recomputation_that_there_is_not_is_one_line(model):
-    with pytest.raises(InputError, match="recompute=block:0: must be none, full"):
+    with pytest.raises(InputError, match="recompute=block:0: must be one of none"):
         draft_of_words(model, cluster(2), "microbatch_size=1,recompute=block:0")
 
 
@@ -156,11 +161,11 @@ def test_a_word_of_recomputation_that_there_is_not_is_one_line(model):
         ("dp=2,foo=3", None, "'foo=3': must be NAME=VALUE"),
         ("dp=2,dp=2", None, "'dp' is repeated"),
         ("dp=two", None, "dp=two: must be a whole number"),
-        ("zero=4", None, "zero at most 3"),
+        ("zero=4", None, "zero=4: must be one of 0, 1, 2, 3"),
         ("dp=5", None, "dp x tp x pp is 5; .* has 2 devices"),
-        ("schedule=best", None, "schedule 'best': unknown"),
-        ("recompute=some", None, "recompute=some: must be none"),
-        ("layers=1+x", None, "layers=1[+]x: must be 'equal'"),
+        ("schedule=best", None, "schedule=best: must be one of 1f1b"),
+        ("recompute=some", None, "recompute=some: must be one of none"),
+        ("layers=1+x", None, "layers=1[+]x: must be one of equal"),
         ("dp=2", 3, "a batch of 3 is no multiple of 2 replicas"),
         ("dp=2", 10**9, "makes 500000000 micro-batches; a step has at most"),
     ],

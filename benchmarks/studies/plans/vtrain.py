@@ -29,8 +29,9 @@ from scipy.optimize import minimize
 from benchmarks.studies.plans.megatron import HOST, Host, Megatron, gpt
 from benchmarks.studies.plans.runs import Run
 from gnnplace.plans.answers import given_plan
-from gnnplace.plans.given import EQUAL, layer_bounds
+from gnnplace.plans.given import layer_bounds
 from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.spec import EQUAL
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 

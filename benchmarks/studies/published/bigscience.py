@@ -16,7 +16,7 @@ from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, rea
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.presets import ServerGroup
 
@@ -72,7 +72,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     if hidden % int(heads) or dp * tp * pp != gpus:
         return None
     own = setting(hidden, int(layers), int(heads), "bf16-master" if late else "16-master")
-    words = GivenWords(
+    words = PlanSpec(
         dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch - batch % (dp * size),
         zero=int(row["zero"]), recompute="full", gradients="fp32" if late else "same",
     )  # fmt: skip
@@ -81,5 +81,5 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     return Outcome(
         f"{hidden}x{layers:g}, {heads:g} heads, {gpus} GPUs, batch {batch}", f"{hidden} wide",
         own, words, price(own, words), seconds if line > BLOCKING else None, None,
-        peak * GIBIBYTE if peak else None, ran, True, words.microbatches(batch),
+        peak * GIBIBYTE if peak else None, ran, True, words.num_microbatches(batch),
     )  # fmt: skip

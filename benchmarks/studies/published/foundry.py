@@ -14,7 +14,7 @@ from benchmarks.studies.published.outcomes import Outcome, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import PORT, ServerGroup
 
@@ -61,7 +61,7 @@ def outcome(row: dict[str, str]) -> Outcome:
     names = ("hidden", "layers", "heads", "vocab", "ffn", "seq")
     kind, gpus = KINDS[row["gpu"]], int(row["gpus"])
     own = setting(kind, gpus // 8, tuple(int(row[name]) for name in names))
-    words = GivenWords(
+    words = PlanSpec(
         dp=gpus, microbatch_size=int(row["micro_batch"]), batch=int(row["global_batch"]),
         zero=3 if row["sharding"] == "FULL_SHARD" else 2,
         recompute="full" if row["checkpointing"] == "True" else "none",

@@ -20,7 +20,7 @@ from gnnplace.plans.decoders.memory import bytes_of
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.step import cut_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "megatron-lm-golden"
@@ -107,10 +107,10 @@ def outcome(row: dict[str, str], least: float = np.inf) -> Outcome | None:
         "h100" if row["gpu"].startswith("H100") else "a100-80",
     )  # fmt: skip
     chunk = count("num-layers-per-virtual-pipeline-stage", 0)
-    words = GivenWords(
+    words = PlanSpec(
         dp=dp, tp=tp, pp=pp, cp=cp, microbatch_size=count("micro-batch-size"),
         batch=count("global-batch-size"), zero=int(row["use-distributed-optimizer"] == "True"),
-        sp="on" if row.get("sequence-parallel") == "True" else "off",
+        sp=row.get("sequence-parallel") == "True",
         recompute="full" if row.get("recompute-granularity") == "full" else "none",
         schedule=f"interleaved:{layers // pp // chunk}" if chunk and pp > 1 else "1f1b",
     )  # fmt: skip

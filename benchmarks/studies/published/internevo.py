@@ -17,7 +17,7 @@ from benchmarks.studies.published.vtrain import machine
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 FOLDER = "internevo"
 SIZES = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168)
@@ -36,9 +36,9 @@ PACKED = (  # GPUs, examples of a micro-batch, micro-batches, recomputation, tok
 )  # fmt: skip
 TWENTY = DecoderSizes(60, 5120, 40, 40, 13824, 2048, 103168)
 MEMORY = (  # sizes, GPUs, tp, pp, layers, GB of a GPU; all recomputed, zero1 of all, no FSDP
-    (SIZES, 3, 1, 3, "11+11+10", 75), (SIZES, 4, 4, 1, "", 61), (SIZES, 4, 1, 4, "", 69),
-    (SIZES, 5, 1, 5, "7+7+6+6+6", 62), (SIZES, 6, 1, 6, "6+6+5+5+5+5", 56),
-    (TWENTY, 16, 1, 16, "+".join(["4"] * 12 + ["3"] * 4), 52),
+    (SIZES, 3, 1, 3, (11, 11, 10), 75), (SIZES, 4, 4, 1, None, 61), (SIZES, 4, 1, 4, None, 69),
+    (SIZES, 5, 1, 5, (7, 7, 6, 6, 6), 62), (SIZES, 6, 1, 6, (6, 6, 5, 5, 5, 5), 56),
+    (TWENTY, 16, 1, 16, (4,) * 12 + (3,) * 4, 52),
 )  # fmt: skip
 CARDS = 4 * 12.5e9 / 8  # bytes a second of a GPU's part of a server's cards
 
@@ -59,10 +59,12 @@ def outcomes(_: Path) -> list[Outcome]:
     return found + [held(*row) for row in MEMORY]
 
 
-def held(sizes: DecoderSizes, gpus: int, tp: int, pp: int, layers: str, giga: int) -> Outcome:
+def held(
+    sizes: DecoderSizes, gpus: int, tp: int, pp: int, layers: tuple[int, ...] | None, giga: int
+) -> Outcome:
     """Bytes that a run of four micro-batches of an example held."""
-    words = GivenWords(
-        tp=tp, pp=pp, layers=layers, microbatch_size=1, batch=4, zero=1, recompute="full", sp="off"
+    words = PlanSpec(
+        tp=tp, pp=pp, layers=layers, microbatch_size=1, batch=4, zero=1, recompute="full", sp=False
     )
     own = replace(setting(-(-gpus // 8)), decoder=sizes)
     return Outcome(
@@ -75,9 +77,9 @@ def outcome(gpus: int, tp: int, group: int, told: tuple[int, int, str], rate: fl
     """A row."""
     size, count, again = told
     dp = gpus // tp
-    words = GivenWords(
+    words = PlanSpec(
         dp=dp, tp=tp, microbatch_size=size, batch=dp * size * count, zero=1, recompute=again,
-        zero_group=group or None, sp="off",
+        zero_group=group or None, sp=False,
     )  # fmt: skip
     own = setting(gpus // 8)
     tokens = size * count * SIZES.length / tp

@@ -24,7 +24,7 @@ from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.pricing import PlanAnswer
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.tracing.program import BACKWARD, FORWARD
 
 FOLDER = "neusight"
@@ -75,7 +75,7 @@ def rows(path: Path) -> Iterator[Outcome]:
     seconds = forward + backward
     yield Outcome(
         f"{path.stem}, {kind}", f"{kind}, compiled" if fused else kind, None,
-        GivenWords(microbatch_size=batch, batch=batch),
+        PlanSpec(microbatch_size=batch, batch=batch),
         PlanAnswer(seconds, LOW * seconds, HIGH * seconds, feasible=True), ahead + back, ran=True,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from benchmarks.studies.plans.runs import Run, questions, regret, summary
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 NEAR, RANKED, CHOSEN, LATE = 1.3, 8, 5, 0.7
 LIMIT = (50.0, 110.0)
@@ -55,7 +55,7 @@ class Outcome:
     question: str
     model: str
     setting: PricingSetting | None
-    plan: GivenWords
+    plan: PlanSpec
     answer: PlanAnswer
     seconds: float | None = None
     state: float | None = None

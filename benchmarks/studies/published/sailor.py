@@ -27,8 +27,8 @@ from benchmarks.studies.plans.sailor import NAMELESS, plan_of, seconds_of
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.pricing import PlanAnswer
-from gnnplace.plans.decoders.words import GivenWords
 from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts, SplitChoice
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 
@@ -128,7 +128,7 @@ def rows(path: Path, folder: Path) -> Iterator[Outcome]:
     kinds = sorted({kind for stage in servers for kind, _ in stage})
     question = f"{model}, {' and '.join(kinds)}, {content['N']} servers, {size} of {batch}"
     yield Outcome(
-        question, model, None, GivenWords(dp=len(servers[0]), microbatch_size=size, batch=batch),
+        question, model, None, PlanSpec(dp=len(servers[0]), microbatch_size=size, batch=batch),
         priced(folder, model, layers, servers, size, batch), content["real"], ran=True,
         microbatches=batch // (size * len(servers[0])),
     )  # fmt: skip

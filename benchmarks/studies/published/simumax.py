@@ -18,7 +18,7 @@ from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "simumax"
@@ -70,8 +70,8 @@ def outcome(row: dict[str, Any]) -> Outcome | None:
     layers = int(row["layer_num"])
     own = setting(model, layers, sizes.get("seq", 4096))
     dp, count = sizes.get("dp", 1), sizes["mbc"]
-    even = "equal" if layers % sizes.get("pp", 1) == 0 else ""
-    words = GivenWords(
+    even: Layers | None = "equal" if layers % sizes.get("pp", 1) == 0 else None
+    words = PlanSpec(
         dp=dp, tp=sizes.get("tp", 1), cp=sizes.get("cp", 1), ep=sizes.get("ep", 1),
         pp=sizes.get("pp", 1), zero=1, batch=dp * count, layers=even,
     )  # fmt: skip

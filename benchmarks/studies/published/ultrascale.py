@@ -19,7 +19,7 @@ from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.decoders.step import cut_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "ultrascale-playbook"
@@ -60,7 +60,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
         return None
     words, count = _words(row)
     sound = row["after_pp_fix"] == "True" or words.pp == 1
-    if words.devices != nodes * 8:
+    if words.num_devices != nodes * 8:
         return None
     rate = number(row["AR Intra-node (GB/s)"])
     checked = rate is not None and BROKEN < rate <= FAST
@@ -68,7 +68,7 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     own = setting(hidden, kv_heads, int(row["vocab_size"]), checked)
     if not sound:
         longer = replace(own.decoder, vocabulary=own.decoder.vocabulary + 1)
-        words = replace(words, layers="+".join(map(str, layers_of(longer, words.pp, "cost"))))
+        words = replace(words, layers=layers_of(longer, words.pp, "cost"))
     answer = price(own, words)
     seconds, speed = None, number(row["tok/s/gpu"])
     usable = sound and words.batch == BATCH and rate is not None and rate > BROKEN
@@ -84,18 +84,18 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     )  # fmt: skip
 
 
-def _words(row: dict[str, str]) -> tuple[GivenWords, int]:
+def _words(row: dict[str, str]) -> tuple[PlanSpec, int]:
     """The plan of a row, and its micro-batches."""
     dp, size = int(row["dp"]), int(row["mbs"])
     count = int(number(row["batch_accum"]) or max(1, BATCH // (dp * size)))
-    plan = GivenWords(
+    plan = PlanSpec(
         dp=dp, tp=int(row["tp"]), pp=int(row["pp"]), microbatch_size=size, batch=dp * size * count,
         zero=int(row["zero_stage"]),
     )  # fmt: skip
     return plan, count
 
 
-def _counter(own: PricingSetting, words: GivenWords, answer: object) -> float | None:
+def _counter(own: PricingSetting, words: PlanSpec, answer: object) -> float | None:
     """Bytes of the log's counter on the first rank: with ZeRO 1 what passes in the update."""
     state = getattr(answer, "state_first", None)
     if state is None or words.zero == 0 or words.dp == 1:

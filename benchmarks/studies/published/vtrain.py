@@ -21,7 +21,7 @@ from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.presets import preset
 
@@ -84,12 +84,12 @@ def outcome(line: list[str]) -> Outcome:
     """A row."""
     gpus, batch, size, hidden, heads, layers, length, tp, dp, pp = map(int, line[:10])
     own = setting(hidden, heads, layers, length, -(-gpus // 8))
-    words = GivenWords(dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch)
+    words = PlanSpec(dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch)
     answer = price(own, words)
     if gpus > 8 and not answer.feasible:
         words = replace(words, recompute="full")
         answer = price(own, words)
     return Outcome(
         f"GPT {hidden}x{layers}, {gpus} A100, batch {batch}", f"{hidden} wide", own, words,
-        answer, float(line[10]) / 1e3, ran=True, microbatches=words.microbatches(batch),
+        answer, float(line[10]) / 1e3, ran=True, microbatches=words.num_microbatches(batch),
     )  # fmt: skip

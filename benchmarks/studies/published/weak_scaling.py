@@ -15,7 +15,7 @@ from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "weak-scaling"
@@ -39,14 +39,14 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     )  # fmt: skip
     dp = gpus // tp // pp
     plans = [
-        GivenWords(
+        PlanSpec(
             dp=dp,
             tp=tp,
             pp=pp,
             microbatch_size=size,
             batch=batch,
             recompute="full",
-            sp="off",
+            sp=False,
             gradients="same",
         )
         for size in MICRO_BATCHES
@@ -57,5 +57,5 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     )
     return Outcome(
         f"GPT {billions} B, {gpus} A100", f"{hidden} wide", own, words, answer, seconds_of(row),
-        ran=True, microbatches=words.microbatches(batch),
+        ran=True, microbatches=words.num_microbatches(batch),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.step import cut_of, step_time
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 ROW_PARTS = {
     "compute": "kernels of the busiest rank",
@@ -132,63 +132,63 @@ def likeliest(suspects: tuple[Suspect, ...], gap: float) -> tuple[Suspect, ...]:
     return tuple(sorted(known, key=lambda x: abs(x.seconds - gap)))
 
 
-def row_suspects(setting: PricingSetting, words: GivenWords, compute: float) -> Iterator[Suspect]:
+def row_suspects(setting: PricingSetting, spec: PlanSpec, compute: float) -> Iterator[Suspect]:
     """What may make a run slower than its prediction, each priced.
 
     Args:
         setting: what is priced on.
-        words: the plan that runs.
+        spec: the plan that runs.
         compute: seconds of the busiest rank's kernels.
     """
-    cut, own = cut_of(setting, words), setting.constants
+    cut, own = cut_of(setting, spec), setting.constants
     checks = setting.checks or environment("checked-collectives")
     changed = {
-        "exchanges": (replace(setting, network=_as(SlowNetwork, setting.network)), words),
-        "host": (replace(setting, constants=_scaled(own, HOST, 2.0)), words),
-        "recompute": (setting, replace(words, recompute="full")),
-        "checks": (replace(setting, checks=checks), words),
+        "exchanges": (replace(setting, network=_as(SlowNetwork, setting.network)), spec),
+        "host": (replace(setting, constants=_scaled(own, HOST, 2.0)), spec),
+        "recompute": (setting, replace(spec, recompute="full")),
+        "checks": (replace(setting, checks=checks), spec),
     }
-    step = step_time(setting, words, cut)
+    step = step_time(setting, spec, cut)
     yield Suspect("clock", compute / 3)
     for name, (other, told) in changed.items():
         yield Suspect(name, max(step_time(other, told, cut) - step, 0.0))
 
 
-def row_parts(setting: PricingSetting, words: GivenWords) -> dict[str, float]:
+def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
     """Seconds of a step by what they go to; they add up to it.
 
     Raises:
         InputError: the layers cannot be cut so.
     """
-    cut, found = cut_of(setting, words), dict.fromkeys(ROW_PARTS, 0.0)
-    batch, once = words.batch or setting.decoder.batch, words.dp * words.microbatch_size
-    alone = replace(words, dp=1, zero=0, batch=batch // words.dp)
-    plain = replace(words, recompute="none")
+    cut, found = cut_of(setting, spec), dict.fromkeys(ROW_PARTS, 0.0)
+    batch, once = spec.batch or setting.decoder.batch, spec.dp * spec.microbatch_size
+    alone = replace(spec, dp=1, zero=0, batch=batch // spec.dp)
+    plain = replace(spec, recompute="none")
 
-    def seconds(own: PricingSetting, told: GivenWords) -> float:
+    def seconds(own: PricingSetting, told: PlanSpec) -> float:
         return step_time(own, told, cut)
 
-    def waited(own: PricingSetting, told: GivenWords) -> float:
+    def waited(own: PricingSetting, told: PlanSpec) -> float:
         single = replace(told, batch=told.dp * told.microbatch_size)
-        finer = replace(single, schedule=f"interleaved:{2 * words.chunks}")  # half of the waits
+        finer = replace(single, schedule=f"interleaved:{2 * spec.num_chunks}")  # half of the waits
         own = _silent(replace(own, constants=_scaled(own.constants, PASSES, 0.0)))
         return 2.0 * (seconds(own, single) - seconds(own, finer))
 
-    def busy(own: PricingSetting, told: GivenWords) -> float:
+    def busy(own: PricingSetting, told: PlanSpec) -> float:
         return seconds(own, told) - waited(own, told)
 
-    found["bubble"] = waited(setting, words)
+    found["bubble"] = waited(setting, spec)
     bare = replace(setting, checks=None)
-    found["checks"] = busy(setting, words) - busy(bare, words)
+    found["checks"] = busy(setting, spec) - busy(bare, spec)
     free = replace(bare, constants=_scaled(bare.constants, HOST, 0.0))
-    found["host"] = busy(bare, words) - busy(free, words)
+    found["host"] = busy(bare, spec) - busy(free, spec)
     silent = _silent(free)
-    found["messages"] = busy(free, words) - busy(silent, words)
+    found["messages"] = busy(free, spec) - busy(silent, spec)
     idle = replace(silent, network=_as(IdleNetwork, free.network))
-    exchanged = busy(silent, words) - busy(idle, words)
+    exchanged = busy(silent, spec) - busy(idle, spec)
     found["replicas"] = exchanged - (busy(silent, alone) - busy(idle, alone))
     found["shards"] = exchanged - found["replicas"]
-    found["recompute"] = busy(idle, words) - busy(idle, plain)
+    found["recompute"] = busy(idle, spec) - busy(idle, plain)
     double = seconds(idle, replace(plain, batch=2 * once))  # of the busiest rank, a micro-batch
     found["compute"] = batch // once * (double - seconds(idle, replace(plain, batch=once)))
     found["update"] = busy(idle, plain) - found["compute"]
@@ -216,16 +216,16 @@ def _as(kind: type[ServerNetwork], network: ServerNetwork) -> ServerNetwork:
                 network.rates)  # fmt: skip
 
 
-def row_changes(setting: PricingSetting, words: GivenWords) -> list[RowChange]:
+def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
     """Plans with one word changed that fit, the fastest first.
 
     Args:
         setting: what is priced on.
-        words: the plan that is changed.
+        spec: the plan that is changed.
     """
     found = []
-    for told, other in _changed(setting, words):
-        if other == words:
+    for told, other in _changed(setting, spec):
+        if other == spec:
             continue
         answer = price(setting, other)
         if answer.feasible and answer.step_time is not None:
@@ -233,31 +233,31 @@ def row_changes(setting: PricingSetting, words: GivenWords) -> list[RowChange]:
     return sorted(found, key=lambda change: change.answer.step_time or 0.0)
 
 
-def _changed(setting: PricingSetting, words: GivenWords) -> Iterator[tuple[str, GivenWords]]:
+def _changed(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, PlanSpec]]:
     """Single changes of a plan."""
-    for size in (words.microbatch_size * 2, words.microbatch_size // 2):
+    for size in (spec.microbatch_size * 2, spec.microbatch_size // 2):
         if size:
-            yield f"microbatch_size={size}", replace(words, microbatch_size=size)
+            yield f"microbatch_size={size}", replace(spec, microbatch_size=size)
     for zero in setting.traits["zeros"]:
-        group = words.zero_group if int(zero) else None
-        yield f"zero={zero}", replace(words, zero=int(zero), zero_group=group)
+        group = spec.zero_group if int(zero) else None
+        yield f"zero={zero}", replace(spec, zero=int(zero), zero_group=group)
     for again in ("none", "selective", "full"):
-        yield f"recompute={again}", replace(words, recompute=again)
+        yield f"recompute={again}", replace(spec, recompute=again)
     yield (
-        f"sp={'off' if words.sp == 'on' else 'on'}",
-        replace(words, sp="off" if words.sp == "on" else "on"),
+        f"sp={'off' if spec.splits_tokens else 'on'}",
+        replace(spec, sp=not spec.splits_tokens),
     )
     for kind in setting.traits["graphs"]:
-        yield f"cuda_graphs={kind}", replace(words, cuda_graphs=kind)
+        yield f"cuda_graphs={kind}", replace(spec, cuda_graphs=kind)
     if setting.traits["compiles"]:
-        yield "compile=on", replace(words, compile="on")
+        yield "compile=on", replace(spec, compile=True)
     for overlap in ("reduce", "reduce+gather"):
-        yield f"overlap={overlap}", replace(words, overlap=overlap)
+        yield f"overlap={overlap}", replace(spec, overlap=overlap)
     for schedule in ("1f1b", "interleaved:2", "interleaved:4"):
-        if words.pp > 1:
-            yield f"schedule={schedule}", replace(words, schedule=schedule, layers="")
-    for told, count in degrees_moved({"dp": words.dp, "tp": words.tp, "pp": words.pp}):
-        moved = replace(words, dp=count["dp"], tp=count["tp"], pp=count["pp"], layers="")
+        if spec.pp > 1:
+            yield f"schedule={schedule}", replace(spec, schedule=schedule, layers=None)
+    for told, count in degrees_moved({"dp": spec.dp, "tp": spec.tp, "pp": spec.pp}):
+        moved = replace(spec, dp=count["dp"], tp=count["tp"], pp=count["pp"], layers=None)
         yield told, moved
 
 

@@ -26,7 +26,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.kernels import PRODUCTS
 from gnnplace.plans.decoders.setting import PricingSetting, running, state_per_parameter
 from gnnplace.plans.decoders.step import Cut, tokens_of
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 GIBIBYTE = 2.0**30
 SHARDED = 2  # the ZeRO stage from which gradients are parted in every micro-batch
@@ -47,16 +47,16 @@ class RankBytes:
     reserved: FloatArray
 
 
-def bytes_of(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
+def bytes_of(setting: PricingSetting, spec: PlanSpec, cut: Cut) -> RankBytes:
     """Bytes of every rank at their peaks.
 
     Args:
         setting: what is priced on.
-        words: the plan.
+        spec: the plan.
         cut: the stages.
     """
-    own = running(setting, words.compile, "off")
-    return (_sharded if words.zero >= SHARDED else _whole)(own, words, cut)
+    own = running(setting, spec.compile, "off")
+    return (_sharded if spec.zero >= SHARDED else _whole)(own, spec, cut)
 
 
 def likely_to_fit(setting: PricingSetting, reserved: float) -> float:
@@ -66,82 +66,82 @@ def likely_to_fit(setting: PricingSetting, reserved: float) -> float:
     return 0.5 * (1 + math.erf(math.log(usable / max(reserved, 1.0)) / (spread * math.sqrt(2))))
 
 
-def _kept(setting: PricingSetting, words: GivenWords, chosen: bool = False) -> tuple[float, float]:
+def _kept(setting: PricingSetting, spec: PlanSpec, chosen: bool = False) -> tuple[float, float]:
     """Bytes that a layer keeps of a micro-batch: with nothing computed again, and its input."""
     d, own = setting.decoder, setting.constants
-    tokens, split = tokens_of(setting, words), words.sp == "on" and own["splits_tokens"] > 0
-    parts = words.tp if split else 1
-    scores = 5.0 * d.heads * d.length / words.tp if setting.kernels.attention == PRODUCTS else 0.0
-    if words.recompute == "selective":
+    tokens, split = tokens_of(setting, spec), spec.splits_tokens and own["splits_tokens"] > 0
+    parts = spec.tp if split else 1
+    scores = 5.0 * d.heads * d.length / spec.tp if setting.kernels.attention == PRODUCTS else 0.0
+    if spec.recompute == "selective":
         scores = 0.0
     if d.gated:
         stream = 12.0 * d.hidden / parts
-        inside = (4 * d.keys + own["gated_kept"] * d.feed_forward + 4 * d.heads) / words.tp
+        inside = (4 * d.keys + own["gated_kept"] * d.feed_forward + 4 * d.heads) / spec.tp
         if d.latent is not None:
             narrow = 4 * d.latent.queries + 4 * d.latent.keys + 2 * d.latent.rotary
             stream = (8.0 * d.hidden + narrow) / parts
-            inside += (4 * d.queries + 4 * d.values - 4 * d.keys) / words.tp
-        if words.recompute == "selective" and own["selective_products"]:
+            inside += (4 * d.queries + 4 * d.values - 4 * d.keys) / spec.tp
+        if spec.recompute == "selective" and own["selective_products"]:
             stream = 4.0 * d.hidden / parts
-            inside = (4 * d.queries + 4 * d.keys + 2 * d.feed_forward + 4 * d.heads) / words.tp
+            inside = (4 * d.queries + 4 * d.keys + 2 * d.feed_forward + 4 * d.heads) / spec.tp
         if chosen and d.experts:
-            inside += own["gated_kept"] * (d.experts.shared - d.feed_forward) / words.tp
+            inside += own["gated_kept"] * (d.experts.shared - d.feed_forward) / spec.tp
             each = own["chosen_inside"] * d.experts.width + own["chosen_kept"] * d.hidden
-            inside += d.experts.active * each / words.tp
+            inside += d.experts.active * each / spec.tp
     else:
         stream = own["plain_kept_stream"] * d.hidden / parts
-        inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / words.tp
+        inside = (own["plain_kept_inside"] * d.hidden + 4 * d.heads) / spec.tp
     return tokens * (stream + inside + scores), 2.0 * tokens * d.hidden / parts
 
 
-def _in_flight(words: GivenWords, count: int) -> FloatArray:
+def _in_flight(spec: PlanSpec, count: int) -> FloatArray:
     """Micro-batches whose values a rank keeps, in those of all its layers. [ranks]"""
-    ranks, chunks = words.pp, words.chunks
+    ranks, chunks = spec.pp, spec.num_chunks
     left = np.arange(ranks, 0, -1, dtype=np.float64)
-    if words.schedule == "gpipe":
+    if spec.schedule == "gpipe":
         left[:] = count
     if chunks > 1:  # Megatron's warm-up: 2 (p - r - 1) + (v - 1) p + 1 of p v
         left = (2 * (left - 1) + (chunks - 1) * ranks + 1) / chunks
     return np.minimum(left, count)
 
 
-def _activations(setting: PricingSetting, words: GivenWords, cut: Cut) -> tuple[FloatArray, float]:
+def _activations(setting: PricingSetting, spec: PlanSpec, cut: Cut) -> tuple[FloatArray, float]:
     """What is kept for backward passes, and one layer's while it is computed again. [ranks]"""
-    (whole, small), (chosen, _) = (_kept(setting, words, kind) for kind in (False, True))
-    batch = words.batch or setting.decoder.batch
-    flying = _in_flight(words, words.microbatches(batch))
-    kind, _, number = words.recompute.partition(":")
+    (whole, small), (chosen, _) = (_kept(setting, spec, kind) for kind in (False, True))
+    batch = spec.batch or setting.decoder.batch
+    flying = _in_flight(spec, spec.num_microbatches(batch))
+    kind, group = spec.recompute_kind, spec.recompute_layers
     if kind in ("none", "selective"):
         return flying * ((cut.layers - cut.chosen) * whole + cut.chosen * chosen), 0.0
     if cut.chosen.any():
         whole = chosen
     if kind == "uniform":
-        return flying * np.ceil(cut.layers / int(number)) * small, int(number) * whole
+        return flying * np.ceil(cut.layers / group) * small, group * whole
     again = cut.layers
     if kind == "block":
-        again = np.minimum(cut.layers, int(number) * words.chunks)
+        again = np.minimum(cut.layers, group * spec.num_chunks)
     return flying * (again * small + (cut.layers - again) * whole), whole
 
 
-def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
+def _whole(setting: PricingSetting, spec: PlanSpec, cut: Cut) -> RankBytes:
     """Of parameters that every replica has."""
     d, own = setting.decoder, setting.constants
-    count, parts = words.dp * words.cp, words.parted
-    told = words.gradients or setting.traits["gradients"]
+    count, parts = spec.dp * spec.cp, spec.num_optimizer_shards
+    told = spec.gradients or setting.traits["gradients"]
     parameter, gradient, optimizer = state_per_parameter(setting, told)
-    buckets = own["bucket_bytes"] if count > 1 and words.zero == 0 else 0.0
+    buckets = own["bucket_bytes"] if count > 1 and spec.zero == 0 else 0.0
     if setting.precision == "16-master":
         gradient += own["half_gradient"]
         optimizer += own["half_gradient_parted"]
     elif told == "fp32":
         gradient += own["both_gradients"]
     state = cut.parameters * (parameter + gradient + optimizer / parts + buckets)
-    state = state + cut.experts * optimizer * (1 / max(1, parts // words.ep) - 1 / parts)
-    if words.tp > 1:
-        state = state + own["gather_buffers"] * tokens_of(setting, words) * d.hidden
-    activations, again = _activations(setting, words, cut)
-    tokens, shards = tokens_of(setting, words), words.tp
-    if words.pp == 1:
+    state = state + cut.experts * optimizer * (1 / max(1, parts // spec.ep) - 1 / parts)
+    if spec.tp > 1:
+        state = state + own["gather_buffers"] * tokens_of(setting, spec) * d.hidden
+    activations, again = _activations(setting, spec, cut)
+    tokens, shards = tokens_of(setting, spec), spec.tp
+    if spec.pp == 1:
         gathered = own["gathered_alone"] * (1 - 1 / shards)
         activations = activations + gathered * tokens * 4.0 * d.hidden * cut.layers
     head = np.zeros_like(state)
@@ -153,7 +153,7 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     passing = own["passing"] * stream + np.maximum(head, own["passing"] * inside)
     moving = activations + again + passing + gradients
     updating = state + own["update_part_passing"] * cut.parameters / parts
-    if words.zero and count > 1:
+    if spec.zero and count > 1:
         updating = updating + cut.parameters * own["update_passing"] * (2 + 1.0 / parts)
     context = own["context"] * GIBIBYTE
     flying = own["fragmentation"] * (activations + again) + (moving - activations - again)
@@ -161,27 +161,27 @@ def _whole(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
     return RankBytes(state, allocated, np.maximum(state + flying, updating) + context)
 
 
-def _sharded(setting: PricingSetting, words: GivenWords, cut: Cut) -> RankBytes:
+def _sharded(setting: PricingSetting, spec: PlanSpec, cut: Cut) -> RankBytes:
     """Of parameters and gradients that replicas part (FSDP)."""
     d, own = setting.decoder, setting.constants
-    count = words.parted
-    told = words.gradients or setting.traits["gradients"]
+    count = spec.num_optimizer_shards
+    told = spec.gradients or setting.traits["gradients"]
     parameter, gradient, optimizer = state_per_parameter(setting, told)
-    parted = (cut.parameters - cut.experts) / count + cut.experts / max(1, count // words.ep)
+    parted = (cut.parameters - cut.experts) / count + cut.experts / max(1, count // spec.ep)
     state = (parameter + gradient + optimizer) * parted
-    dense = layer = d.layer_matrices / words.tp + d.layer_vectors
+    dense = layer = d.layer_matrices / spec.tp + d.layer_vectors
     if d.experts:
-        layer = (d.beside_experts + d.expert_parameters / words.ep) / words.tp + d.layer_vectors
+        layer = (d.beside_experts + d.expert_parameters / spec.ep) / spec.tp + d.layer_vectors
     inside = (cut.layers - cut.chosen) * dense + cut.chosen * layer
     root = cut.parameters - inside
     largest = np.maximum(dense * (cut.layers > cut.chosen), layer * (cut.chosen > 0))
-    whole = 2.0 * root + 2.0 * (own["blocks"] * largest if words.zero == 3 else inside)
-    activations, again = _activations(setting, words, cut)
-    tokens = tokens_of(setting, words)
+    whole = 2.0 * root + 2.0 * (own["blocks"] * largest if spec.zero == 3 else inside)
+    activations, again = _activations(setting, spec, cut)
+    tokens = tokens_of(setting, spec)
     head = np.zeros_like(state)
-    head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4.0 * d.hidden) / words.tp
+    head[-1] = tokens * (own["logit_kept"] * d.vocabulary + 4.0 * d.hidden) / spec.tp
     wide = 4.0 if gradient == 4.0 else 0.0
     gradients = 2.0 * root + (4.0 + wide) * largest
-    late = activations + again + 16.0 * tokens * d.hidden / words.tp + gradients
+    late = activations + again + 16.0 * tokens * d.hidden / spec.tp + gradients
     allocated = state + whole + np.maximum(activations + head, late)
     return RankBytes(state, allocated, allocated + own["context"] * GIBIBYTE)

@@ -11,7 +11,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import bytes_of, likely_to_fit
 from gnnplace.plans.decoders.setting import PricingSetting, captured
 from gnnplace.plans.decoders.step import cut_of, step_time
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 LIKELY = 0.5
 WHOLE = ("nanotron", "megatron-deepspeed")  # whose ZeRO parts over all replicas
@@ -52,21 +52,21 @@ class PlanAnswer:
     tokens_per_second: float | None = None
 
 
-def price(setting: PricingSetting, words: GivenWords) -> PlanAnswer:
+def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
     """What a plan takes, or why it cannot be."""
     try:
-        _check(setting, words)
-        cut = cut_of(setting, words)
+        _check(setting, spec)
+        cut = cut_of(setting, spec)
     except InputError as error:
         return PlanAnswer(reason=str(error))
-    seconds, own = step_time(setting, words, cut), setting.constants
-    held = bytes_of(setting, words, cut)
-    ranks = setting.on_ranks(words.devices, words.pp)
+    seconds, own = step_time(setting, spec, cut), setting.constants
+    held = bytes_of(setting, spec, cut)
+    ranks = setting.on_ranks(spec.num_devices, spec.pp)
     limits = np.array([min(one.memory for one in here) for here in ranks])
     k = int(np.argmax(held.reserved / limits))
     peak, here = float(held.reserved[k]), replace(setting, memory=float(limits[k]))
     fits = likely_to_fit(here, peak)
-    tokens = (words.batch or setting.decoder.batch) * setting.decoder.length
+    tokens = (spec.batch or setting.decoder.batch) * setting.decoder.length
     reason = "" if fits >= LIKELY else _lacks(here, peak, float(held.state[k]), k)
     first, last = (float(held.state[rank]) + setting.workspace for rank in (0, -1))
     return PlanAnswer(
@@ -91,58 +91,59 @@ def _lacks(setting: PricingSetting, peak: float, state: float, rank: int) -> str
     )
 
 
-def _check(setting: PricingSetting, words: GivenWords) -> None:
+def _check(setting: PricingSetting, spec: PlanSpec) -> None:
     """Whether a plan can be.
 
     Raises:
         InputError: what does not divide, or what the framework has not.
     """
     d, cluster, traits = setting.decoder, setting.cluster, setting.traits
-    if words.devices > cluster.num_devices:
+    if spec.num_devices > cluster.num_devices:
         raise InputError(
-            f"dp x tp x cp x pp is {words.devices}; {cluster.name!r} has {cluster.num_devices} "
+            f"dp x tp x cp x pp is {spec.num_devices}; {cluster.name!r} has {cluster.num_devices} "
             "devices"
         )
-    if words.shards > 1:
-        raise InputError("shards: any split is priced from a capture; give it alone, in words")
-    _check_experts(d, words)
-    batch = words.batch or d.batch
-    if batch % (words.dp * words.microbatch_size):
+    if (spec.shards or 1) > 1 or spec.regather:
+        told = "shards" if spec.shards else "regather"
+        raise InputError(f"{told}: any split is priced from a capture; give it alone, in words")
+    _check_experts(d, spec)
+    batch = spec.batch or d.batch
+    if batch % (spec.dp * spec.microbatch_size):
         raise InputError(
-            f"a batch of {batch} is no multiple of {words.dp} replicas x {words.microbatch_size} "
+            f"a batch of {batch} is no multiple of {spec.dp} replicas x {spec.microbatch_size} "
             "examples"
         )
     for what, size, shards in (
-        ("heads", d.heads, words.tp),
-        ("tokens of an example", d.length, words.cp),
+        ("heads", d.heads, spec.tp),
+        ("tokens of an example", d.length, spec.cp),
     ):
         if size % shards:
             raise InputError(f"{size} {what} are no multiple of {shards} shards")
-    if max(d.kv_heads, words.tp) % min(d.kv_heads, words.tp):
-        raise InputError(f"{d.kv_heads} heads of keys and {words.tp} shards do not divide")
-    if str(words.zero) not in traits["zeros"]:
-        raise InputError(f"zero={words.zero}: {setting.name} has {', '.join(traits['zeros'])}")
-    group, replicas = words.zero_group, words.dp * words.cp
-    if group and (setting.name in WHOLE or not words.zero or replicas % group or group % words.ep):
+    if max(d.kv_heads, spec.tp) % min(d.kv_heads, spec.tp):
+        raise InputError(f"{d.kv_heads} heads of keys and {spec.tp} shards do not divide")
+    if str(spec.zero) not in traits["zeros"]:
+        raise InputError(f"zero={spec.zero}: {setting.name} has {', '.join(traits['zeros'])}")
+    group, replicas = spec.zero_group, spec.dp * spec.cp
+    if group and (setting.name in WHOLE or not spec.zero or replicas % group or group % spec.ep):
         raise InputError(
             f"zero_group={group}: must divide {replicas} replicas, parted by a zero from 1 on; not "
             f"of {', '.join(WHOLE)}"
         )
-    if words.schedule.partition(":")[0] not in traits["schedules"]:
-        raise InputError(f"schedule={words.schedule}: {setting.name} has none of that name")
-    _check_modes(setting, words)
-    if words.pp * words.chunks > d.layers:
-        raise InputError(f"{words.pp * words.chunks} stages, but the model has {d.layers} layers")
+    if spec.schedule_name not in traits["schedules"]:
+        raise InputError(f"schedule={spec.schedule}: {setting.name} has none of that name")
+    _check_modes(setting, spec)
+    if spec.num_stages > d.layers:
+        raise InputError(f"{spec.num_stages} stages, but the model has {d.layers} layers")
 
 
-def _check_modes(setting: PricingSetting, words: GivenWords) -> None:
+def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     """Whether layers can be compiled, or launches captured.
 
     Raises:
         InputError: the framework has it not, or what is captured would change.
     """
-    kind, graphs = captured(setting, words), setting.traits["graphs"]
-    if words.compile == "on" and not setting.traits["compiles"]:
+    kind, graphs = captured(setting, spec), setting.traits["graphs"]
+    if spec.compile and not setting.traits["compiles"]:
         raise InputError(f"compile=on: {setting.name} compiles no whole layers; leave it out")
     if kind not in graphs:
         raise InputError(f"cuda_graphs={kind}: {setting.name} has {', '.join(graphs)}")
@@ -150,20 +151,20 @@ def _check_modes(setting: PricingSetting, words: GivenWords) -> None:
     told = told or ("what a check of a collective waits for" if setting.checks else "")
     if kind != "off" and told:
         raise InputError(f"cuda_graphs={kind}: {told} changes with every step; leave it out")
-    if kind == "iteration" and words.pp > 1 and setting.name != "megatron-lm":
+    if kind == "iteration" and spec.pp > 1 and setting.name != "megatron-lm":
         raise InputError(f"cuda_graphs=iteration: {setting.name} captures no stages; take pp=1")
 
 
-def _check_experts(decoder: DecoderSizes, words: GivenWords) -> None:
+def _check_experts(decoder: DecoderSizes, spec: PlanSpec) -> None:
     """Whether experts can be parted so.
 
     Raises:
         InputError: what does not divide.
     """
-    own, count = decoder.experts, words.dp * words.cp
-    if own is None and words.ep > 1:
+    own, count = decoder.experts, spec.dp * spec.cp
+    if own is None and spec.ep > 1:
         raise InputError("ep: the model has no experts")
-    if own is not None and (own.count % words.ep or count % words.ep):
+    if own is not None and (own.count % spec.ep or count % spec.ep):
         raise InputError(
-            f"ep={words.ep}: must divide {own.count} experts and dp x cp, which is {count}"
+            f"ep={spec.ep}: must divide {own.count} experts and dp x cp, which is {count}"
         )

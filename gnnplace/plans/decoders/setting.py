@@ -19,7 +19,7 @@ from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.costs.network import ServerNetwork, network_of
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import MEMORY
@@ -66,7 +66,7 @@ class PricingSetting:
         name: of the framework.
         constants: of the framework.
         checks: of an environment that checks collectives; None of any other.
-        precision: in Lightning's words.
+        precision: in Lightning's spec.
         optimizer: "sgd", "adam" or "adamw".
         kernels: seconds of kernels on one device, of several kinds on the slowest.
         network: seconds of exchanges.
@@ -125,7 +125,7 @@ def setting_of(
         cluster: devices in topology order.
         framework_name: whose constants count; None: PyTorch's own.
         environment_name: such as "checked-collectives"; None: none.
-        precision: in Lightning's words; None: the framework's usual one.
+        precision: in Lightning's spec; None: the framework's usual one.
         optimizer: None: "adamw".
         memory_limit: bytes of a device; None: those of the cluster's devices. What a preset leaves
             free of a known GPU counts: frameworks' own needs are priced.
@@ -163,7 +163,7 @@ def setting_of(
 
 
 def _of_several(decoder: DecoderSizes, cluster: Cluster, told: tuple[Any, ...]) -> PricingSetting:
-    """What plans are priced on over devices of several kinds; told are the words of `setting_of`.
+    """What plans are priced on over devices of several kinds; told are the spec of `setting_of`.
 
     Raises:
         InputError: likewise.
@@ -184,24 +184,24 @@ def _of_several(decoder: DecoderSizes, cluster: Cluster, told: tuple[Any, ...]) 
     )  # fmt: skip
 
 
-def captured(setting: PricingSetting, words: GivenWords) -> str:
+def captured(setting: PricingSetting, spec: PlanSpec) -> str:
     """Whose launches are captured: as told, else as the framework does where it can be."""
     usual: str = setting.traits["graphs"][0]
-    moves = words.pp > 1 or setting.decoder.experts is not None or setting.checks is not None
-    return words.cuda_graphs or ("off" if moves else usual)
+    moves = spec.pp > 1 or setting.decoder.experts is not None or setting.checks is not None
+    return spec.cuda_graphs or ("off" if moves else usual)
 
 
 @lru_cache(maxsize=256)
-def running(setting: PricingSetting, compiled: str, graphs: str) -> PricingSetting:
+def running(setting: PricingSetting, compiled: bool, graphs: str) -> PricingSetting:
     """The setting of a step whose layers are compiled, or whose launches are captured, or neither.
 
     Args:
         setting: of an eager step.
-        compiled: the word `compile`.
+        compiled: whether layers and the loss run under `torch.compile`.
         graphs: as `captured` answers; what it leaves of a floor is no more than there was.
     """
     own = dict(setting.constants.constants)
-    if compiled == "on":
+    if compiled:
         own |= mode("compile=on").constants
     for name, constant in mode(f"cuda_graphs={graphs}").constants.items():
         own[name] = min(own[name], constant, key=lambda one: one.value)

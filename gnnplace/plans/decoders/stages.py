@@ -15,46 +15,35 @@ from __future__ import annotations
 
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.spec import Layers, count_layers
 
 TOLERANCE = 1e-9
 
 
-def layers_of(decoder: DecoderSizes, stages: int, words: str) -> tuple[int, ...]:
-    """Layers of every stage, 0 allowed. [stages]
+def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[int, ...]:
+    """Return the layers of every stage, 0 allowed. [stages]
 
     Args:
         decoder: whose layers are cut.
         stages: how many there are; those of a rank's chunks, if it has several.
-        words: "equal", "even", "cost", "ends", "least" or numbers such as "6+6+4".
+        rule: "equal", "even", "cost", "ends", "least", or the number of every stage.
 
     Raises:
         InputError: they cannot be cut so.
     """
-    if words == "cost":
+    if rule == "cost":
         return _by_cost(decoder, stages)
-    if words == "ends":
+    if rule == "ends":
         return _with_ends(decoder.layers, stages)
-    if words == "even":
+    if rule == "even":
         layers = decoder.layers  # Megatron-DeepSpeed's cut
         if layers % stages and (layers + 2) % stages == 0:
             return _with_ends(layers, stages)
         each, more = divmod(layers, stages)
         return tuple(each + (k < more) for k in range(stages))
-    if words == "least":
+    if rule == "least":
         return _least(decoder, stages)
-    if words == "equal":
-        if decoder.layers % stages:
-            raise InputError(
-                f"layers=equal: {decoder.layers} layers are no multiple of {stages} stages; say "
-                "how many each has, such as layers=6+6+4"
-            )
-        return (decoder.layers // stages,) * stages
-    counts = tuple(int(part) for part in words.split("+"))
-    if len(counts) != stages or sum(counts) != decoder.layers:
-        raise InputError(
-            f"layers={words}: must be {stages} numbers whose sum is the {decoder.layers} layers"
-        )
-    return counts
+    return count_layers(rule, decoder.layers, stages)  # type: ignore[arg-type]
 
 
 def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:

@@ -20,15 +20,14 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, from_config
 from gnnplace.plans.given import (
     chain_of_file,
     draft_of_plan,
-    draft_of_words,
+    draft_of_spec,
     layer_bounds,
     orders_in,
-    parsed,
     recomputing,
-    shards_of,
+    split_of_spec,
 )
 from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
-from gnnplace.plans.launch.importing import priced_words
+from gnnplace.plans.launch.importing import captured_spec
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.mesh import MeshFabric
@@ -217,8 +216,8 @@ class Prices:
             if nearest.precision != chain.precision:
                 precision = nearest.precision or "32-true"
                 chain = chain_of_file(plan.file, self.model, self.cluster, precision)
-            words, _ = priced_words(nearest)
-            after = _realized(chain, self.cluster, draft_of_words(chain, self.cluster, words))
+            words, _ = captured_spec(nearest)
+            after = _realized(chain, self.cluster, draft_of_spec(chain, self.cluster, words))
             losses.append(_loss(told, before, after))
             before = after
         return losses, before.step_time
@@ -234,19 +233,22 @@ class Prices:
             yield f"order of actions: was searched; that of {name} is written", draft
         count = len(draft.stages)
         if base.layers is not None and count > 1:
-            bounds = layer_bounds(chain, "+".join(map(str, base.layers)), count)
+            bounds = layer_bounds(chain, base.layers, count)
             moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
             draft = draft.cut_at(bounds)
             if moved:
                 told = ", ".join(map(str, moved))
                 yield f"stage {told}: begins inside of a layer; whole layers are written", draft
         if draft.stages[0].mesh.shards > 1:
-            shards = shards_of(parsed(base.words))
-            split = with_splits(pricer, draft, shards.choices)
-            if self._placements(split) != self._placements(draft):
-                told = f"split over {shards.count} shards: is not {shards.told}, which is written"
-                yield told, split
-            draft = split
+            split = split_of_spec(base.spec)
+            split_draft = with_splits(pricer, draft, split.choices)
+            if self._placements(split_draft) != self._placements(draft):
+                reason = (
+                    f"split over {split.num_shards} shards: is not {split.description}, which is "
+                    "written"
+                )
+                yield reason, split_draft
+            draft = split_draft
         stages = [recomputing(chain, s, base.recompute) for s in draft.stages]
         if stages != list(draft.stages):
             draft = replace(draft, stages=tuple(stages))

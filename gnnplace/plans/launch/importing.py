@@ -1,4 +1,4 @@
-"""`priced_words`: what the planner prices of a launch plan, and a line for what it does not.
+"""`captured_spec`: what the planner prices of a launch plan, and a line for what it does not.
 
 The words of a launch file are those of `--given` (`plans.given`); where that has no such word, the
 nearest is priced and the difference said. What changes the step by more than a line can say is
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gnnplace.errors import InputError
 from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words
+from gnnplace.plans.spec import PlanSpec
 
 
 def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
@@ -74,8 +75,8 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     return replace(plan, ep=ep, etp=None), [told]
 
 
-def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
-    """Words of `--given` for a launch plan, and what they leave out, each in one line.
+def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
+    """Return what of a launch plan is priced of a captured model, and a line for the rest.
 
     Raises:
         InputError: the file leaves open what a price needs, or has what cannot be priced.
@@ -102,4 +103,4 @@ def priced_words(plan: LaunchPlan) -> tuple[str, list[str]]:
     if hidden:
         lines.append(f"overlap of {', '.join(hidden)}: priced without")
     eager = replace(plan, gradients=None, group=None, compile=False, cuda_graphs=None)
-    return eager.words, lines
+    return replace(eager.spec, batch=None, overlap=None), lines

@@ -15,7 +15,7 @@ from typing import Any
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
-from gnnplace.plans.plan import RECOMPUTE
+from gnnplace.plans.spec import WORDS, PlanSpec
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 MARK = "gnnplace: "  # before what a header holds
@@ -109,23 +109,39 @@ class LaunchPlan:
         return f"interleaved:{self.chunks}" if self.schedule == "interleaved" else self.schedule
 
     @property
+    def spec(self) -> PlanSpec:
+        """The plan in the words of `--given`. What the file leaves open is 1."""
+        overlap = None
+        if self.overlap:
+            overlap = "reduce+gather" if "parameters" in self.overlap else "reduce"
+        return PlanSpec(
+            dp=self.dp or 1,
+            tp=self.tp,
+            cp=self.cp,
+            ep=self.ep,
+            pp=self.pp,
+            sp=False if self.tp > 1 and not self.sp else None,
+            layers=self.layers,
+            microbatch_size=self.microbatch_size or 1,
+            batch=self.batch,
+            zero=self.zero,
+            zero_group=self.group * self.cp if self.group and self.zero else None,
+            gradients=self.gradients,
+            recompute=self.recompute,
+            schedule=self.full_schedule,
+            overlap=overlap,
+            compile=self.compile,
+            cuda_graphs=self.cuda_graphs,
+        )
+
+    @property
     def words(self) -> str:
-        """In the words of `--given`; what is 1, none or off is left out."""
-        counts = {name: getattr(self, name) for name in ("dp", "tp", "cp", "ep", "pp")}
-        found = [f"{name}={count}" for name, count in counts.items() if count not in (None, 1)]
-        found += ["sp=off"] if self.tp > 1 and not self.sp else []
-        if self.layers is not None:
-            found.append(f"layers={'+'.join(map(str, self.layers))}")
-        if self.microbatch_size is not None:
-            found.append(f"microbatch_size={self.microbatch_size}")
-        found += [f"zero={self.zero}"] if self.zero else []
-        found += [f"zero_group={self.group * self.cp}"] if self.group and self.zero else []
-        found += [f"gradients={self.gradients}"] if self.gradients == "fp32" else []
-        found += [f"recompute={self.recompute}"] if self.recompute != NONE else []
-        found += [f"schedule={self.full_schedule}"] if self.schedule != "1f1b" else []
-        found += ["compile=on"] * self.compile
-        found += [f"cuda_graphs={self.cuda_graphs}"] if self.cuda_graphs else []
-        return ",".join(found)
+        """The plan as people read it, without batch, overlap and what the file leaves open."""
+        gradients = self.gradients if self.gradients == "fp32" else None
+        text = str(replace(self.spec, batch=None, overlap=None, gradients=gradients))
+        if self.microbatch_size is None:
+            return ",".join(pair for pair in text.split(",") if pair != "microbatch_size=1")
+        return text
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
         """Under 1f1b, with the layers of neighbouring stages on a rank."""
@@ -239,8 +255,9 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
         value = getattr(plan, name)
         if value is not None and not 1 <= value <= 10**9:
             yield f"{name} is {value}: must be at least 1"
-    if RECOMPUTE.fullmatch(plan.recompute) is None:
-        yield f"recompute {plan.recompute!r}: must be none, selective, full, block:K or uniform:K"
+    recompute = WORDS["recompute"]
+    if re.fullmatch(recompute.pattern, plan.recompute) is None:
+        yield f"recompute={plan.recompute}: must be {recompute.allowed}"
     stages = plan.pp * plan.chunks
     if plan.layers is not None and len(plan.layers) != stages:
         yield f"layers of {len(plan.layers)} stages for {plan.pp} ranks with {plan.chunks} each"

@@ -29,11 +29,11 @@ from gnnplace.plans.decoders.explaining import (
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.decoders.words import words_in
 from gnnplace.plans.launch.importing import check_known, completed, with_cut_experts
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster, counts_of_devices
 
 MOST_SHARDS = 64
@@ -72,22 +72,12 @@ class LaunchAnswer:
         return self.setting.name
 
 
-def row_words(plan: LaunchPlan) -> str:
-    """A launch plan in the words of a table of plans (`plans.decoders.words`)."""
-    schedule = {"zero-bubble": "1f1b", "v": "interleaved:2"}.get(plan.schedule, plan.full_schedule)
-    told = [f"{name}={getattr(plan, name) or 1}" for name in ("dp", "tp", "cp", "ep", "pp")]
-    told += [f"microbatch_size={plan.microbatch_size}", f"batch={plan.batch}", f"zero={plan.zero}"]
-    told += [f"zero_group={plan.group * plan.cp}"] if plan.group and plan.zero else []
-    told += ["sp=off"] if not plan.sp else []
-    told += [f"gradients={plan.gradients}"] if plan.gradients else []
-    told += [f"recompute={plan.recompute}", f"schedule={schedule}"]
-    if plan.layers is not None:
-        told.append(f"layers={'+'.join(map(str, plan.layers))}")
-    if plan.overlap:
-        told.append(f"overlap={'reduce+gather' if 'parameters' in plan.overlap else 'reduce'}")
-    told += ["compile=on"] * plan.compile
-    told += [f"cuda_graphs={plan.cuda_graphs}"] if plan.cuda_graphs else []
-    return ",".join(told)
+NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
+
+
+def priced_spec(plan: LaunchPlan) -> PlanSpec:
+    """Return the plan with the nearest schedule that frameworks' prices know."""
+    return replace(plan.spec, schedule=NEAREST_SCHEDULE.get(plan.schedule, plan.full_schedule))
 
 
 def price_launch_plan(
@@ -131,7 +121,7 @@ def price_launch_plan(
         told.append(f"precision 32-true: priced as {setting.precision}")
     if plan.schedule in ("zero-bubble", "v"):
         told.append(f"schedule {plan.schedule}: priced without")
-    answer = price(setting, words_in(row_words(plan)))
+    answer = price(setting, priced_spec(plan))
     return LaunchAnswer(plan, answer, setting, told=tuple(told))
 
 
@@ -174,7 +164,7 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
         raise InputError(f"{plan.words}: {answer.answer.reason}")
-    batch, words = plan.batch or 1, words_in(row_words(plan))
+    batch, words = plan.batch or 1, priced_spec(plan)
     sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
     steps = None if measured is None else measured_steps(measured, sizes)
     changes = tuple(row_changes(setting, words))
@@ -253,7 +243,7 @@ def priced_plans(
     """Plans of so many devices that fit, the fastest first."""
     found = []
     for plan in plans_of(setting, sizes, batch, count):
-        answer = price(setting, words_in(row_words(plan)))
+        answer = price(setting, priced_spec(plan))
         if answer.feasible and answer.step_time is not None:
             found.append((answer.step_time, plan, answer))
     return sorted(found, key=lambda row: row[0])

@@ -17,7 +17,7 @@ from gnnplace.plans.decoders.explaining import (
 )
 from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.decoders.words import words_in
+from gnnplace.plans.spec import parse_spec
 from gnnplace.problem.cluster.presets import preset
 
 LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)
@@ -39,7 +39,7 @@ def setting(framework="megatron-lm", **more):
 @pytest.mark.parametrize("framework", ["pytorch", "megatron-lm", "nanotron"])
 @pytest.mark.parametrize("words", WORDS)
 def test_parts_add_up_to_the_step(framework, words):
-    own, told = setting(framework), words_in(words)
+    own, told = setting(framework), parse_spec(words)
     answer = price(own, told)
     if answer.step_time is None:
         return  # a schedule or ZeRO that the framework has not
@@ -72,7 +72,7 @@ def test_the_largest_part_is_the_one_that_is_known_to_dominate(
     framework, environment, words, bound
 ):
     own = setting(framework, environment_name=environment)
-    parts = row_parts(own, words_in(words))
+    parts = row_parts(own, parse_spec(words))
     assert max(parts, key=parts.__getitem__) == bound, parts
 
 
@@ -80,12 +80,12 @@ def test_bubbles_are_those_of_the_formula():
     """Equal stages, no head and no exchanges: (p - 1) / m of the work."""
     own = setting()
     own = replace(own, decoder=replace(own.decoder, vocabulary=1))
-    parts = row_parts(own, words_in("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none"))
+    parts = row_parts(own, parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none"))
     assert parts["bubble"] == pytest.approx(7 / 16 * parts["compute"], rel=0.02)
 
 
 def test_changes_are_what_their_words_take():
-    own, words = setting(), words_in("pp=8,dp=4,microbatch_size=1,batch=64,recompute=full")
+    own, words = setting(), parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=full")
     changes = row_changes(own, words)
     times = [x.answer.step_time for x in changes]
     assert times == sorted(times)
@@ -98,7 +98,7 @@ def test_waits_hold_launches_too():
     """Three quarters of a step of one micro-batch on four equal ranks, kernels or launches."""
     small = DecoderSizes(128, 64, 4, 4, 256, 64, 128)
     own = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
-    words = words_in("pp=4,microbatch_size=1,batch=1")
+    words = parse_spec("pp=4,microbatch_size=1,batch=1")
     parts = row_parts(own, words)
     step = price(own, words).step_time or 0.0
     work = step - parts["update"] - parts["messages"]
@@ -106,7 +106,7 @@ def test_waits_hold_launches_too():
 
 
 def test_suspects_are_what_the_changed_run_takes_more():
-    own, words = setting(), words_in("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1")
+    own, words = setting(), parse_spec("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1")
     step = price(own, words).step_time or 0.0
     found = {x.name: x.seconds for x in row_suspects(own, words, 3.0)}
     again = price(own, replace(words, recompute="full")).step_time or 0.0

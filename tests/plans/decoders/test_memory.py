@@ -11,7 +11,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.memory import RankBytes, bytes_of, likely_to_fit
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.step import cut_of
-from gnnplace.plans.decoders.words import words_in
+from gnnplace.plans.spec import parse_spec
 from gnnplace.problem.cluster.presets import preset
 
 # Words; megabytes of the last rank between steps and at its peak.
@@ -37,7 +37,7 @@ def megatron(environment: str | None = None) -> PricingSetting:
 
 def held(words: str, environment: str | None = None) -> RankBytes:
     """Bytes of every rank of a plan of it."""
-    own, plan = megatron(environment), words_in(f"microbatch_size=4,batch=32,{words}")
+    own, plan = megatron(environment), parse_spec(f"microbatch_size=4,batch=32,{words}")
     return bytes_of(own, plan, cut_of(own, plan))
 
 

@@ -10,7 +10,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAt
 from gnnplace.plans.decoders.layer import layer_passes
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.words import GivenWords, words_in
+from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import preset
@@ -27,7 +27,7 @@ def nanotron() -> PricingSetting:
 
 def test_a_published_step_of_nanotron_and_its_bytes():
     """Ultra-Scale Playbook (Hugging Face, 2025): tp 8 on 8 H100 took 36.2 s, 18.7 GB of state."""
-    answer = price(nanotron(), words_in("tp=8,microbatch_size=1"))
+    answer = price(nanotron(), parse_spec("tp=8,microbatch_size=1"))
     assert answer.step_time == pytest.approx(36.2, rel=0.12)
     assert answer.state == pytest.approx(18.7 * 2**30, rel=0.1)
     assert answer.feasible
@@ -37,7 +37,7 @@ def test_a_published_step_of_nanotron_and_its_bytes():
 def test_a_published_step_of_fsdp():
     """mosaicml/llm-foundry (Apache-2.0, 8c8dd48): MPT 7B, 2048 tokens, 48 examples on 8 H100."""
     setting = setting_of(MPT, preset("dgx-h100-2x8"), precision="bf16-mixed")
-    answer = price(setting, words_in("dp=8,zero=3,microbatch_size=6,batch=48"))
+    answer = price(setting, parse_spec("dp=8,zero=3,microbatch_size=6,batch=48"))
     assert answer.step_time == pytest.approx(1.154562, rel=0.1)
     assert answer.feasible
 
@@ -46,16 +46,16 @@ def test_state_is_what_zero_parts():
     """2 + 4 bytes and 12 of the optimizer's over the replicas; DDP's buckets without ZeRO."""
     size = LLAMA.parameters
     for words, each in (("dp=4,zero=1", 2 + 4 + 12 / 4), ("dp=4", 2 + 4 + 12 + 2), ("dp=1", 18)):
-        assert price(nanotron(), words_in(words)).state == pytest.approx(size * each, rel=1e-9)
+        assert price(nanotron(), parse_spec(words)).state == pytest.approx(size * each, rel=1e-9)
 
 
 def test_gradients_in_the_parameters_type_are_half():
-    many, few = (price(nanotron(), words_in(f"gradients={g}")).state for g in ("fp32", "same"))
+    many, few = (price(nanotron(), parse_spec(f"gradients={g}")).state for g in ("fp32", "same"))
     assert many - few == pytest.approx(2 * LLAMA.parameters)
 
 
 def test_bytes_of_state_are_those_of_first_and_last_rank():
-    answer = price(nanotron(), words_in("pp=4,layers=10+8+8+6"))
+    answer = price(nanotron(), parse_spec("pp=4,layers=10+8+8+6"))
     each = LLAMA.layer_parameters
     ends, beside = LLAMA.embedding, nanotron().workspace
     assert answer.state_first == pytest.approx(18 * (10 * each + ends) + beside, rel=1e-3)
@@ -66,7 +66,7 @@ def test_bytes_of_state_are_those_of_first_and_last_rank():
 def test_gathered_tokens_stay_in_nanotrons_buffers(size, logged):
     """Its log of the first rank without ZeRO, in GiB: 16 replicas of 32 shards."""
     setting = setting_of(LLAMA, preset("dgx-h100-64x8"), framework_name="nanotron")
-    answer = price(setting, words_in(f"dp=16,tp=32,microbatch_size={size}"))
+    answer = price(setting, parse_spec(f"dp=16,tp=32,microbatch_size={size}"))
     assert answer.state_first == pytest.approx(logged * 2**30, rel=0.01)
 
 
@@ -75,7 +75,7 @@ def test_checked_collectives_cost_the_host():
         LLAMA, preset("dgx-h100-2x8"), framework_name="nanotron",
         environment_name="checked-collectives",
     )  # fmt: skip
-    words = words_in("dp=2,tp=8,microbatch_size=1")
+    words = parse_spec("dp=2,tp=8,microbatch_size=1")
     # 32 layers, ten exchanges each, 0.21 ms for each of 8 ranks: 0.54 s a micro-batch.
     assert price(checked, words).step_time > 128 * 32 * 10 * 8 * 2.1e-4
     assert price(nanotron(), words).step_time < 128 * 0.4
@@ -133,17 +133,17 @@ def test_compiled_layers_take_fewer_bytes(environment, low, high):
     """torchtitan's benchmarks (BSD-3-Clause, llama3_h100_202412): 5,762 tokens/s and GPU, 6,667
     under torch.compile, 1.157 times as many, with norms of several kernels; nothing is fitted."""
     setting = torchtitan(environment)
-    eager, made = (price(setting, words_in(f"{PUBLISHED}{w}")) for w in ("", ",compile=on"))
+    eager, made = (price(setting, parse_spec(f"{PUBLISHED}{w}")) for w in ("", ",compile=on"))
     assert low < eager.step_time / made.step_time < high
     assert made.step_time == pytest.approx(
-        price(torchtitan(), words_in(f"{PUBLISHED},compile=on")).step_time
+        price(torchtitan(), parse_spec(f"{PUBLISHED},compile=on")).step_time
     )
 
 
 def test_a_compiled_layer_keeps_one_value_inside_less():
     """The gate's activation, of half values: 2 bytes a token, layer and width inside."""
     words = "dp=8,zero=3,microbatch_size=1,cuda_graphs=off"
-    eager, made = (price(torchtitan(), words_in(f"{words}{w}")) for w in ("", ",compile=on"))
+    eager, made = (price(torchtitan(), parse_spec(f"{words}{w}")) for w in ("", ",compile=on"))
     assert eager.allocated - made.allocated == pytest.approx(2 * 8192 * 32 * 14336)
     assert eager.state == made.state
 
@@ -153,7 +153,7 @@ def test_captured_launches_leave_a_hosts_floor():
     small = DecoderSizes(24, 1024, 16, 16, 4096, 128, 50304, False, True, batch=16)
     setting = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
     off, layers, all_of_it = (
-        price(setting, words_in(f"microbatch_size=8,cuda_graphs={kind}")).step_time
+        price(setting, parse_spec(f"microbatch_size=8,cuda_graphs={kind}")).step_time
         for kind in ("off", "layers", "iteration")
     )
     assert off > 2 * 24 * 3.255e-3
@@ -162,18 +162,18 @@ def test_captured_launches_leave_a_hosts_floor():
 
 def test_torchtitan_captures_where_nothing_is_said_and_it_can():
     told = PUBLISHED.removesuffix(",cuda_graphs=off")
-    times = [price(torchtitan(), words_in(w)).step_time for w in (told, PUBLISHED)]
+    times = [price(torchtitan(), parse_spec(w)).step_time for w in (told, PUBLISHED)]
     assert times[0] < times[1]
     cut = "dp=4,pp=2,zero=0,recompute=full,microbatch_size=1"
-    assert (price(torchtitan(), words_in(cut)).step_time
-            == price(torchtitan(), words_in(f"{cut},cuda_graphs=off")).step_time)  # fmt: skip
+    assert (price(torchtitan(), parse_spec(cut)).step_time
+            == price(torchtitan(), parse_spec(f"{cut},cuda_graphs=off")).step_time)  # fmt: skip
 
 
 def test_torchtitans_selective_recomputation_keeps_every_other_product():
     """Of a token and layer 4 h + 4 q + 4 k + 2 f bytes (`SelectiveAC`), not 12 h + 4 k + 8 f."""
     words = "dp=8,zero=3,microbatch_size=1,cuda_graphs=off"
     none, kept = (
-        price(torchtitan(), words_in(f"{words}{w}")) for w in ("", ",recompute=selective")
+        price(torchtitan(), parse_spec(f"{words}{w}")) for w in ("", ",recompute=selective")
     )
     fewer = 12 * 4096 + 4 * 1024 + 8 * 14336 - (8 * 4096 + 4 * 1024 + 2 * 14336)
     assert none.allocated - kept.allocated == pytest.approx(8192 * 32 * fewer)
@@ -191,7 +191,7 @@ def test_torchtitans_selective_recomputation_keeps_every_other_product():
 )
 def test_what_is_not_compiled_or_captured_is_refused(name, words, told):
     setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
-    answer = price(setting, words_in(words))
+    answer = price(setting, parse_spec(words))
     assert answer.step_time is None
     assert told in answer.reason
 
@@ -202,7 +202,7 @@ def test_experts_and_checks_are_not_captured():
                          environment_name="checked-collectives")  # fmt: skip
     plain = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm",
                        environment_name="checked-collectives")  # fmt: skip
-    words = words_in("cuda_graphs=layers")
+    words = parse_spec("cuda_graphs=layers")
     assert "rows an expert gets" in price(checked, words).reason
     assert "check of a collective" in price(plain, words).reason
 
@@ -214,14 +214,14 @@ def test_experts_and_checks_are_not_captured():
         ("dp=32", "has 16 devices"),
         ("dp=8,microbatch_size=3", "a batch of 256 is no multiple of 8 replicas x 3 examples"),
         ("zero=3,dp=2", "zero=3: nanotron has 0, 1"),
-        ("pp=2,layers=8+8", "2 numbers whose sum is the 32 layers"),
+        ("pp=2,layers=8+8", "2 numbers, one a stage, whose sum is the model's 32 layers"),
         ("dp=2,ep=2", "the model has no experts"),
         ("dp=2,shards=2", "shards: any split"),
         ("microbatch_size=64", "lacks"),
     ],
 )
 def test_a_plan_that_cannot_be_says_why(words, told):
-    answer = price(nanotron(), words_in(words))
+    answer = price(nanotron(), parse_spec(words))
     assert not answer.feasible
     assert told in answer.reason
 
@@ -235,13 +235,13 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
         latent=latent,
     )  # fmt: skip
     setting = setting_of(model, preset("nvswitch-b200-8"), framework_name="megatron-lm")
-    answer = price(setting, words_in("dp=8,ep=8,zero=1"))
+    answer = price(setting, parse_spec("dp=8,ep=8,zero=1"))
     assert answer.step_time == pytest.approx(0.6032, rel=0.1)
     assert answer.allocated == pytest.approx(104.3 * 2**30, rel=0.03)
     parted = model.parameters - 3 * model.expert_parameters
     own = 3 * model.expert_parameters / 8  # each device's; all of its state is here
     assert answer.state == pytest.approx(parted * (6 + 12 / 8) + own * 18, rel=1e-3)
-    assert "must divide 256 experts and dp x cp" in price(setting, words_in("dp=8,ep=3")).reason
+    assert "must divide 256 experts and dp x cp" in price(setting, parse_spec("dp=8,ep=3")).reason
 
 
 @cache
@@ -261,7 +261,7 @@ def servers(*kinds: str) -> Cluster:
 
 def mixed(words: str, *kinds: str) -> PlanAnswer:
     """What a plan of an OPT of 6.7 billion parameters takes on servers of these kinds."""
-    return price(setting_of(MPT, servers(*kinds), framework_name="megatron-lm"), words_in(words))
+    return price(setting_of(MPT, servers(*kinds), framework_name="megatron-lm"), parse_spec(words))
 
 
 def test_a_slower_kind_paces_its_stage():
@@ -296,10 +296,10 @@ def test_internevo_parts_the_optimizer_and_hides_its_reductions():
     llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
     setting = setting_of(llama, preset("dgx-a100-2x8"), framework_name="internevo")
     words = "dp=16,zero=1,microbatch_size=2"
-    told, bare = (price(setting, words_in(words + more)) for more in ("", ",overlap=none"))
+    told, bare = (price(setting, parse_spec(words + more)) for more in ("", ",overlap=none"))
     assert told.state == pytest.approx(llama.parameters * (4 + 12 / 16))
     assert told.step_time < bare.step_time
-    assert "zero=3: internevo has 0, 1" in price(setting, words_in("dp=16,zero=3")).reason
+    assert "zero=3: internevo has 0, 1" in price(setting, parse_spec("dp=16,zero=3")).reason
 
 
 def test_fsdp_parts_experts_over_fewer_replicas():
@@ -311,7 +311,7 @@ def test_fsdp_parts_experts_over_fewer_replicas():
         4, 4096, 32, 8, 14336, 4096, 32000, batch=16, experts=ExpertLayers(8, 2, 14336)
     )
     setting = setting_of(model, preset("dgx-h100-2x8"), precision="bf16-mixed")
-    alone, apart = (price(setting, words_in(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4))
+    alone, apart = (price(setting, parse_spec(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4))
     experts = 4 * model.expert_parameters
     rest = model.parameters - experts
     assert alone.state == pytest.approx(16 * model.parameters / 16)
@@ -325,7 +325,7 @@ def test_fsdp_parts_experts_over_fewer_replicas():
 
 def test_recomputation_trades_bytes_for_seconds():
     kinds = ("none", "block:16", "full")
-    found = [price(nanotron(), GivenWords(tp=8, microbatch_size=4, recompute=k)) for k in kinds]
+    found = [price(nanotron(), PlanSpec(tp=8, microbatch_size=4, recompute=k)) for k in kinds]
     seconds, peaks = [a.step_time for a in found], [a.peak for a in found]
     assert seconds == sorted(seconds)
     assert peaks == sorted(peaks, reverse=True)
@@ -335,7 +335,7 @@ def test_more_stages_have_a_longer_bubble():
     """1F1B's (p - 1) / M of the work, and interleaving divides it."""
     setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm")
     plain, chunks = (
-        price(setting, words_in(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")).step_time
+        price(setting, parse_spec(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")).step_time
         for s in ("1f1b", "interleaved:4")
     )
     assert 0 < plain - chunks < plain * 7 / 16
@@ -344,7 +344,7 @@ def test_more_stages_have_a_longer_bubble():
 def test_zero_parts_over_groups_of_replicas():
     """InternEvo's zero1 of a server: 2 + 2 bytes and an eighth of 12; gathers stay inside."""
     setting = setting_of(LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo")
-    whole, parted = (price(setting, words_in(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8"))
+    whole, parted = (price(setting, parse_spec(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8"))
     assert parted.state == pytest.approx(LLAMA.parameters * (4 + 12 / 8), rel=1e-9)
     assert whole.state == pytest.approx(LLAMA.parameters * (4 + 12 / 256), rel=1e-9)
     hops = 7 * 32 * 255 * setting.network.rates["ring_latency"]  # of broadcasts over 256 replicas
@@ -355,7 +355,7 @@ def test_hybrid_shards_are_those_of_a_group():
     """512 GPUs in groups of 8: parameters cross no servers, an eighth of gradients do."""
     setting = setting_of(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
                          framework_name="torchtitan")  # fmt: skip
-    whole, hybrid = (price(setting, words_in(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8"))
+    whole, hybrid = (price(setting, parse_spec(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8"))
     assert hybrid.state == pytest.approx(64 * whole.state)
     assert hybrid.step_time < whole.step_time
 
@@ -367,4 +367,4 @@ def test_hybrid_shards_are_those_of_a_group():
 )  # fmt: skip
 def test_groups_that_cannot_be_are_refused(name, words):
     setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
-    assert "must divide 8 replicas" in price(setting, words_in(words)).reason
+    assert "must divide 8 replicas" in price(setting, parse_spec(words)).reason

@@ -52,8 +52,8 @@ def test_megatron_deepspeed_counts_the_ends_where_that_divides():
 
 
 def test_numbers_may_be_nothing_and_must_add_up():
-    assert layers_of(decoder(layers=6), 4, "0+3+3+0") == (0, 3, 3, 0)
-    with pytest.raises(InputError, match="4 numbers whose sum is the 6 layers"):
-        layers_of(decoder(layers=6), 4, "1+1+1+1")
+    assert layers_of(decoder(layers=6), 4, (0, 3, 3, 0)) == (0, 3, 3, 0)
+    with pytest.raises(InputError, match="4 numbers, one a stage, whose sum"):
+        layers_of(decoder(layers=6), 4, (1, 1, 1, 1))
     with pytest.raises(InputError, match="6 layers are no multiple of 4 stages"):
         layers_of(decoder(layers=6), 4, "equal")

@@ -12,7 +12,7 @@ from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.exporting import export_plan
-from gnnplace.plans.launch.importing import completed, priced_words
+from gnnplace.plans.launch.importing import captured_spec, completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of, read_launch_file
 from gnnplace.plans.plan import Plan
@@ -76,16 +76,19 @@ def test_what_is_not_priced_is_said():
         dp=2, microbatch_size=1, batch=4, recompute="uniform:2", schedule="gpipe",
         gradients="fp32", precision="bf16-master", overlap=("gradients",),
     )  # fmt: skip
-    words, lines = priced_words(plan)
-    assert words == "dp=2,microbatch_size=1,recompute=uniform:2"
+    words, lines = captured_spec(plan)
+    assert str(words) == "dp=2,microbatch_size=1,recompute=uniform:2"
     assert [line.split(":")[0] for line in lines] == [
         "schedule gpipe", "gradients in fp32", "overlap of gradients",
     ]  # fmt: skip
-    assert priced_words(replace(plan, cp=2))[0] == "dp=2,cp=2,microbatch_size=1,recompute=uniform:2"
-    assert priced_words(replace(plan, ep=2, tp=2))[0].startswith("dp=2,tp=2,ep=2,")
+    assert (
+        str(captured_spec(replace(plan, cp=2))[0])
+        == "dp=2,cp=2,microbatch_size=1,recompute=uniform:2"
+    )
+    assert str(captured_spec(replace(plan, ep=2, tp=2))[0]).startswith("dp=2,tp=2,ep=2,")
     for other in ({"ep": 4}, {"cp": 4, "ep": 2}):
         with pytest.raises(InputError, match="ep = cp"):
-            priced_words(replace(plan, **other))
+            captured_spec(replace(plan, **other))
 
 
 def test_replicas_that_a_file_leaves_open_are_the_clusters():
@@ -94,7 +97,7 @@ def test_replicas_that_a_file_leaves_open_are_the_clusters():
     with pytest.raises(InputError, match="6 processes are no multiple of tp x cp x pp"):
         completed(plan, 6)
     with pytest.raises(InputError, match="does not say microbatch_size"):
-        priced_words(LaunchPlan(dp=2, batch=8))
+        captured_spec(LaunchPlan(dp=2, batch=8))
 
 
 def test_sizes_name_a_model_of_those_sizes():

@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.launch.importing import completed, priced_words
+from gnnplace.plans.launch.importing import captured_spec, completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.megatron import read_megatron, write_megatron
 from gnnplace.plans.launch.registry import LAUNCHERS
@@ -17,7 +17,7 @@ from gnnplace.plans.launch.searching import (
     can_say,
     explain_launch_plan,
     price_launch_plan,
-    row_words,
+    priced_spec,
     search_launcher,
 )
 from gnnplace.plans.launch.torchtitan import MODELS
@@ -49,8 +49,8 @@ def test_groups_compiled_layers_and_captured_launches_are_priced_as_in_a_table()
     found = price_launch_plan(plan, "torchtitan", CLUSTER)
     told = price_plans(SIZES.model, CLUSTER, f"{plan.words},batch=64", framework_name="torchtitan")
     assert found.answer == told.answers[0]
-    words, lines = priced_words(plan)
-    assert words == "dp=64,microbatch_size=1,zero=3"
+    words, lines = captured_spec(plan)
+    assert str(words) == "dp=64,microbatch_size=1,zero=3"
     assert "compile: priced as eager PyTorch" in lines
 
 
@@ -62,13 +62,12 @@ def test_a_run_is_explained_at_its_frameworks_prices():
     assert sum(found.parts.values()) == pytest.approx(step)
     assert found.measured is not None
     assert found.measured.seconds == 2.0
-    words = row_words(found.answer.plan)
+    words = priced_spec(found.answer.plan)
     for change in found.changes:
         if change.told in ("recompute=full", "microbatch_size=2"):
             name, value = change.told.split("=")
-            told = ",".join(
-                f"{name}={value}" if x.startswith(f"{name}=") else x for x in words.split(",")
-            )
+            own = int(value) if value.isdecimal() else value
+            told = str(replace(words, **{name: own}))
             (row,) = price_plans(SIZES.model, CLUSTER, told, framework_name="megatron-lm").answers
             assert change.answer == row
 
@@ -91,7 +90,7 @@ def test_experts_that_are_whole_on_shards_count_as_fewer_groups_of_cut_ones():
 def test_replicas_that_a_file_leaves_open_fill_the_cluster():
     plan = LaunchPlan(tp=4, microbatch_size=1, batch=64, sizes=SIZES)
     assert completed(plan, 64).dp == 16
-    assert "dp=16" in row_words(completed(plan, 64))
+    assert "dp=16" in str(priced_spec(completed(plan, 64)))
 
 
 @pytest.mark.parametrize("name", ["megatron-lm", "torchtitan", "nanotron", "deepspeed"])

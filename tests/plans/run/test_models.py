@@ -9,7 +9,7 @@ import gnnplace
 from benchmarks.plans_run import MODELS, PLANS, SHARDS, run
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans import answers
-from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.given import draft_of_spec
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.sharding.captured.layout import mesh_configurations, parts_of
 
@@ -109,11 +109,11 @@ def trains_as_one_device(model, words, label_of, monkeypatch):
     labels = [(call.name, label_of(chain.source, i)) for i, call in calls]
 
     def draft(*given):
-        made = draft_of_words(*given)
+        made = draft_of_spec(*given)
         chosen = [replace(s, choice=replace(s.choice, labels=tuple(labels))) for s in made.stages]
         return replace(made, stages=tuple(chosen))
 
-    monkeypatch.setattr(answers, "draft_of_words", draft)
+    monkeypatch.setattr(answers, "draft_of_spec", draft)
     plan = answers.given_plan(chain, devices, words)
     found = gnnplace.run_plan(plan, spec, train=0, steps=1)
     assert found is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnnplace.plans.answers import find_plans, given_plan, plan_of
-from gnnplace.plans.given import draft_of_words
+from gnnplace.plans.given import draft_of_spec
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
@@ -17,6 +17,7 @@ from gnnplace.plans.search.drafts import baselines_of
 from gnnplace.plans.search.search import Shortlist, improved, search
 from gnnplace.plans.search.space import space_of
 from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.spec import parse_spec
 from tests.plans.toys import all_drafts, chain, cluster
 
 
@@ -182,7 +183,7 @@ def test_searched_orders_are_better_and_kept_by_files():
     plain = [given_plan(model, machine, f"{words}{s}").step_time for s in ("1f1b", "zero-bubble")]
     assert plain[1] < 0.97 * plain[0]
     made = Shortlist(model, MeshFabric(machine))
-    draft = replace(draft_of_words(model, machine, f"{words}zero-bubble"))
+    draft = replace(draft_of_spec(model, machine, parse_spec(f"{words}zero-bubble")))
     start = made.keep(draft)
     for _ in improved([start], made.pricer, made.keep):
         pass
@@ -234,9 +235,9 @@ def test_less_memory_is_never_faster():
         ("dp=two", "dp=two: must be a whole number"),
         ("dp=8", "dp x tp x pp is 8; 'toy' has 4 devices"),
         ("dp=2,microbatch_size=3", "no multiple of 2 replicas x 3 examples"),
-        ("pp=2,schedule=gpipe", "schedule 'gpipe': unknown"),
-        ("recompute=half", "recompute=half: must be none, full"),
-        ("dp=0", "at least 1"),
+        ("pp=2,schedule=gpipe", "schedule=gpipe: a captured model runs 1f1b"),
+        ("recompute=half", "recompute=half: must be one of none"),
+        ("dp=0", "a whole number from 1 on"),
     ],
 )
 def test_words_that_are_wrong_are_named(words, told):

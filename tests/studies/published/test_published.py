@@ -20,7 +20,7 @@ from benchmarks.studies.published.outcomes import (
 from benchmarks.studies.published.study import study_published
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.pricing import PlanAnswer
-from gnnplace.plans.decoders.words import GivenWords
+from gnnplace.plans.spec import PlanSpec
 
 # mosaicml/llm-foundry (Apache-2.0, 8c8dd48), two rows of its table.
 FOUNDRY = """\
@@ -35,7 +35,7 @@ H100,h100_80gb,8,1b,2048,24,16,50368,8192,2048,14,1,112,amp_fp8,FULL_SHARD,False
 def outcome(predicted: float, published: float, **more: object) -> Outcome:
     """A row of one question."""
     answer = PlanAnswer(predicted, 0.9 * predicted, 1.1 * predicted, fits=0.9, peak=60 * 2.0**30)
-    return Outcome("q", "m", None, GivenWords(), answer, published, **more)  # type: ignore[arg-type]
+    return Outcome("q", "m", None, PlanSpec(), answer, published, **more)  # type: ignore[arg-type]
 
 
 def test_regret_is_what_the_pick_takes_over_the_best():
@@ -128,5 +128,5 @@ def test_bytes_of_an_optimizer_s_step_are_counted(tmp_path):
 def test_weak_scaling_of_megatron_is_near_what_was_published(tmp_path):
     """Table 1 of arXiv 2104.04473, nothing fitted: within a twentieth."""
     rows = weak_scaling.outcomes(tmp_path)
-    assert [o.plan.devices for o in rows] == [32, 64, 128, 256, 512]
+    assert [o.plan.num_devices for o in rows] == [32, 64, 128, 256, 512]
     assert max(abs(o.error) for o in rows) < 0.05

@@ -1,0 +1,367 @@
+"""`PlanSpec`: a training plan in words, the one record of them on every road.
+
+`--given`, a row of a table, a launch file, the search and the explanations all build a `PlanSpec`;
+prices and drafts read its fields. Its text (`dp=2,tp=2,pp=2,microbatch_size=4`) is for people: it
+is read by `parse_spec`, written by `str`, and never used between functions.
+
+A word that is left out has its default, or is the framework's to decide (None). Devices used are
+dp x (tp or shards) x cp x pp, the first of the cluster; ep divides dp x cp. In a table an empty
+cell is a word that is left out, and a column `x-NAME` is copied to the answers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from gnnplace.errors import FormatError, InputError, suggestion
+from gnnplace.files import read_text
+
+LARGEST_COUNT = 10**9 - 1
+COPIED_PREFIX = "x-"
+EQUAL, COST = "equal", "cost"
+Layers = tuple[int, ...] | Literal["equal", "cost"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """The values of one word of a plan.
+
+    Attributes:
+        pattern: Regular expression that the whole text of a value matches.
+        allowed: The values in a sentence, for error messages.
+        read: Makes the value from its text.
+        write: Makes the text from a value.
+    """
+
+    pattern: str
+    allowed: str
+    read: Callable[[str], Any] = str
+    write: Callable[[Any], str] = str
+
+
+def _one_of(*values: str) -> Word:
+    return Word("|".join(map(re.escape, values)), f"one of {', '.join(values)}")
+
+
+def _read_layers(text: str) -> Layers:
+    if text in (EQUAL, COST):
+        return text  # type: ignore[return-value]
+    return tuple(int(count) for count in text.split("+"))
+
+
+def format_layers(layers: Layers) -> str:
+    """Return the text of a number of layers for each stage, such as "6+6+4"."""
+    return layers if isinstance(layers, str) else "+".join(map(str, layers))
+
+
+COUNT = Word(r"[1-9]\d{0,8}", "a whole number from 1 on", read=int)
+SWITCH = Word(
+    "on|off",
+    "one of on, off",
+    read=lambda text: text == "on",
+    write=lambda value: "on" if value else "off",
+)
+WORDS: Mapping[str, Word] = {
+    "dp": COUNT,
+    "tp": COUNT,
+    "shards": COUNT,
+    "cp": COUNT,
+    "ep": COUNT,
+    "pp": COUNT,
+    "sp": SWITCH,
+    "layers": Word(
+        r"equal|cost|\d{1,9}(\s*\+\s*\d{1,9})*",
+        "one of equal, cost, or numbers such as 6+6+4",
+        read=_read_layers,
+        write=format_layers,
+    ),
+    "microbatch_size": COUNT,
+    "batch": COUNT,
+    "zero": Word("[0-3]", "one of 0, 1, 2, 3", read=int),
+    "zero_group": COUNT,
+    "gradients": _one_of("fp32", "same"),
+    "recompute": Word(
+        r"none|selective|full|(block|uniform):[1-9]\d{0,3}",
+        "one of none, selective (attention alone), full, block:K (a stage's first K layers), "
+        "uniform:K (all, in groups of K)",
+    ),
+    "schedule": Word(
+        r"1f1b|gpipe|zero-bubble|v|interleaved(:[1-9]\d{0,2})?",
+        "one of 1f1b, gpipe, zero-bubble, v, interleaved:N",
+    ),
+    "overlap": _one_of("none", "reduce", "reduce+gather"),
+    "compile": SWITCH,
+    "cuda_graphs": _one_of("off", "layers", "iteration"),
+    "regather": SWITCH,
+}
+"""The grammar of `--given`: every word with its values."""
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """A training plan in words: degrees of parallelism, memory savings, schedule.
+
+    Attributes:
+        dp: Replicas (data parallel).
+        tp: Shards of every matrix, by heads, columns, rows and vocabulary (tensor parallel).
+        shards: Shards of any label, as the search splits; None: layers are split by `tp`.
+        cp: Shards of the tokens, with whole weights (context parallel).
+        ep: Shards of the experts (expert parallel).
+        pp: Pipeline ranks.
+        sp: Whether tokens are split between the products of a layer (sequence parallel); None:
+            they are, or with `shards` whichever is faster.
+        layers: Layers of every stage, or how they are counted; None: as the framework cuts.
+        microbatch_size: Examples of a micro-batch on one replica.
+        batch: Examples of a step; None: those of the model.
+        zero: ZeRO stage, 0 to 3.
+        zero_group: Replicas that ZeRO shards over; None: all, those of `cp` too.
+        gradients: Type in which gradients are summed; None: the framework's.
+        recompute: "none", "selective", "full", "block:K" or "uniform:K".
+        schedule: "1f1b", "gpipe", "zero-bubble", "v" or "interleaved:CHUNKS".
+        overlap: Collectives of replicas that are hidden; None: those that the framework hides.
+        compile: Whether layers and the loss run under `torch.compile`.
+        cuda_graphs: What is captured as a CUDA graph; None: what the framework captures.
+        regather: Whether gathered inputs are kept as shards and gathered again in the backward
+            pass; None: whichever is faster.
+
+    Raises:
+        InputError: A value is outside its range, with the word and the values that it may have.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    shards: int | None = None
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    sp: bool | None = None
+    layers: Layers | None = None
+    microbatch_size: int = 1
+    batch: int | None = None
+    zero: int = 0
+    zero_group: int | None = None
+    gradients: str | None = None
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    overlap: str | None = None
+    compile: bool = False
+    cuda_graphs: str | None = None
+    regather: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, word in WORDS.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            text = word.write(value)
+            if re.fullmatch(word.pattern, text) is None:
+                raise InputError(f"{name}={text}: must be {word.allowed}")
+
+    def __str__(self) -> str:
+        """Return the plan as `--given` takes it, without the words that have their default."""
+        pairs = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default or field.name == "microbatch_size":
+                pairs.append(f"{field.name}={WORDS[field.name].write(value)}")
+        return ",".join(pairs)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the plan uses."""
+        return self.dp * max(self.tp, self.shards or 1) * self.cp * self.pp
+
+    @property
+    def num_optimizer_shards(self) -> int:
+        """Replicas that the optimizer's state is sharded over."""
+        if self.zero == 0:
+            return 1
+        return self.zero_group or self.dp * self.cp
+
+    @property
+    def num_chunks(self) -> int:
+        """Stages of each pipeline rank."""
+        name, _, count = self.schedule.partition(":")
+        if name == "v" and self.pp > 1:
+            return 2
+        return int(count or (2 if name == "interleaved" else 1))
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the whole pipeline."""
+        return self.pp * self.num_chunks
+
+    @property
+    def schedule_name(self) -> str:
+        """The schedule without its number of chunks."""
+        return self.schedule.partition(":")[0]
+
+    @property
+    def recompute_kind(self) -> str:
+        """The kind of recomputation without its number of layers."""
+        return self.recompute.partition(":")[0]
+
+    @property
+    def recompute_layers(self) -> int:
+        """K of "block:K" and "uniform:K"; 0 for the other kinds."""
+        return int(self.recompute.partition(":")[2] or 0)
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether tokens are split between the products of a layer."""
+        return self.sp is not False
+
+    def num_microbatches(self, batch: int) -> int:
+        """Return the micro-batches of a step with so many examples."""
+        return batch // (self.dp * self.microbatch_size)
+
+
+COLUMNS = tuple(WORDS)
+
+
+def parse_spec(text: str, source: str = "--given") -> PlanSpec:
+    """Parse `NAME=VALUE` pairs that commas separate.
+
+    Args:
+        text: The words.
+        source: What they are called in an error.
+
+    Raises:
+        InputError: A pair is malformed, or a name is unknown or repeated.
+    """
+    values: dict[str, str] = {}
+    for pair in text.split(","):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or name not in WORDS or not value:
+            raise InputError(
+                f"{source}: {pair.strip()!r}: must be NAME=VALUE, NAME one of "
+                f"{', '.join(WORDS)}{suggestion(name, WORDS)}"
+            )
+        if name in values:
+            raise InputError(f"{source}: {name!r} is repeated")
+        values[name] = value
+    return spec_of_values(values, source)
+
+
+def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
+    """Return the plan of words whose values are text.
+
+    Args:
+        values: Text by word. Empty text leaves the word out.
+        source: Where they stand, for an error.
+
+    Raises:
+        InputError: A value cannot be read, with its word and where it stands.
+    """
+    given: dict[str, Any] = {}
+    for name, text in values.items():
+        if not text:
+            continue
+        word = WORDS[name]
+        if re.fullmatch(word.pattern, text) is None:
+            raise InputError(f"{source}: {name}={text}: must be {word.allowed}")
+        given[name] = word.read(text)
+    return PlanSpec(**given)
+
+
+def count_layers(layers: Layers, num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Return the layers of every stage. [num_stages]
+
+    Args:
+        layers: Numbers, or "equal".
+        num_layers: Layers of the model.
+        num_stages: Stages of the pipeline.
+
+    Raises:
+        InputError: The numbers are not those of the model and its stages, or "equal" leaves a
+            remainder.
+    """
+    if layers == EQUAL:
+        if num_layers == 0 or num_layers % num_stages:
+            raise InputError(
+                f"layers=equal: the model's {num_layers} layers are no multiple of {num_stages} "
+                "stages; say how many each has, such as layers=6+6+4"
+            )
+        return (num_layers // num_stages,) * num_stages
+    if isinstance(layers, str) or len(layers) != num_stages or sum(layers) != num_layers:
+        raise InputError(
+            f"layers={format_layers(layers)}: must be {num_stages} numbers, one a stage, whose sum "
+            f"is the model's {num_layers} layers"
+        )
+    return layers
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """A table of plans, a row each.
+
+    Attributes:
+        columns: Names as the file heads them, in order.
+        cells: Text of every row as it was written. [rows][columns]
+        specs: The plan of every row. [rows]
+    """
+
+    columns: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    specs: tuple[PlanSpec, ...]
+
+
+def read_plan_table(path: str | Path) -> PlanTable:
+    """Read a table of plans from a CSV file.
+
+    Raises:
+        FormatError: A column is unknown or repeated, or a cell cannot be read, with its line.
+    """
+    lines = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"))))
+    if not lines or not any(lines[0]):
+        raise FormatError(f"{path}: empty; the first line names columns, such as dp,tp,pp")
+    columns = tuple(name.strip() for name in lines[0])
+    _check_columns(columns, path)
+    cells, specs = [], []
+    for number, line in enumerate(lines[1:], 2):
+        if not line:
+            continue
+        if len(line) != len(columns):
+            raise FormatError(
+                f"{path}: line {number}: has {len(line)} cells, the first line {len(columns)}"
+            )
+        pairs = zip(columns, line, strict=True)
+        values = {name: cell.strip() for name, cell in pairs if name in WORDS}
+        try:
+            specs.append(spec_of_values(values, f"{path}: line {number}"))
+        except InputError as error:
+            raise FormatError(str(error)) from None
+        cells.append(tuple(line))
+    if not specs:
+        raise FormatError(f"{path}: has no row; give one a plan")
+    return PlanTable(columns=columns, cells=tuple(cells), specs=tuple(specs))
+
+
+def _check_columns(columns: Sequence[str], path: str | Path) -> None:
+    for number, name in enumerate(columns, 1):
+        if name not in WORDS and not name.startswith(COPIED_PREFIX):
+            raise FormatError(
+                f"{path}: line 1, column {number}: {name!r} is unknown; use {', '.join(WORDS)}, "
+                f"or x-NAME for what is copied{suggestion(name, WORDS)}"
+            )
+        if name in columns[: number - 1]:
+            raise FormatError(f"{path}: line 1, column {number}: {name!r} is repeated")
+
+
+def table_of_spec(text: str) -> PlanTable:
+    """Return the table of one plan in words.
+
+    Raises:
+        InputError: A word is wrong.
+    """
+    spec = parse_spec(text)
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    columns = tuple(name.strip() for name, _, _ in pairs)
+    cells = tuple(value.strip() for _, _, value in pairs)
+    return PlanTable(columns=columns, cells=(cells,), specs=(spec,))
