@@ -28,7 +28,7 @@ check: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Lines, files, rooms, and what five commands cross, against house.json; `python -m tests.house --lower` writes what fell.
+# What may only fall, room by room, against house.json, and where to begin; `python -m tests.house --lower` writes what fell.
 house: .venv/installed
 	$(BIN)/python -m tests.house
 

@@ -12,9 +12,13 @@ import json
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = (
@@ -32,8 +36,8 @@ NOTEBOOKS = "notebooks/*.ipynb"
 LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages and pictures from outside ``docs/``."""
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages and pictures from outside ``docs/``."""
     for pattern in OUTSIDE:
         for path in sorted(ROOT.glob(pattern)):
             uri = path.relative_to(ROOT).as_posix()
@@ -46,7 +50,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def notebook_page(path: Path) -> str:
-    """A notebook as a page: its text, its code, what that printed."""
+    """Return a notebook as a page: its text, its code, and what the code printed."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -57,8 +61,8 @@ def notebook_page(path: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Rewrites links that cross the border of ``docs/``; a file that is no page is named."""
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite links that cross the border of ``docs/``; a file that is no page is named."""
     uri = page.file.src_uri
     here = uri if (ROOT / uri).is_file() else f"docs/{uri}"
 
