@@ -5,13 +5,10 @@ Whatever a command does is a function here. A name is imported when it is first 
 """
 
 import ast
-import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from gnnplace.moved import MovedFinder
 
 if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` reads it
     from gnnplace import lightning as lightning
@@ -115,8 +112,6 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.tracing.options import CaptureOptions as CaptureOptions
     from gnnplace.train.data.build import build_data as build_data
     from gnnplace.train.data.datasets import verify as verify_data
-
-sys.meta_path.append(MovedFinder())
 
 
 @cache

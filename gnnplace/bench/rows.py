@@ -26,7 +26,8 @@ from gnnplace.problem.cluster.machine import processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 RULE = 1  # version of ``digest``
-FIRST = "@1"  # version of a suite that no row and no file's name tells
+DIGEST = r"^(\d+:.+)?$"  # as rows and tables have it; empty where the problem could not be made
+FIRST = "@1"  # version of a suite that has no number in the name of its file of rows
 ALWAYS = frozenset(
     ("name", "kind", "memory", "source", "target", "latency", "bandwidth", "channel",
      "sender_busy", "send_overhead", "receive_overhead")
@@ -48,7 +49,7 @@ class RowEntry(BaseModel):
     lower_bound: Annotated[float, Field(ge=0)] | None = None
     seconds: Annotated[float, Field(ge=0)] | None = None
     error: str = ""
-    digest: str = ""
+    digest: Annotated[str, Field(pattern=DIGEST)] = ""
     clock: str | None = None
     family: str | None = None
     cluster: str | None = None
@@ -162,8 +163,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         ) from None
     except (ValueError, RecursionError, OverflowError):
         raise FormatError(f"{where}: not a result row; mend or remove it") from None
-    row = {"feasible": False, "step_time": None, "commit": "", **row}
-    return {**row, "digest": ruled(row["digest"])} if "digest" in row else row
+    return {"feasible": False, "step_time": None, "commit": "", **row}
 
 
 def _keep(path: Path, lines: list[bytes]) -> None:
@@ -194,9 +194,9 @@ def digest(problem: Problem) -> str:
     return ruled(hashed.hexdigest()[:12])
 
 
-def ruled(told: str) -> str:
-    """A digest with the version of its rule; those of older rows were written without it."""
-    return told if not told or ":" in told else f"{RULE}:{told}"
+def ruled(hexadecimal: str) -> str:
+    """Return a digest with the version of its rule before it."""
+    return f"{RULE}:{hexadecimal}"
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:

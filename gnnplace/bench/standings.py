@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from gnnplace.bench.rows import ruled
+from gnnplace.bench.rows import DIGEST
 from gnnplace.bench.statistics import Interval, geometric_interval, mean_interval
 from gnnplace.files import Schema, parse, read_json, write_text
 
@@ -52,7 +52,7 @@ class BestKnown(Schema):
     """
 
     step_time: Annotated[float, Field(gt=0)]
-    digest: str
+    digest: Annotated[str, Field(pattern=DIGEST)]
     placer: str
     budget: float
     seed: int
@@ -86,8 +86,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     if not Path(path).is_file():
         return {}
     problems = parse(BestKnownFile, read_json(path), str(path)).problems
-    known = (best.model_copy(update={"digest": ruled(best.digest)}) for best in problems.values())
-    return {(key, best.digest): best for key, best in zip(problems, known, strict=True)}
+    return {(key, best.digest): best for key, best in problems.items()}
 
 
 def merged(

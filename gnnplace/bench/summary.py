@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
-from gnnplace.bench.rows import FIRST, read_rows, results_file
+from gnnplace.bench.rows import read_rows, results_file
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
@@ -300,14 +300,12 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _suite(row: Row) -> str:
-    """Name, version and part; rows of older runs do not say the version, and are of the first."""
-    suite = row.get("suite", "rows")
-    suite += "" if "@" in suite or "suite" not in row else FIRST
-    return f"{suite}{'-seen' if row.get('seen') else ''}"
+    """Return the suite's name, version and part; "rows" for a row of no suite."""
+    return f"{row.get('suite', 'rows')}{'-seen' if row.get('seen') else ''}"
 
 
 def _clock(row: Row) -> str:
-    """What a row's step time is; rows of older runs do not say it, and are predicted."""
+    """Return what a row's step time is; without a word in the row it is predicted."""
     return str(row.get("clock", "predicted"))
 
 

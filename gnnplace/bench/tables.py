@@ -56,7 +56,7 @@ def breakdown(
     Intervals are over problems and seeds. What is infeasible is in none.
 
     Args:
-        rows: cells; those without the label (of older runs) are left out.
+        rows: cells; those without the label are left out.
         best: best known step times; at least those of the rows.
         label: one of ``LABELS``.
     """

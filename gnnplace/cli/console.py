@@ -146,21 +146,19 @@ def names_in(text: str) -> list[str]:
 
 
 def open_store(url: str | None) -> MeasurementStore | None:
-    """The store of measurements that a command writes to, or None.
+    """Open the store of measurements that a command writes to; None if nothing is kept.
 
     Raises:
-        InputError: the store given with ``--store`` cannot be opened. If the default store cannot
+        InputError: The store given with ``--store`` cannot be opened. If the default store cannot
             be opened, a warning is printed instead.
     """
-    from gnnplace.measurements import MeasurementStore, default_store
+    from gnnplace import measurements
 
-    if url == "none":
-        return None
-    if url is not None:
-        return MeasurementStore(url)
     try:
-        return MeasurementStore(default_store())
+        return measurements.open_store(url)
     except InputError as error:
+        if url:
+            raise
         say(f"measurements are not kept: {error}")
         return None
 

@@ -27,13 +27,6 @@ if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one 
 
 ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
 COMMANDS = {name: row["about"] for name, row in ROWS["commands"].items()}
-RETIRED = {
-    "study": "the studies stand beside the package: python -m benchmarks.studies, in a checkout",
-    "shard --execute": "gnnplace shard-run runs a split model",
-    "shard --plan": "gnnplace shard-run --plan runs one",
-    "shard --profile": "run gnnplace shard with each --devices N, or shard --pareto",
-    "shard-counts": "run gnnplace shard with each --devices N, or shard --pareto",
-}
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
 
 {chr(10).join(f"  gnnplace {name:13} {what}" for name, what in COMMANDS.items())}
@@ -162,9 +155,6 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
-    for word in (name, *(f"{name} {option.partition('=')[0]}" for option in rest)):
-        if word in RETIRED:
-            raise InputError(f"{word}: is gone; {RETIRED[word]}")
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")

@@ -16,7 +16,7 @@ from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import from_args
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.measurements import MeasurementStore, Selection, StoredRun, default_store
+from gnnplace.measurements import MeasurementStore, Selection, StoredRun, open_store
 from gnnplace.measurements.calibration import write_calibration
 from gnnplace.report.measurements import calibration_table, runs_table
 
@@ -31,7 +31,12 @@ def run(args: Namespace) -> int:
             f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
         )
     selection = from_args(Selection, args, before=_instant(args.before))
-    store = MeasurementStore(args.store or default_store())
+    store = open_store(args.store)
+    if store is None:
+        raise InputError(
+            "measurements: the store is none, where nothing is kept; give --store PATH, or unset "
+            "GNNPLACE_STORE"
+        )
     if args.action == "prune":
         return _prune(store, selection, args)
     if args.action == "calibrate":

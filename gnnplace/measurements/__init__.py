@@ -6,4 +6,5 @@ from gnnplace.measurements.records import StepRecord as StepRecord
 from gnnplace.measurements.records import StoredRun as StoredRun
 from gnnplace.measurements.store import MeasurementStore as MeasurementStore
 from gnnplace.measurements.store import Selection as Selection
-from gnnplace.measurements.store import default_store as default_store
+from gnnplace.measurements.store import open_store as open_store
+from gnnplace.measurements.store import store_url as store_url

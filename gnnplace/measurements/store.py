@@ -31,6 +31,8 @@ from gnnplace.measurements.records import (
     unpacked,
 )
 
+NO_STORE = "none"
+"""Instead of a store's URL: nothing is kept."""
 BATCH = 500
 """Names in one `IN (...)`; databases limit them."""
 
@@ -84,6 +86,11 @@ class MeasurementStore:
     """
 
     def __init__(self, url: str | Path) -> None:
+        if str(url) == NO_STORE:
+            raise InputError(
+                f"store {NO_STORE!r}: it means that nothing is kept; call open_store, or give "
+                f"./{NO_STORE} for a file of that name"
+            )
         self._database = Database(str(url))
 
     @property
@@ -202,14 +209,32 @@ PLAIN = ("id", "began", "source", "model", "fingerprint", "predicted", "mode", "
 OUTCOME_COLUMNS = [OUTCOMES.c[key] for key in ("status", "error", "verified", "bitwise", "ended")]
 
 
-def default_store() -> str:
-    """`$GNNPLACE_STORE`, or `gnnplace/measurements.db` in `$XDG_DATA_HOME` (`~/.local/share`)."""
-    own = os.environ.get("GNNPLACE_STORE")
-    if own:
-        return own
+def store_url(url: str | None = None) -> str | None:
+    """Return the URL or path of the store that measured steps are kept in.
+
+    Args:
+        url: What the user says, as with `--store`. If None or empty, `$GNNPLACE_STORE`, else
+            `gnnplace/measurements.db` in `$XDG_DATA_HOME` (`~/.local/share`).
+
+    Returns:
+        None if that is `none`: nothing is kept.
+    """
+    named = url or os.environ.get("GNNPLACE_STORE")
+    if named:
+        return None if named == NO_STORE else named
     home = os.environ.get("XDG_DATA_HOME")
     folder = Path(home) if home else Path.home() / ".local" / "share"
     return str(folder / "gnnplace" / "measurements.db")
+
+
+def open_store(url: str | None = None) -> MeasurementStore | None:
+    """Open the store that `store_url` names; None if nothing is kept.
+
+    Raises:
+        InputError: It cannot be opened, or holds something else.
+    """
+    named = store_url(url)
+    return None if named is None else MeasurementStore(named)
 
 
 def _parts(names: list[str]) -> list[list[str]]:

@@ -1,12 +1,9 @@
-"""The one reader of plans' files: strict, and it knows version 1.
+"""The one reader of plans' files: strict.
 
 What a key may be by itself is `plans.plan`'s; here is what keys say of each other. Every road takes
 plans through `check_plan`, which says in one line, with the key's path, what contradicts what. What
 only a model or a cluster can contradict (calls, parameters, the fingerprint, devices) is held
 against them where they are: `check_cluster`, `run.apply.check_model`, `given.draft_of_plan`.
-
-Version 1 had a row of shards a replica, two words a placement, whole borders, a list of what is
-recomputed, and no word of framework and gradients. It is read as what it meant.
 
 Complexity: O(A P) for A actions on P ranks (`order.checker`), else linear in the file.
 """
@@ -30,8 +27,7 @@ from gnnplace.plans.plan import Plan, PlanFile, StageEntry
 from gnnplace.problem.cluster import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
-PLAN, SHARD_PLAN = "gnnplace-plan", "gnnplace-shard-plan"
-SINCE_2 = ("cluster_file", "gradients", "framework", "environment", "fits", "flops")
+PLAN = "gnnplace-plan"
 CLOSE = 1e-6  # relative, of times that are compared
 MOST_PASSES = 10**7  # of a step: stages times micro-batches
 MOST_ELEMENTS = 2**33  # of an input
@@ -46,7 +42,7 @@ def is_plan(path: str | Path) -> bool:
         data = read_json(path)
     except InputError:
         return False
-    return isinstance(data, dict) and data.get("format") in (PLAN, SHARD_PLAN)
+    return isinstance(data, dict) and data.get("format") == PLAN
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -65,7 +61,7 @@ def plan_from_data(data: Any, source: str) -> Plan:
         FormatError: naming `source`, the key path and the fault.
     """
     try:
-        file = parse(PlanFile, _as_version_2(data, source), source)
+        file = parse(PlanFile, data, source)
     except FormatError as error:
         raise FormatError(str(error)) from None  # one line, however many keys are wrong
     check_plan(file, source)
@@ -301,59 +297,3 @@ def _short(numbers: Iterable[int]) -> str:
     """The first few of some numbers."""
     told = [str(number) for number in numbers]
     return f"[{', '.join([*told[:8], *(['…'] if len(told) > 8 else [])])}]"
-
-
-def _as_version_2(data: Any, source: str) -> Any:
-    """Version 1 as version 2 says it; anything else as it is, for the schema to judge.
-
-    Raises:
-        FormatError: it splits a model for any training, and is no plan of one.
-    """
-    if not isinstance(data, dict):
-        return data
-    if data.get("format") == SHARD_PLAN:
-        raise FormatError(f"{source}: format: {_anew(data)}")
-    if type(data.get("version")) is not int or data["version"] != 1:
-        return data
-    for key in SINCE_2:
-        if key in data:
-            raise FormatError(f"{source}: {key}: unknown key of version 1")
-    stages = data.get("stages")
-    if isinstance(stages, list):
-        stages = [_stage_of_1(x, f"{source}: stages[{k}]") for k, x in enumerate(stages)]
-    return {**data, "version": 2, "stages": stages}
-
-
-def _stage_of_1(stage: Any, where: str) -> Any:
-    if not isinstance(stage, dict):
-        return stage
-    if "border" in stage:
-        raise FormatError(f"{where}.border: unknown key of version 1")
-    devices, placed = stage.get("devices"), stage.get("placements", {})
-    again = stage.get("recompute", [])
-    if isinstance(devices, list):
-        devices = [[row] if isinstance(row, list) else row for row in devices]
-    if isinstance(placed, dict):
-        placed = {name: _words_of_1(words) for name, words in placed.items()}
-    if isinstance(again, list):
-        again = {"kind": "full" if again else "none", "modules": again}
-    return {**stage, "devices": devices, "placements": placed, "recompute": again}
-
-
-def _words_of_1(words: Any) -> Any:
-    """Of replicas and shards; groups of an axis were told by a bar."""
-    if not isinstance(words, list) or len(words) != 2:
-        return words
-    return [words[0], "R", *(w.replace("|", "/") if isinstance(w, str) else w for w in words[1:])]
-
-
-def _anew(data: dict[str, Any]) -> str:
-    """What to do about a file of `gnnplace shard`, which knows neither batch nor devices."""
-    mesh, model = data.get("mesh"), data.get("model")
-    sizes = mesh if isinstance(mesh, list) and all(type(n) is int for n in mesh) else []
-    count = str(math.prod(sizes)) if sizes else "N"
-    told = model if isinstance(model, str) and model else "MODEL"
-    return (
-        f"it is a {SHARD_PLAN} file, which has no batch and no devices; make a plan of one stage: "
-        f"gnnplace shard {told} --executable --devices {count} -o plan.json"
-    )

@@ -34,18 +34,15 @@ from gnnplace.plans.segments.chains import (
 )
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import placements_of
-from gnnplace.runtime.rig import run_group
 from gnnplace.sharding.answers import (
     EXECUTED_DEVICES,
     SplitOptions,
-    layers_of_workload,
     load_layers,
 )
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import Mesh, default_mesh
 from gnnplace.sharding.captured.split import LayerGraph, LayerSplit, layer_graph, split_layers
 from gnnplace.sharding.run.measure import measured_figures
-from gnnplace.tracing.models import workload_of
 from gnnplace.tracing.rules.registry import rules_of
 from gnnplace.zoo import Workload
 
@@ -146,22 +143,6 @@ def plan_shard(
         cluster = exchange.cluster.name
         names = [device.name for device in exchange.cluster.devices[:count]]
     return ShardPlan(_file(split, model, cluster, names), split=split)
-
-
-def measured_here(
-    model: str, devices: int, timeout: float
-) -> tuple[MeshMachine, tuple[float, ...]]:
-    """`measured_figures` of processes on this machine.
-
-    Raises:
-        ExecutionError: a process died, hung or failed.
-    """
-
-    def work(rank: int) -> tuple[MeshMachine, tuple[float, ...]]:
-        layers = layers_of_workload(workload_of(model))
-        return measured_figures(layers, mesh_here((devices,), "cpu"))
-
-    return run_group(work, [f"process {rank}" for rank in range(devices)], timeout=timeout)[0]
 
 
 def shard_model(

@@ -33,7 +33,6 @@ from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
 Network = TypeVar("Network", bound=nn.Module)
-AIMS = "aims."  # of parameters that older policies have: a network that ranked aims
 CARD = """---
 {{{{ card_data }}}}
 ---
@@ -179,8 +178,7 @@ def read_saved(make: Callable[..., Network], keys: type[Schema], folder: Path) -
     config = parse(keys, read_json(folder / "config.json"), f"{folder}/config.json")
     network, path = make(**config.model_dump()), folder / "model.safetensors"
     try:
-        found = load_file(path)
-        network.load_state_dict({k: v for k, v in found.items() if not k.startswith(AIMS)})
+        network.load_state_dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
     except RuntimeError:

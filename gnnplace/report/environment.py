@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnplace.costs.profiling.cache import cache_folder
-from gnnplace.measurements import default_store
+from gnnplace.measurements import store_url
 from gnnplace.problem.cluster.machine import machine, versions
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -78,15 +78,16 @@ def environment() -> dict[str, dict[str, Any]]:
     return {
         "versions": versions(PACKAGES),
         "machine": machine(),
-        "caches": {name: str(cache) for name, cache in caches().items()},
+        "caches": caches(),
     }
 
 
-def caches() -> dict[str, Cache]:
-    """Where measurements and compiled kernels are kept, by what they are."""
+def caches() -> dict[str, str]:
+    """Return where measurements and compiled kernels are kept, how many and how old, by name."""
     compiled = os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parents[1]
+    store = store_url()
     return {
-        "op and link times": Cache(cache_folder(), ("*.json",)),
-        "store of measured steps": Cache(Path(default_store())),
-        KERNELS: Cache(Path(compiled), ("*.nbi", "*.nbc")),
+        "op and link times": str(Cache(cache_folder(), ("*.json",))),
+        "store of measured steps": "none" if store is None else str(Cache(Path(store))),
+        KERNELS: str(Cache(Path(compiled), ("*.nbi", "*.nbc"))),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.files import write_json
-from gnnplace.measurements import MeasurementStore, default_store
+from gnnplace.measurements import open_store
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
@@ -100,10 +100,9 @@ class Workbench(StepObjective):
         """What runs placements."""
         from gnnplace.execution import MeasuredObjective
 
-        kept = self._store
         return MeasuredObjective(
             self.program,
-            store=None if kept == "none" else MeasurementStore(kept or default_store()),
+            store=open_store(self._store),
             label=self.name,
             clock=self._clock,
             mode=self._mode,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gnnplace.bench.rows import digest, read_rows, ruled
+from gnnplace.bench.rows import digest, read_rows
 from gnnplace.bench.standings import merged
 from gnnplace.bench.suite import read_suite
+from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.cluster import Link
@@ -55,9 +56,11 @@ def test_what_a_problem_says_moves_its_digest():
     assert len(told) == 3
 
 
-@pytest.mark.parametrize(("told", "known"), [("", ""), ("ab", "1:ab"), ("2:ab", "2:ab")])
-def test_digests_of_older_rows_are_of_the_first_rule(told, known):
-    assert ruled(told) == known
+def test_a_digest_without_the_version_of_its_rule_is_refused(tmp_path):
+    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    path.write_text(json.dumps(row | {"digest": "0123456789ab"}) + "\n")
+    with pytest.raises(FormatError, match="line 1: not a result row: digest"):
+        read_rows(path)
 
 
 def test_rows_may_lack_what_has_a_default(tmp_path):

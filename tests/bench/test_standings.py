@@ -69,7 +69,7 @@ def test_seeds_of_a_problem_count_as_one():
 
 
 def test_problems_that_changed_are_not_compared():
-    rows = [*portfolio(), row("a", "learned", 8.0, digest="changed", budget=1.0)]
+    rows = [*portfolio(), row("a", "learned", 8.0, digest="1:changed", budget=1.0)]
     learned = found(rows)["learned", 1.0]
     assert learned.ratio.mean == pytest.approx(1.0)
     assert learned.closed is None

@@ -96,7 +96,7 @@ def test_only_the_same_budget_and_the_same_problem_are_compared():
     rows = [row("a", "annealing", 1.0, budget=1.0), row("b", "annealing", 1.0, budget=1.0)]
     rows += [row("a", "mine", 0.5, budget=1.0), row("c", "mine", 9.0, budget=1.0)]
     rows += [row("b", "mine", None, budget=1.0), row("a", "mine", 9.0, budget=2.0)]
-    rows += [row("a", "mine", 9.0, budget=1.0, digest="changed")]
+    rows += [row("a", "mine", 9.0, budget=1.0, digest="1:changed")]
     (found,) = pairings(rows)
     assert (found.budget, found.ratio.mean, found.ratio.count) == (1.0, 0.5, 1)
     assert found.unpaired == 3  # b, c and the changed a

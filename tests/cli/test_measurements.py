@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from gnnplace.cli.console import open_store
 from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore, Outcome
 from gnnplace.measurements.calibration import Calibration, read_calibration
 from gnnplace.problem import problem_to_data, write_problem
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.problem.placement import placement_to_data
+from gnnplace.report.environment import environment
+from gnnplace.train.workbench import Workbench
 from tests.measurements.test_calibration import samples
 from tests.measurements.writer import run_record, step_record
 
@@ -72,6 +75,7 @@ def test_prune_forgets_what_it_is_told(store, capsys):
         (["list", "--limit", "0"], "--limit 0"),
         (["prune", "--keep", "-1"], "--keep -1"),
         (["list", "--store", "nosuch://x"], "nosuch"),
+        (["list", "--store", "none"], "nothing is kept"),
         (["export", "-o", "/nowhere/x.jsonl"], "/nowhere"),
         (["list", "--limit", "many"], "many"),
     ],
@@ -118,3 +122,15 @@ def test_a_calibration_is_fitted_to_the_store_and_used_by_place(tmp_path, monkey
 def test_a_store_without_runs_of_this_machine_cannot_calibrate(store, tmp_path, capsys):
     assert run(["measurements", "calibrate", "-o", str(tmp_path / "c.json")]) == 2
     assert "fidelity" in capsys.readouterr().err
+
+
+def test_every_road_keeps_nothing_where_the_variable_says_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GNNPLACE_STORE", "none")
+    assert open_store(None) is None
+    assert open_store("none") is None
+    assert Workbench("mlp?depth=1&width=8&batch=2", "cpu:1").objective is not None
+    assert environment()["caches"]["store of measured steps"] == "none"
+    assert run(["measurements", "list"]) == 2
+    assert "nothing is kept" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.measurements import MeasurementStore, Outcome, Selection, default_store
+from gnnplace.measurements import MeasurementStore, Outcome, Selection, open_store, store_url
 from tests.measurements.writer import BATCH, run_record, step_record
 
 
@@ -199,7 +199,19 @@ def test_a_store_of_another_version_is_refused(path):
 
 def test_where_the_store_is_by_default(monkeypatch, tmp_path):
     monkeypatch.setenv("GNNPLACE_STORE", "postgresql://h/db")
-    assert default_store() == "postgresql://h/db"
+    assert store_url() == "postgresql://h/db"
+    assert store_url("own.db") == "own.db"
     monkeypatch.delenv("GNNPLACE_STORE")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert default_store() == str(tmp_path / "gnnplace" / "measurements.db")
+    assert store_url() == str(tmp_path / "gnnplace" / "measurements.db")
+
+
+def test_none_keeps_nothing_by_the_option_and_by_the_variable(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert open_store("none") is None
+    monkeypatch.setenv("GNNPLACE_STORE", "none")
+    assert open_store() is None
+    assert open_store("own.db") is not None
+    with pytest.raises(InputError, match="store 'none': it means that nothing is kept"):
+        MeasurementStore("none")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.db"]

@@ -1,4 +1,4 @@
-"""Plans' files: version 2 as the format says, version 1 as what it meant, anything else refused."""
+"""Plans' files: version 2 as the format says, anything else refused."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.plans.answers import given_plan
-from gnnplace.plans.reading import check_cluster, is_plan, plan_from_data, read_plan
+from gnnplace.plans.reading import check_cluster, plan_from_data
 from gnnplace.report.plans import plan_page
 from tests.plans.toys import chain, cluster
 
@@ -236,39 +236,6 @@ def test_a_thousand_mutated_files_are_read_or_refused_in_a_line(whole):
                 continue
         found.append(refused(made))
     assert sum(line is not None for line in found) > 900
-
-
-def test_version_1_is_read_as_what_it_meant():
-    memory = {"state": 1.0, "activations": 1.0, "working": 1.0, "slack": 1.0}
-    data = {
-        "format": "gnnplace-plan", "version": 1, "model": "m", "fingerprint": "0" * 64,
-        "cluster": "cpu:2", "batch": 2, "microbatch_size": 2, "precision": "32-true",
-        "optimizer": "sgd", "actions": [["0F0", "0B0"]],
-        "memory": dict.fromkeys(("a", "b"), memory),
-        "stages": [{
-            "modules": ["one"], "members": ["one", "two"], "devices": [["a", "b"]],
-            "recompute": ["one"], "placements": {"one": ["R", "P:in"], "w": ["R", "S0|3"]},
-        }],
-    }  # fmt: skip
-    file = plan_from_data(data, "p").file
-    (stage,) = file.stages
-    assert (file.version, file.framework, file.gradients) == (2, "pytorch", "same")
-    assert (stage.devices, stage.border) == ([[["a", "b"]]], "whole")
-    assert stage.recompute.model_dump() == {"kind": "full", "modules": ["one"], "layers": 0}
-    assert stage.placements == {"one": ["R", "R", "P:in"], "w": ["R", "R", "S0/3"]}
-    with pytest.raises(FormatError, match="p: gradients: unknown key of version 1"):
-        plan_from_data({**data, "gradients": "same"}, "p")
-    with pytest.raises(FormatError, match=r"p: stages\[0\].border: unknown key of version 1"):
-        plan_from_data({**data, "stages": [{**data["stages"][0], "border": "whole"}]}, "p")
-
-
-def test_a_shard_plan_is_refused_with_the_command_that_makes_it_anew(tmp_path):
-    path = tmp_path / "shard.json"
-    path.write_text(json.dumps({"format": "gnnplace-shard-plan", "model": "gpt2", "mesh": [2, 2]}))
-    assert is_plan(path)
-    told = "gnnplace shard gpt2 --executable --devices 4 -o plan.json"
-    with pytest.raises(FormatError, match=re.escape(told)):
-        read_plan(path)
 
 
 def test_a_cluster_must_be_there_with_the_plan_s_devices(whole):

@@ -44,8 +44,6 @@ MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
 SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
 Failure = tuple[str, GnnplaceError]
-# What placers that are no more were for, and what to use.
-RETIRED = {"exact": "no placer proves an optimum for objective 'throughput' any more; use best"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,11 +263,9 @@ def make_throughput_placer(name: str, **options: Any) -> Placer:
 
     Raises:
         InputError: an option, for they have none.
-        UnsupportedError: a placer that minimises the step time, or one that is no more.
+        UnsupportedError: a placer that minimises the step time.
     """
     base, written = parse_name(name)
-    if base in RETIRED:
-        raise UnsupportedError(f"placer {base!r}: {RETIRED[base]}")
     if base not in PLACERS:
         known = ", ".join(PLACERS)
         raise UnsupportedError(

@@ -2,7 +2,7 @@
 
 After Wang et al. (2022, arXiv 2201.09676): a graph network embeds the ops, and a decoder walks them
 in a traversal order and gives each a device. Deviations are in ``docs/gnn.md``. The encoder is the
-package's (``encoder``) or one that ``config.json`` names (``custom``); an older file names none.
+package's (``encoder``), unless ``config.json`` names another one (``custom``).
 """
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+"""``gnnplace shard --executable``: splits that DTensor can run."""
+
 from __future__ import annotations
 
 import json
@@ -61,12 +63,6 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     found = answer_of(["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys)
     assert found["verified"] is True
     assert found["step_time"] > 0
-    assert run(["shard-run", SMALL, "--steps", "1"]) == 0
-    text, told = capsys.readouterr()
-    assert "an old word" in told
-    assert "within tolerance" in text or "bitwise equal" in text
-    assert "data parallelism (DDP)" in text
-    assert "predicted" in text
 
 
 def test_faults_are_one_line(capsys, tmp_path):
@@ -81,7 +77,6 @@ def test_faults_are_one_line(capsys, tmp_path):
     )
     plan = str(tmp_path / "plan.json")
     run(["shard", SMALL, "--executable", "-o", plan])
-    code, error = failure(["shard-run", "moe", "--plan", plan, "--steps", "1"], capsys)
+    code, error = failure(["execute", "moe", plan, "--steps", "1"], capsys)
     assert code in (1, 2)
     assert "plan" in error
-    assert failure(["shard-run", SMALL, "--plan", plan, "--devices", "4"], capsys)[0] == 2
