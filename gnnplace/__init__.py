@@ -4,13 +4,11 @@ Whatever a command does is a function here. A name is imported when it is first 
 ``import gnnplace``, and what needs no torch, stays quick.
 """
 
-import ast
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` reads it
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace import lightning as lightning
     from gnnplace.bench.runner import run_suite as run_suite
     from gnnplace.bench.summary import summarise as summarise
@@ -114,29 +112,4 @@ if TYPE_CHECKING:  # the one list: type checkers follow it, and ``__getattr__`` 
     from gnnplace.train.data.datasets import verify as verify_data
 
 
-@cache
-def _homes() -> dict[str, tuple[str, str]]:
-    """Every name above: its module, and what it is called there."""
-    block = next(
-        node for node in ast.parse(Path(__file__).read_text()).body if isinstance(node, ast.If)
-    )
-    return {
-        alias.asname or alias.name: (node.module or "", alias.name)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _homes():
-        raise AttributeError(f"module 'gnnplace' has no attribute {name!r}")
-    module, own = _homes()[name]
-    if module == __name__:  # a room of its own
-        return import_module(f"{module}.{own}")
-    value = globals()[name] = getattr(import_module(module), own)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_homes()})
+__getattr__, __dir__ = lazy_names(__name__)

@@ -12,7 +12,6 @@ from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
-SUMMARY = "Runs a suite, resumable, one JSON line a cell; or sums such lines up."
 Number = TypeVar("Number", int, float)
 
 

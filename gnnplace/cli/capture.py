@@ -14,8 +14,6 @@ from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
 
-SUMMARY = "Writes a model's step as a graph: a problem with estimated times on one CPU."
-
 
 def run(args: Namespace) -> int:
     """Captures and writes."""

@@ -21,8 +21,6 @@ from gnnplace.report.tables import comparison_table, interval_row, interval_tabl
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
-SUMMARY = "Compares placers, or joint plans with baselines, side by side, beside a lower bound."
-
 
 def run(args: Namespace) -> int:
     """Compares placers."""

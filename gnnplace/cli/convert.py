@@ -14,8 +14,6 @@ from gnnplace.plans.launch.launch_plan import NAMES
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
-SUMMARY = "Reads profiles and graphs as problems; writes plans for launchers, and reads them."
-
 
 def run(args: Namespace) -> int:
     """Reads and writes."""

@@ -10,8 +10,6 @@ from gnnplace.cli.console import print_json, print_lines
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import known_kind
 
-SUMMARY = "Shows what predictions of given plans assume: constants, owners, units, sources."
-
 
 def run(args: Namespace) -> int:
     """Prints the constants, the hardware's first."""

@@ -8,8 +8,6 @@ import gnnplace
 from gnnplace.cli.console import names_in, say
 from gnnplace.errors import InputError
 
-SUMMARY = "Captures models as graphs to learn from; or checks a folder of graphs."
-
 
 def run(args: Namespace) -> int:
     """Builds a folder of captured graphs, or checks one."""

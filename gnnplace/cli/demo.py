@@ -21,8 +21,6 @@ from gnnplace.report.units import eager_line, seconds_text
 if TYPE_CHECKING:
     from gnnplace.report.road import Road
 
-SUMMARY = "Captures, profiles, places, executes, verifies and reports one model."
-
 
 def run(args: Namespace) -> int:
     """Walks the road, prints one table, writes the report.

@@ -20,8 +20,6 @@ from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import from_simulation
 from gnnplace.report.trace import write_trace
 
-SUMMARY = "Compares two placements or joint plans of one model: what moved, and what that changes."
-
 
 def run(args: Namespace) -> int:
     """Compares two placements."""

@@ -8,8 +8,6 @@ from rich.table import Table
 import gnnplace
 from gnnplace.cli.console import console, print_json
 
-SUMMARY = "Shows versions, this machine, and where caches are and how large."
-
 
 def run(args: Namespace) -> int:
     """Prints the environment."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gnnplace.runtime.hosts import Hosts
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
-SUMMARY = "Runs a placement or a joint plan on workers, checks it, and measures it."
 
 
 def run(args: Namespace) -> int:

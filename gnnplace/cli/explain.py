@@ -10,8 +10,6 @@ from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
 
-SUMMARY = "Says what bounds the step of a placement or a plan, and what else would cost."
-
 
 def run(args: Namespace) -> int:
     """Explains a placement or a plan."""

@@ -11,8 +11,6 @@ from gnnplace.cli.options import (
     capture_options,
 )
 
-SUMMARY = "Measures placements that differ, and how well they were predicted."
-
 
 def run(args: Namespace) -> int:
     """Measures, compares, calibrates, prints, writes."""

@@ -20,8 +20,6 @@ from gnnplace.files import write_text
 if TYPE_CHECKING:
     from gnnplace.plans.hybrid.study import Search
 
-SUMMARY = "Shows how to use N devices: data-parallel groups of model-parallel devices."
-
 
 def run(args: Namespace) -> int:
     """Prints every split of N devices, the cross-over and the recommendation."""

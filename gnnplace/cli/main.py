@@ -1,7 +1,8 @@
 """The command line: finds the command, parses, runs. Exit 0 done, 2 bad input, 3 infeasible.
 
-A command is a module of this folder with ``SUMMARY`` and ``run(args)``, which returns the exit
-code; what it does and its arguments stand in ``options.json``, by its module's name, with dashes.
+A command is a module of this folder with ``run(args)``, which returns the exit code; what it does
+and its arguments stand in ``options.json``, by its module's name, with dashes. The module is
+imported when its arguments have been parsed, so that ``--help`` waits for nothing else.
 Ctrl-C is exit 130, a reader of stdout that has gone is 141; a full disk is bad output, exit 2.
 """
 
@@ -57,8 +58,6 @@ NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory"
 
 class Command(Protocol):
     """What a command's module has."""
-
-    SUMMARY: str
 
     def run(self, args: Namespace) -> int:
         """Does it; the exit code."""
@@ -169,14 +168,13 @@ def _run(arguments: list[str]) -> int:
 
         with changes_said():
             return train(rest, quiet="--quiet" in arguments)
-    chosen = command(name)
-    parser = parser_of(name, chosen)
+    parser = parser_of(name)
     args = parser.parse_args(rest)
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)
     with working(f"gnnplace {name}"), changes_said(), _profiled(args):
-        return chosen.run(args)
+        return command(name).run(args)
 
 
 def _profiled(args: Namespace) -> AbstractContextManager[None]:
@@ -193,14 +191,14 @@ def command(name: str) -> Command:
     return cast("Command", import_module(f"gnnplace.cli.{name.replace('-', '_')}"))
 
 
-def parser_of(name: str, chosen: Command) -> ArgumentParser:
-    """What parses a command's arguments."""
+def parser_of(name: str) -> ArgumentParser:
+    """Return the parser of a command's arguments."""
     from jsonargparse import ArgumentParser
 
     from gnnplace.cli.options import add_command
 
     parser = ArgumentParser(prog=f"gnnplace {name}", exit_on_error=False)
-    parser.description = chosen.SUMMARY
+    parser.description = ROWS["commands"][name]["summary"]
     add_command(parser, name)
     return parser
 

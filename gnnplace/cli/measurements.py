@@ -20,7 +20,6 @@ from gnnplace.measurements import MeasurementStore, Selection, StoredRun, open_s
 from gnnplace.measurements.calibration import write_calibration
 from gnnplace.report.measurements import calibration_table, runs_table
 
-SUMMARY = "Lists, exports or forgets measured runs; or fits a calibration to them."
 ACTIONS = ("list", "export", "prune", "calibrate")
 
 

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 import gnnplace
 from gnnplace.cli.main import ROWS
 from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
-from gnnplace.problem.cluster import preset_names
-from gnnplace.problem.constraints import Constraints, from_words
-from gnnplace.problem.placement import OPTIONS_KEY
-from gnnplace.sharding.answers import SplitOptions
+
+if TYPE_CHECKING:
+    from gnnplace.problem.constraints import Constraints
+    from gnnplace.sharding.answers import SplitOptions
 
 AUTO, PLACER = "auto", "@placer"
 CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")
@@ -93,7 +93,7 @@ CHOICES: Mapping[str, Callable[[], str]] = {
         "hf:CONFIG (a model type, a known size, or a local folder with a config.json; nothing is "
         f"downloaded), or a name of the zoo: {', '.join(ZOO)}."
     ),
-    "presets": lambda: ", ".join(preset_names()),
+    "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),
     "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
     "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
@@ -110,11 +110,15 @@ def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
 
 def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
     """What a problem's or a placement's file says of how the model was captured."""
+    from gnnplace.problem.placement import OPTIONS_KEY
+
     return {OPTIONS_KEY: options.to_data()}
 
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     """What the user asks of the answer: the file's constraints and the flags'."""
+    from gnnplace.problem.constraints import from_words
+
     headroom = changed.get("headroom", getattr(args, "headroom", None))
     return from_words(
         args.constraints,
@@ -136,4 +140,6 @@ def placer_options(args: Namespace) -> dict[str, Any]:
 
 def split_options(args: Namespace) -> SplitOptions:
     """The options of a split among a command's arguments."""
+    from gnnplace.sharding.answers import SplitOptions
+
     return from_args(SplitOptions, args)

@@ -35,7 +35,6 @@ from gnnplace.problem.placement import (
     Placement,
     placement_to_data,
 )
-from gnnplace.report.chakra import write_chakra
 from gnnplace.report.explanations import advice_lines
 from gnnplace.report.tables import (
     check_table,
@@ -44,8 +43,6 @@ from gnnplace.report.tables import (
     placement_rows,
     write_table,
 )
-from gnnplace.report.timeline import from_simulation
-from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
@@ -90,7 +87,6 @@ def device_map_of(
 ADVISING = 1.0  # seconds, at most, for what else is worth trying
 LONG, MANY_OPS = 10.0, 20_000  # seconds of search, and ops, of which a line tells
 LARGE_FILE = 2e7  # bytes that take more than a second to read
-SUMMARY = "Finds a device for every op and a sequence for every device."
 
 
 def run(args: Namespace) -> int:
@@ -151,8 +147,13 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
     if args.html is not None:
         gnnplace.write_page(args.html, problem, [result])
     if args.trace is not None:
+        from gnnplace.report.timeline import from_simulation
+        from gnnplace.report.trace import write_trace
+
         write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
     if args.chakra is not None:
+        from gnnplace.report.chakra import write_chakra
+
         write_chakra(args.chakra, problem, result.simulation)
 
 

@@ -22,7 +22,6 @@ from gnnplace.report.tables import check_table, plan_rows, write_table
 AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
 TRIES = 3
-SUMMARY = "Plans how to train a model on a cluster; times are predicted."
 
 
 def is_priced_by_row(given: str | None, framework: str | None, environment: str | None) -> bool:

@@ -17,8 +17,6 @@ from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import seconds_text
 
-SUMMARY = "Measures a model's ops and writes the problem of placing it."
-
 
 def run(args: Namespace) -> int:
     """Profiles and writes."""

@@ -10,8 +10,6 @@ from gnnplace.files import write_text
 from gnnplace.plans.reading import read_plan
 from gnnplace.report.plans import plan_page, write_plan_trace
 
-SUMMARY = "Writes a page about placements of one problem, or about a joint plan."
-
 
 def run(args: Namespace) -> int:
     """Writes the page, and the trace if it is asked for."""

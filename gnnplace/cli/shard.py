@@ -32,8 +32,6 @@ from gnnplace.sharding.answers import (
 )
 from gnnplace.sharding.problem import write_sharding
 
-SUMMARY = "Finds the best way to split every layer over the devices."
-
 
 def run(args: Namespace) -> int:
     """Prints the best strategy of a sharding problem, or all that no other beats."""

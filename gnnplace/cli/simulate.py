@@ -10,15 +10,8 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
 from gnnplace.problem import Problem, read_problem
-from gnnplace.report.chakra import write_chakra
-from gnnplace.report.placements import write_placements
-from gnnplace.report.tables import simulation_table
-from gnnplace.report.timeline import from_simulation
-from gnnplace.report.trace import write_trace
 from gnnplace.report.units import seconds_text
 from gnnplace.simulation import Simulation
-
-SUMMARY = "Predicts step time and memory of a placement; infeasible is an answer."
 
 
 def run(args: Namespace) -> int:
@@ -39,6 +32,8 @@ def run(args: Namespace) -> int:
             }
         )
         return 0
+    from gnnplace.report.tables import simulation_table
+
     out = console()
     out.print(simulation_table(problem, simulation))
     out.print(f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}")
@@ -50,11 +45,19 @@ def run(args: Namespace) -> int:
 def _write_views(args: Namespace, problem: Problem, simulation: Simulation, name: str) -> None:
     """The step as files of other programs."""
     if args.chakra is not None:
+        from gnnplace.report.chakra import write_chakra
+
         write_chakra(args.chakra, problem, simulation)
     if args.html is None and args.trace is None:
         return
+    from gnnplace.report.timeline import from_simulation
+
     timeline = from_simulation(problem, simulation, name)
     if args.html is not None:
+        from gnnplace.report.placements import write_placements
+
         write_placements(args.html, problem, [timeline])
     if args.trace is not None:
+        from gnnplace.report.trace import write_trace
+
         write_trace(args.trace, [timeline])

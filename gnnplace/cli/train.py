@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-SUMMARY = "Trains, validates, tests or tunes the policy; recipes are in trainers/."
+from gnnplace.cli.main import ROWS
+
 USAGE = f"""usage: gnnplace train {{fit,validate,test,predict,sweep}} --config RECIPE [OPTION...]
 
-{SUMMARY}
+{ROWS["commands"]["train"]["summary"]}
 
   fit       trains; checkpoints and figures are written to the folder that the recipe names
   validate  decodes the validation problems with a checkpoint

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
@@ -173,6 +172,8 @@ def widened(error: float, owners: int) -> float:
     """An error found on so many GPUs or ops, for the next one; of one it says little."""
     if owners < 2:
         return min(2 * error, MOST_ERROR)
+    from scipy.stats import t as student  # late: a second
+
     factor = student.ppf(0.95, owners - 1) * np.sqrt(1 + 1 / owners) / NINETY
     return min(float(error * factor), MOST_ERROR)
 

@@ -19,16 +19,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import CORRECTED, POOL, POOLED, kin_of
 from gnnplace.costs.rows import Rows, read_rows, roofline
 from gnnplace.files import read_json
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 FOLDER = Path(__file__).parent / "tables"
 ERRORS = "errors.json"
@@ -115,6 +117,8 @@ class Surface:
     @cached_property
     def tree(self) -> cKDTree:
         """The points, to find the nearest of."""
+        from scipy.spatial import cKDTree  # late: a tenth of a second
+
         return cKDTree(self.at)
 
     def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:

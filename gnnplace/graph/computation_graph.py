@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.errors import InputError
 from gnnplace.files import MOST
-from gnnplace.graph.kernels import least_first
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +164,8 @@ class ComputationGraph:
         Raises:
             InputError: naming the ops of a cycle.
         """
+        from gnnplace.graph.kernels import least_first  # late: a kernel
+
         listed = np.arange(self.num_ops, dtype=np.int32)
         order = least_first(self.successor_offset, self.successor, listed)
         if len(order) < self.num_ops:
@@ -192,6 +195,8 @@ class ComputationGraph:
 
     def to_networkx(self) -> nx.DiGraph:
         """The graph with op names as nodes and the bytes between two ops as edge ``bytes``."""
+        import networkx as nx  # late: a tenth of a second that few commands need
+
         view = nx.DiGraph()
         view.add_nodes_from(self.names)
         names = self.names
@@ -207,6 +212,8 @@ def _offsets(sorted_key: IntArray, count: int) -> IntArray:
 
 def describe_cycle(source: list[int], target: list[int], names: Sequence[str]) -> str:
     """Names the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
+    import networkx as nx  # late: a cycle is an error
+
     cycle = nx.find_cycle(nx.DiGraph(list(zip(source, target, strict=True))))
     shown = [repr(names[edge[0]]) for edge in cycle]
     if len(shown) > 12:

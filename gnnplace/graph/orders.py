@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InputError
-from gnnplace.graph import kernels
 from gnnplace.graph.computation_graph import ComputationGraph
-from gnnplace.graph.kernels import longest_after, longest_before
 from gnnplace.imports import find_callable, said
 
 Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
@@ -40,12 +38,16 @@ def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
 
 def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
     """Upward rank without the op itself: longest path from each op's finish to the end. [n]"""
+    from gnnplace.graph.kernels import longest_after
+
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     return np.asarray(longest_after(*arrays, cost, edge_cost))
 
 
 def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
     """Longest path from the beginning to each op's start. [n]"""
+    from gnnplace.graph.kernels import longest_before
+
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     return np.asarray(longest_before(*arrays, cost, edge_cost))
 
@@ -77,7 +79,9 @@ def reverse_topological(graph: ComputationGraph, *_: object) -> IntArray:
 
 def breadth_first(graph: ComputationGraph, *_: object) -> IntArray:
     """Producers first; ops become ready into a queue. [n]"""
-    return np.asarray(kernels.first_ready_first(graph.successor_offset, graph.successor))
+    from gnnplace.graph.kernels import first_ready_first
+
+    return np.asarray(first_ready_first(graph.successor_offset, graph.successor))
 
 
 def depth_first_pre(graph: ComputationGraph, *_: object) -> IntArray:
@@ -104,11 +108,13 @@ def depth_first_rank(
 
 def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, IntArray]:
     """Pre- and post-order; of sources and of an op's successors the least key first."""
+    from gnnplace.graph.kernels import depth_first as depth_first_kernel
+
     owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
     by_key = np.lexsort((key[graph.successor], owner))
     sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
     sources = sources[np.argsort(key[sources], kind="stable")].astype(np.int32)
-    return kernels.depth_first(graph.successor_offset, graph.successor[by_key], sources)
+    return depth_first_kernel(graph.successor_offset, graph.successor[by_key], sources)
 
 
 def lexicographic(graph: ComputationGraph, *_: object) -> IntArray:
@@ -150,8 +156,10 @@ def random_order(graph: ComputationGraph, seed: int) -> IntArray:
 
 
 def _least_first(graph: ComputationGraph, preferred: NDArray[np.intp]) -> IntArray:
+    from gnnplace.graph.kernels import least_first
+
     op_of = preferred.astype(np.int32)
-    return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, op_of))
+    return np.asarray(least_first(graph.successor_offset, graph.successor, op_of))
 
 
 class Direction(StrEnum):

@@ -23,7 +23,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import least_squares
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
@@ -180,6 +179,8 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     """As `fit`, of placements that are compiled already."""
     if len(models) < FEWEST:
         raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
+
+    from scipy.optimize import least_squares  # late: a tenth of a second
 
     def errors(values: FloatArray, ridge: float) -> FloatArray:
         c = Calibration(*(values * UNIT).tolist())

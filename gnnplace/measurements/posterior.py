@@ -26,8 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import least_squares, linear_sum_assignment
 
 from gnnplace.arrays import FloatArray
 from gnnplace.measurements.calibration import Calibration, Forward, calibrated, mean_overlap
@@ -150,6 +148,8 @@ def fit_parameters(models: Sequence[Forward], measured: FloatArray, noise: float
     if not models:
         return Calibration()
 
+    from scipy.optimize import least_squares  # late: a tenth of a second
+
     def errors(values: FloatArray) -> FloatArray:
         c = _calibration(values)
         error = np.log([model.seconds(c) for model in models]) - np.log(measured)
@@ -207,6 +207,8 @@ class Posterior:
         plain = np.array([self._simulated(placement) for placement in placements])
         if not self.observed:
             return plain, np.full(len(plain), self._scale)
+        from scipy.linalg import cho_solve
+
         across = self._kernel(placements, [entry.placement for entry in self.observed])
         mean = plain + across @ self._weights
         explained = (across * cho_solve(self._factor, across.T).T).sum(axis=1)
@@ -240,6 +242,8 @@ class Posterior:
         """The process given what the simulator leaves unexplained."""
         if not len(left):
             return
+        from scipy.linalg import cho_factor, cho_solve
+
         placements = [entry.placement for entry in self.observed]
         failed = np.array([entry.measured.seconds is None for entry in self.observed])
         noise = np.where(failed, SURE, self.noise)
@@ -273,6 +277,8 @@ def distance(problem: Problem, first: Placement, second: Placement) -> float:
     kinds = np.array([device.kind for device in problem.cluster.devices])
     times = np.where(np.isfinite(problem.times), problem.times, 0.0)
     work = times[np.arange(len(times)), first.device]
+    from scipy.optimize import linear_sum_assignment
+
     shared = np.zeros((len(kinds), len(kinds)))
     np.add.at(shared, (first.device, second.device), work)
     shared[kinds[:, None] != kinds[None, :]] = 0.0

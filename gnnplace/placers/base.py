@@ -1,15 +1,10 @@
-"""The contract of every placer: ``Placer``, and what it hands back (``Found``, ``Result``).
-
-One row of the table of placers: how to make a placer, its options, how long it takes.
-"""
+"""The contract of every placer: ``Placer``, and what it hands back (``Found``, ``Result``)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -199,99 +194,3 @@ def _fault(found: object, problem: Problem) -> str:
     if order.shape != (ops,) or not np.array_equal(np.sort(order), np.arange(ops)):
         return f"an order that does not hold each of {ops} ops once"
     return ""
-
-
-class Speed(Enum):
-    """What a placer takes on a problem of a few hundred ops, without a budget."""
-
-    CONSTRUCTION = "milliseconds: builds one placement"
-    SEARCH = "as long as the budget: improves a placement until the time is up"
-    SOLVER = "seconds to minutes: searches with a proof"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a placer, on the command line, from Python and in suites alike.
-
-    Attributes:
-        kind: the type of its value, ``int`` or ``str``.
-        default: its value where it is not given.
-        help: one sentence that says what it does.
-        least: the least value, where the option is a number.
-    """
-
-    kind: type
-    default: Any
-    help: str
-    least: int | None = None
-
-    def read(self, placer: str, name: str, value: Any) -> Any:
-        """The value as the placer takes it; text is parsed.
-
-        Raises:
-            InputError: it is not of this kind, or too small.
-        """
-        try:
-            given = self.kind(value)
-        except ValueError:
-            why = f"must be of type {self.kind.__name__}"
-            raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
-        if self.least is not None and given < self.least:
-            raise InputError(f"placer {placer!r}: {name} {given}: must be at least {self.least}")
-        return given
-
-
-@dataclass(frozen=True)
-class PlacerRow:
-    """A placer as others see it.
-
-    Attributes:
-        name: what it is called everywhere.
-        make: makes one; its keyword arguments are the options.
-        speed: how long it takes on a problem of a few hundred ops.
-        cost: the cost of a construction, for the order they run in; of no meaning for others.
-        options: the options that it takes, by name.
-        quick: makes a shorter variant that runs first where time is short, if there is one.
-        shown: whether comparisons show it unasked.
-        executed: whether the demo runs what it finds on real workers.
-    """
-
-    name: str
-    make: Callable[..., Placer]
-    speed: Speed
-    cost: float = 0.0
-    options: Mapping[str, Option] = field(default_factory=dict)
-    quick: Callable[[], Placer] | None = None
-    shown: bool = True
-    executed: bool = False
-
-    def made(self, given: Mapping[str, Any]) -> Placer:
-        """The placer with the options that are given.
-
-        Raises:
-            InputError: it has no such option, or the value is wrong.
-        """
-        for name in given:
-            if name not in self.options:
-                known = ", ".join(self.options) or "none"
-                raise InputError(
-                    f"placer {self.name!r}: it has no option {name!r}; its options: {known}"
-                )
-        read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
-        return self.make(**read)
-
-
-def parse_name(text: str) -> tuple[str, dict[str, str]]:
-    """A placer's name and the options written behind it: ``exact?workers=2&order=...``.
-
-    Raises:
-        InputError: an option without a value.
-    """
-    name, _, query = text.partition("?")
-    options = {}
-    for part in query.split("&") if query else []:
-        key, equals, value = part.partition("=")
-        if not (key and equals):
-            raise InputError(f"placer {text!r}: write options as {name}?option=value")
-        options[key] = value
-    return name, options

@@ -17,55 +17,18 @@ passed over. ``annealing`` is ``search.annealing`` from the best of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 
 import numpy as np
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.base import Found, Placer, PlacerRow, Speed
-from gnnplace.placers.baselines import RoundRobin, Single
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.etf import Etf
-from gnnplace.placers.expert import Expert
-from gnnplace.placers.heft import Heft, HeftContention
-from gnnplace.placers.interleaved import Interleaved
-from gnnplace.placers.m_topo import MTopo
-from gnnplace.placers.min_cut import MinCut
+from gnnplace.placers.base import Found, Placer
+from gnnplace.placers.registry import CONSTRUCTIONS
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired, now
 
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
-CONSTRUCTIONS = (
-    # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
-    PlacerRow("single", Single, Speed.CONSTRUCTION, 1, executed=True),
-    PlacerRow("round-robin", RoundRobin, Speed.CONSTRUCTION, 8),
-    PlacerRow(
-        "contiguous",
-        Contiguous,
-        Speed.CONSTRUCTION,
-        2,
-        quick=partial(Contiguous, moves=False),
-        executed=True,
-    ),
-    PlacerRow(
-        "interleaved", Interleaved, Speed.CONSTRUCTION, 5, quick=partial(Interleaved, moves=False)
-    ),
-    PlacerRow(
-        "expert",
-        Expert,
-        Speed.CONSTRUCTION,
-        10,
-        quick=partial(Expert, published=False),
-        executed=True,
-    ),
-    PlacerRow("heft", Heft, Speed.CONSTRUCTION, 6),
-    PlacerRow("heft-contention", HeftContention, Speed.CONSTRUCTION, 1.5, executed=True),
-    PlacerRow("etf", Etf, Speed.CONSTRUCTION, 7),
-    PlacerRow("m-topo", MTopo, Speed.CONSTRUCTION, 9),
-    PlacerRow("min-cut", MinCut, Speed.CONSTRUCTION, 4),
-)
 COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
 
 
@@ -76,7 +39,7 @@ def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:
     """
     rows = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
     whole = [row.make for row in rows if row.quick and num_ops <= WHOLE]
-    return [*(row.quick or row.make for row in rows), *whole]
+    return [*(row.make_quick for row in rows), *whole]
 
 
 def best_construction(

@@ -12,13 +12,16 @@ from __future__ import annotations
 import inspect
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from gnnplace.errors import InputError
 from gnnplace.imports import find_callable, said
-from gnnplace.placers.base import Option, Placer, PlacerRow, Speed
+from gnnplace.placers.rows import Option, PlacerRow, Speed
+
+if TYPE_CHECKING:
+    from gnnplace.placers.base import Placer
 
 GROUP = "gnnplace.placers"
 
@@ -34,7 +37,7 @@ class Foreign(PlacerRow):
         """
         read = {k: yaml.safe_load(v) if isinstance(v, str) else v for k, v in given.items()}
         try:
-            inspect.signature(self.make).bind(**read)
+            inspect.signature(self.maker()).bind(**read)
             return self.make(**read)
         except Exception as error:
             raise InputError(f"placer {self.name!r}: it cannot be made: {said(error)}") from None
@@ -85,6 +88,8 @@ def installed_class(point: EntryPoint) -> PlacerRow:
 
 
 def _row(spec: str, found: Any) -> PlacerRow:
+    from gnnplace.placers.base import Placer
+
     if not (inspect.isclass(found) and issubclass(found, Placer)):
         raise InputError(
             f"placer {spec!r}: it is no subclass of gnnplace.placers.Placer; write "

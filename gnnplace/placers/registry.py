@@ -1,31 +1,60 @@
 """All placers of the room by name, with their options: what help, suites and comparisons read.
 
-A placer of your own is one row: in ``constructions.CONSTRUCTIONS`` if it builds a placement in
-milliseconds, which makes it a member of the portfolio, else in ``SEARCHES`` here. Placers that need
-a policy have their rows in ``gnnplace.policy.placing``.
+A placer of your own is one row: in ``CONSTRUCTIONS`` if it builds a placement in milliseconds,
+which makes it a member of the portfolio, else in ``SEARCHES``. Placers that need a policy have
+their rows in ``gnnplace.policy.placing``.
 """
 
 from __future__ import annotations
 
-from gnnplace.placers.base import Option, PlacerRow, Speed
-from gnnplace.placers.baselines import Random
-from gnnplace.placers.coarse_annealing import CoarseAnnealing
-from gnnplace.placers.constructions import CONSTRUCTIONS, Annealing, Portfolio
-from gnnplace.placers.exact import Exact
-from gnnplace.placers.group_search import Optuna, RandomSearch
-from gnnplace.placers.m_sct import MSct
-from gnnplace.placers.narrow import Narrow
+from gnnplace.placers.rows import Option, PlacerRow, Speed
 
+ROOM = "gnnplace.placers"
+CONSTRUCTIONS = (
+    # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
+    PlacerRow("single", f"{ROOM}.baselines:Single", Speed.CONSTRUCTION, 1, executed=True),
+    PlacerRow("round-robin", f"{ROOM}.baselines:RoundRobin", Speed.CONSTRUCTION, 8),
+    PlacerRow(
+        "contiguous",
+        f"{ROOM}.contiguous:Contiguous",
+        Speed.CONSTRUCTION,
+        2,
+        quick={"moves": False},
+        executed=True,
+    ),
+    PlacerRow(
+        "interleaved",
+        f"{ROOM}.interleaved:Interleaved",
+        Speed.CONSTRUCTION,
+        5,
+        quick={"moves": False},
+    ),
+    PlacerRow(
+        "expert",
+        f"{ROOM}.expert:Expert",
+        Speed.CONSTRUCTION,
+        10,
+        quick={"published": False},
+        executed=True,
+    ),
+    PlacerRow("heft", f"{ROOM}.heft:Heft", Speed.CONSTRUCTION, 6),
+    PlacerRow(
+        "heft-contention", f"{ROOM}.heft:HeftContention", Speed.CONSTRUCTION, 1.5, executed=True
+    ),
+    PlacerRow("etf", f"{ROOM}.etf:Etf", Speed.CONSTRUCTION, 7),
+    PlacerRow("m-topo", f"{ROOM}.m_topo:MTopo", Speed.CONSTRUCTION, 9),
+    PlacerRow("min-cut", f"{ROOM}.min_cut:MinCut", Speed.CONSTRUCTION, 4),
+)
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
 SEARCHES = (
-    PlacerRow("random", Random, Speed.CONSTRUCTION),
-    PlacerRow("m-sct", MSct, Speed.CONSTRUCTION),
-    PlacerRow("annealing", Annealing, Speed.SEARCH),
-    PlacerRow("coarse-annealing", CoarseAnnealing, Speed.SEARCH),
-    PlacerRow("narrow", Narrow, Speed.SEARCH),
-    PlacerRow("random-search", RandomSearch, Speed.SEARCH),
-    PlacerRow("optuna", Optuna, Speed.SEARCH),
-    PlacerRow("portfolio", Portfolio, Speed.SEARCH),
-    PlacerRow("exact", Exact, Speed.SOLVER, options={"workers": WORKERS}),
+    PlacerRow("random", f"{ROOM}.baselines:Random", Speed.CONSTRUCTION),
+    PlacerRow("m-sct", f"{ROOM}.m_sct:MSct", Speed.CONSTRUCTION),
+    PlacerRow("annealing", f"{ROOM}.constructions:Annealing", Speed.SEARCH),
+    PlacerRow("coarse-annealing", f"{ROOM}.coarse_annealing:CoarseAnnealing", Speed.SEARCH),
+    PlacerRow("narrow", f"{ROOM}.narrow:Narrow", Speed.SEARCH),
+    PlacerRow("random-search", f"{ROOM}.group_search:RandomSearch", Speed.SEARCH),
+    PlacerRow("optuna", f"{ROOM}.group_search:Optuna", Speed.SEARCH),
+    PlacerRow("portfolio", f"{ROOM}.constructions:Portfolio", Speed.SEARCH),
+    PlacerRow("exact", f"{ROOM}.exact:Exact", Speed.SOLVER, options={"workers": WORKERS}),
 )
 PLACERS: dict[str, PlacerRow] = {row.name: row for row in (*CONSTRUCTIONS, *SEARCHES)}

@@ -2,7 +2,8 @@
 
 All placers by name: those of the placers room and those with a policy.
 
-Torch is imported when a placer with a policy is made, not before.
+Torch is imported when a placer with a policy is made, not before; numba and the algorithms when a
+placer is made at all, so that to list placers takes next to nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.graph.orders import FIXED_ORDERS, WALKED, check_network_order, check_order
-from gnnplace.placers.base import Option, Placer, PlacerRow, Result, Speed, parse_name
-from gnnplace.placers.few_devices import place_on_few
 from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
-from gnnplace.placers.search.space import SearchSpace
-from gnnplace.placers.throughput import ThroughputResult
-from gnnplace.placers.throughput.placer import intervals, make_throughput_placer
+from gnnplace.placers.rows import Option, PlacerRow, Speed, parse_name
 from gnnplace.problem import Problem
 from gnnplace.problem.constraints import Constraints, as_constraints, constrained
 from gnnplace.problem.constraints.constraints import Given
 
 if TYPE_CHECKING:
+    from gnnplace.placers.base import Placer, Result
+    from gnnplace.placers.search.space import SearchSpace
+    from gnnplace.placers.throughput import ThroughputResult
     from gnnplace.policy.learned import LearnedPlacer
 
 
@@ -42,6 +42,8 @@ def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
         UnsupportedError: the placer does not minimise this objective.
     """
     if objective == THROUGHPUT:
+        from gnnplace.placers.throughput.placer import make_throughput_placer
+
         told = name if isinstance(name, str) else name.name
         return make_throughput_placer(told, **options)
     if objective == TIME:
@@ -105,6 +107,8 @@ def place(
     problem = constrained(problem, asked)
     if asked.max_devices is None:
         return made.place(problem, budget=budget, seed=seed)
+    from gnnplace.placers.few_devices import place_on_few
+
     return place_on_few(problem, made, asked.max_devices, budget=budget, seed=seed)
 
 
@@ -130,6 +134,8 @@ def compare(
     asked = as_constraints(constraints)
     problem = constrained(problem, asked)
     few = Constraints(max_devices=asked.max_devices)
+    from gnnplace.placers.search.space import SearchSpace
+
     space = SearchSpace(problem)
     results: list[Result | Failure] = []
     for name in names or shown_placers():
@@ -163,6 +169,8 @@ def compare_intervals(
     if asked.max_devices is not None:
         raise InputError("max-devices: compare it for the time of a step, not for throughput")
     problem = constrained(problem, asked)
+    from gnnplace.placers.throughput.placer import intervals
+
     others = compare(problem, names, budget=budget, seed=seed, progress=progress)
     return intervals(problem, others, budget=budget, seed=seed, progress=progress)
 
@@ -285,6 +293,8 @@ def make_placer(name: str | Placer, **options: Any) -> Placer:
         InputError: an unknown placer or option, or an option that the placer does not have.
         FormatError, MismatchError: the checkpoint is missing, malformed or of another version.
     """
+    from gnnplace.placers.base import Placer
+
     if isinstance(name, Placer):
         if asked := [key for key, value in options.items() if value is not None]:
             raise InputError(f"{asked[0]}: the placer {name.name!r} is made; give it to its class")

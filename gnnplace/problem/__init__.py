@@ -1,14 +1,21 @@
 """What is to be placed: a computation graph, what its ops cost, and the cluster; and its file."""
 
-from gnnplace.problem.problem import BACKWARD as BACKWARD
-from gnnplace.problem.problem import FORWARD as FORWARD
-from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY
-from gnnplace.problem.problem import PHASES as PHASES
-from gnnplace.problem.problem import UPDATE as UPDATE
-from gnnplace.problem.problem import Problem as Problem
-from gnnplace.problem.problem import build_problem as build_problem
-from gnnplace.problem.problem import plain_number as plain_number
-from gnnplace.problem.problem import problem_from_data as problem_from_data
-from gnnplace.problem.problem import problem_to_data as problem_to_data
-from gnnplace.problem.problem import read_problem as read_problem
-from gnnplace.problem.problem import write_problem as write_problem
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.problem.problem import BACKWARD as BACKWARD
+    from gnnplace.problem.problem import FORWARD as FORWARD
+    from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY
+    from gnnplace.problem.problem import PHASES as PHASES
+    from gnnplace.problem.problem import UPDATE as UPDATE
+    from gnnplace.problem.problem import Problem as Problem
+    from gnnplace.problem.problem import build_problem as build_problem
+    from gnnplace.problem.problem import plain_number as plain_number
+    from gnnplace.problem.problem import problem_from_data as problem_from_data
+    from gnnplace.problem.problem import problem_to_data as problem_to_data
+    from gnnplace.problem.problem import read_problem as read_problem
+    from gnnplace.problem.problem import write_problem as write_problem
+
+__getattr__, __dir__ = lazy_names(__name__)

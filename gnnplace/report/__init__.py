@@ -1,16 +1,23 @@
 """The report room: tables, traces for Perfetto, a self-contained page."""
 
-from gnnplace.report.placements import write_page as write_page
-from gnnplace.report.placements import write_placements as write_placements
-from gnnplace.report.rows import Row as Row
-from gnnplace.report.rows import make_row as make_row
-from gnnplace.report.rows import with_best_bound as with_best_bound
-from gnnplace.report.tables import comparison_table as comparison_table
-from gnnplace.report.tables import simulation_table as simulation_table
-from gnnplace.report.timeline import Timeline as Timeline
-from gnnplace.report.timeline import from_execution as from_execution
-from gnnplace.report.timeline import from_simulation as from_simulation
-from gnnplace.report.trace import chrome_trace as chrome_trace
-from gnnplace.report.trace import write_trace as write_trace
-from gnnplace.report.units import bytes_text as bytes_text
-from gnnplace.report.units import seconds_text as seconds_text
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.report.placements import write_page as write_page
+    from gnnplace.report.placements import write_placements as write_placements
+    from gnnplace.report.rows import Row as Row
+    from gnnplace.report.rows import make_row as make_row
+    from gnnplace.report.rows import with_best_bound as with_best_bound
+    from gnnplace.report.tables import comparison_table as comparison_table
+    from gnnplace.report.tables import simulation_table as simulation_table
+    from gnnplace.report.timeline import Timeline as Timeline
+    from gnnplace.report.timeline import from_execution as from_execution
+    from gnnplace.report.timeline import from_simulation as from_simulation
+    from gnnplace.report.trace import chrome_trace as chrome_trace
+    from gnnplace.report.trace import write_trace as write_trace
+    from gnnplace.report.units import bytes_text as bytes_text
+    from gnnplace.report.units import seconds_text as seconds_text
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,12 +1,19 @@
 """The sharding room: which way every layer is split, exactly."""
 
-from gnnplace.sharding.problem import Edge as Edge
-from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
-from gnnplace.sharding.problem import read_sharding as read_sharding
-from gnnplace.sharding.solver.frontier import Frontier as Frontier
-from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
-from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier
-from gnnplace.sharding.solver.frontier import warm_frontier as warm_frontier
-from gnnplace.sharding.solver.search import ShardingResult as ShardingResult
-from gnnplace.sharding.solver.search import best_strategy as best_strategy
-from gnnplace.sharding.solver.search import warm as warm
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.sharding.problem import Edge as Edge
+    from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
+    from gnnplace.sharding.problem import read_sharding as read_sharding
+    from gnnplace.sharding.solver.frontier import Frontier as Frontier
+    from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
+    from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier
+    from gnnplace.sharding.solver.frontier import warm_frontier as warm_frontier
+    from gnnplace.sharding.solver.search import ShardingResult as ShardingResult
+    from gnnplace.sharding.solver.search import best_strategy as best_strategy
+    from gnnplace.sharding.solver.search import warm as warm
+
+__getattr__, __dir__ = lazy_names(__name__)

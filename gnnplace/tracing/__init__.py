@@ -3,10 +3,11 @@
 What is offered here is imported when first used: ``tracing.options`` needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import load as load
     from gnnplace.tracing.microbatching import microbatched as microbatched
@@ -17,16 +18,4 @@ if TYPE_CHECKING:
     from gnnplace.tracing.program import Ref as Ref
     from gnnplace.tracing.program import ValueInfo as ValueInfo
 
-HOMES = {
-    "loading": ("cut", "load"),
-    "microbatching": ("microbatched",),
-    "models": ("capture",),
-    "program": ("Program", "ProgramInput", "ProgramOp", "Ref", "ValueInfo"),
-}
-HOME = {name: f"{__name__}.{module}" for module, names in HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(HOME[name]), name)
+__getattr__, __dir__ = lazy_names(__name__)

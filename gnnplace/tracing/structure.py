@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import DisjointSet
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
@@ -125,6 +124,8 @@ def _state_keys(program: Program) -> Mapping[str, str]:
 
 
 def _classes(program: Program) -> tuple[str | None, ...]:
+    from scipy.cluster.hierarchy import DisjointSet  # late: a tenth of a second
+
     same = DisjointSet(range(len(program.ops)))
     label: dict[int, str] = {}
     for name, members in touched(program).items():

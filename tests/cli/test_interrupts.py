@@ -34,7 +34,7 @@ def test_while_the_command_is_imported(tmp_path, after):
 
 def doing(monkeypatch, work):
     """Runs a command that does what a test wants."""
-    module = SimpleNamespace(SUMMARY="", run=work)
+    module = SimpleNamespace(run=work)
     monkeypatch.setattr("gnnplace.cli.main.command", lambda name: module)
     return run(["env"])
 

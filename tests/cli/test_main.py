@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.cli.main import COMMANDS, command, parser_of, run
+from gnnplace.cli.main import COMMANDS, ROWS, parser_of, run
 from gnnplace.placers import contract
 from gnnplace.problem import problem_to_data, read_problem, write_problem
 from gnnplace.problem.placement import read_placement
@@ -198,8 +198,8 @@ def test_every_command_has_help_of_whole_sentences(name, capsys):
     with pytest.raises(SystemExit) as stopped:
         run([name, "--help"])
     assert stopped.value.code == 0
-    assert command(name).SUMMARY in " ".join(capsys.readouterr().out.split())
-    parser = parser_of(name, command(name))
+    assert ROWS["commands"][name]["summary"] in " ".join(capsys.readouterr().out.split())
+    parser = parser_of(name)
     for action in parser._actions:
         told = action.help or ""
         assert told.rstrip(" )").endswith((".", "(default: %(default)s")) or action.dest in BUILT_IN

@@ -18,8 +18,6 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_name
@@ -35,6 +33,9 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     Returns:
         Groups, an op that is fused with none being its own, and shares from 0 to 1. [ops] each
     """
+    from scipy.sparse import coo_array  # late: a tenth of a second
+    from scipy.sparse.csgraph import connected_components
+
     homes, count = _homes(program), len(program.ops)
     joined = _joined(program, homes)
     _, label = connected_components(

@@ -33,7 +33,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import DisjointSet
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError, suggestion
@@ -160,6 +159,8 @@ class Units:
     @cached_property
     def classes(self) -> dict[str, str]:
         """For each unit the first of those that share its device."""
+        from scipy.cluster.hierarchy import DisjointSet  # late: a tenth of a second
+
         same = DisjointSet(self.names)
         for first, second, _ in self.ties:
             same.merge(first, second)

@@ -27,7 +27,8 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError, UnsupportedError
-from gnnplace.placers.base import Found, Placer, PlacerRow, Result, Speed, parse_name
+from gnnplace.placers.base import Found, Placer, Result
+from gnnplace.placers.rows import PlacerRow, Speed, parse_name
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
 from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess

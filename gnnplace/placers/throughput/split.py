@@ -24,9 +24,8 @@ each.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
@@ -52,6 +51,9 @@ from gnnplace.placers.throughput.stages import (
 from gnnplace.problem import BACKWARD
 from gnnplace.simulation.transfer import with_messages
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
 MOST_WORK = 400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
@@ -75,6 +77,8 @@ class Blocks(NamedTuple):
 
 def precedence(space: SearchSpace) -> nx.DiGraph:
     """Which unit precedes which, as the module's text says; it may have cycles."""
+    import networkx as nx
+
     problem = space.problem
     source, target, _ = problem.graph.edges
     backward = problem.phase == BACKWARD
@@ -101,6 +105,8 @@ def _folded(space: SearchSpace) -> bool:
 
 def make_blocks(space: SearchSpace) -> Blocks:
     """The strongly connected components of ``precedence``."""
+    import networkx as nx
+
     whole = nx.condensation(precedence(space))
     rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(whole))}
     units = [sorted(whole.nodes[node]["members"]) for node in rank]

@@ -19,10 +19,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import ParseError
 
-import networkx as nx
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError
@@ -32,6 +31,9 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import FLOAT32, figures
 from gnnplace.problem.cluster.presets import load_cluster
 from gnnplace.problem.problem import FORWARD, PHASES, Problem, build_problem
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 DEFAULT_CLUSTER = "pcie-v100-4"
 TIME = "time"
@@ -210,6 +212,8 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
     for part in ("nodes", key):
         if not isinstance(data.get(part), list):
             raise InputError(f"{part}: missing, or no list")
+    import networkx as nx  # late: of two formats alone
+
     graph = nx.MultiDiGraph()
     for k, node in enumerate(data["nodes"]):
         if not isinstance(node, dict) or not isinstance(node.get("id"), str | int):
@@ -233,6 +237,8 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
+    import networkx as nx
+
     try:
         graph = nx.read_graphml(path)
     except (OSError, ParseError, nx.NetworkXError, KeyError, ValueError) as error:

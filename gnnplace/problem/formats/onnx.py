@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from networkx.utils import UnionFind
-
 from gnnplace.errors import FormatError, InputError
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, problem_of
@@ -71,6 +69,8 @@ def _problem(name: str, graph: WireMessage, cluster: Cluster | None) -> Problem:
                 readers.setdefault(value, []).append(k)
             if value in made and k not in consumers[value]:
                 consumers[value].append(k)
+    from networkx.utils import UnionFind  # late: of this format alone
+
     together = UnionFind(range(len(nodes)))
     for sharing in readers.values():
         together.union(*sharing)

@@ -18,8 +18,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
@@ -165,6 +163,9 @@ class Machines:
 
     def joined(self, source: IntArray, target: IntArray) -> Machines:
         """The same with pairs of parts on one device."""
+        from scipy.sparse import coo_array  # late: a tenth of a second
+        from scipy.sparse.csgraph import connected_components
+
         count = len(self.state)
         pairs = coo_array((np.ones(len(source)), (source, target)), shape=(count, count))
         num_parts, label = connected_components(pairs, directed=False)

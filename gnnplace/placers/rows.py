@@ -1,0 +1,131 @@
+"""One row of the table of placers: how to make a placer, its options, how long it takes.
+
+A row names the placer's class, which is imported when one is made: to list placers and their
+options, as every help does, imports no algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.errors import InputError
+
+if TYPE_CHECKING:
+    from gnnplace.placers.base import Placer
+
+
+class Speed(Enum):
+    """What a placer takes on a problem of a few hundred ops, without a budget."""
+
+    CONSTRUCTION = "milliseconds: builds one placement"
+    SEARCH = "as long as the budget: improves a placement until the time is up"
+    SOLVER = "seconds to minutes: searches with a proof"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a placer, on the command line, from Python and in suites alike.
+
+    Attributes:
+        kind: the type of its value, ``int`` or ``str``.
+        default: its value where it is not given.
+        help: one sentence that says what it does.
+        least: the least value, where the option is a number.
+    """
+
+    kind: type
+    default: Any
+    help: str
+    least: int | None = None
+
+    def read(self, placer: str, name: str, value: Any) -> Any:
+        """The value as the placer takes it; text is parsed.
+
+        Raises:
+            InputError: it is not of this kind, or too small.
+        """
+        try:
+            given = self.kind(value)
+        except ValueError:
+            why = f"must be of type {self.kind.__name__}"
+            raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
+        if self.least is not None and given < self.least:
+            raise InputError(f"placer {placer!r}: {name} {given}: must be at least {self.least}")
+        return given
+
+
+@dataclass(frozen=True)
+class PlacerRow:
+    """A placer as others see it.
+
+    Attributes:
+        name: what it is called everywhere.
+        target: what makes one, with the options as keyword arguments: a class or a function, or
+            where one stands, as ``gnnplace.placers.etf:Etf``.
+        speed: how long it takes on a problem of a few hundred ops.
+        cost: the cost of a construction, for the order they run in; of no meaning for others.
+        options: the options that it takes, by name.
+        quick: arguments of a shorter variant that runs first where time is short, if there is one.
+        shown: whether comparisons show it unasked.
+        executed: whether the demo runs what it finds on real workers.
+    """
+
+    name: str
+    target: str | Callable[..., Placer]
+    speed: Speed
+    cost: float = 0.0
+    options: Mapping[str, Option] = field(default_factory=dict)
+    quick: Mapping[str, Any] | None = None
+    shown: bool = True
+    executed: bool = False
+
+    def make(self, **options: Any) -> Placer:
+        """Make a placer, importing what makes it."""
+        return self.maker()(**options)
+
+    def make_quick(self) -> Placer:
+        """Make the shorter variant if there is one, else the placer itself."""
+        return self.make(**(self.quick or {}))
+
+    def maker(self) -> Callable[..., Placer]:
+        """Return the class or function that makes placers."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, name = self.target.partition(":")
+        maker: Callable[..., Placer] = getattr(import_module(module), name)
+        return maker
+
+    def made(self, given: Mapping[str, Any]) -> Placer:
+        """The placer with the options that are given.
+
+        Raises:
+            InputError: it has no such option, or the value is wrong.
+        """
+        for name in given:
+            if name not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise InputError(
+                    f"placer {self.name!r}: it has no option {name!r}; its options: {known}"
+                )
+        read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
+        return self.make(**read)
+
+
+def parse_name(text: str) -> tuple[str, dict[str, str]]:
+    """A placer's name and the options written behind it: ``exact?workers=2&order=...``.
+
+    Raises:
+        InputError: an option without a value.
+    """
+    name, _, query = text.partition("?")
+    options = {}
+    for part in query.split("&") if query else []:
+        key, equals, value = part.partition("=")
+        if not (key and equals):
+            raise InputError(f"placer {text!r}: write options as {name}?option=value")
+        options[key] = value
+    return name, options
