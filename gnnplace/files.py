@@ -122,7 +122,10 @@ Seconds = Annotated[float, Field(ge=0, le=MOST)]
 class Schema(BaseModel):
     """Base of all file schemas: frozen, strict, finite numbers, no unknown key but ``x-…``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # A schema is built when a first file is read by it: most commands read one kind of a dozen.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod

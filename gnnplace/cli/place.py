@@ -26,7 +26,6 @@ from gnnplace.cli.options import (
 from gnnplace.errors import InputError
 from gnnplace.files import in_place, read_json, read_text, write_json, write_text
 from gnnplace.placers import Result
-from gnnplace.policy.first_answer import first_answer
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.problem.placement import (
     CLUSTER_KEY,
@@ -208,6 +207,8 @@ def _meanwhile(
     )
     if not plain or known:
         return nullcontext()
+    from gnnplace.policy.first_answer import first_answer
+
     extra = captured_as(args, options)
     return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
 

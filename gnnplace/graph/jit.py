@@ -42,7 +42,24 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags, compile_result
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
+from numba.np import linalg
 
+
+def _import_array_functions() -> None:
+    """Import numba's array functions without scipy, which takes a tenth of a second.
+
+    Numba imports them when a first kernel is loaded, and they import scipy's BLAS to learn whether
+    there is any. There is: scipy is a dependency of ours. ``np.dot`` in a kernel finds it itself.
+    """
+    check = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None
+    try:
+        import numba.np.arraymath  # noqa: F401
+    finally:
+        linalg.ensure_blas = check
+
+
+_import_array_functions()
 PACKAGE = Path(__file__).resolve().parent.parent
 ROOMS = ("graph", "simulation", "placers", "policy")  # lowest first
 WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr

@@ -50,6 +50,48 @@ def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
 
 
 @inner(_nrt=False)
+def _root(parent: IntArray, node: int) -> int:
+    """Return the root of a node's tree; nodes on the way are hung closer to it."""
+    while parent[node] != node:
+        parent[node] = parent[parent[node]]
+        node = parent[node]
+    return node
+
+
+@kernel
+def components(source: IntArray, target: IntArray, count: int) -> IntArray:
+    """Return the connected component of each node of an undirected graph. [count]
+
+    Components are numbered from 0 by their smallest nodes. Disjoint sets with path halving: almost
+    O(count + edges).
+
+    Args:
+        source: One end of each edge. [edges]
+        target: The other end. [edges]
+        count: Number of nodes.
+    """
+    parent = empty_ints(count)
+    for node in range(count):
+        parent[node] = node
+    for k in range(len(source)):
+        first, second = _root(parent, source[k]), _root(parent, target[k])
+        # The smaller node is the root, so that a component is met first at its root.
+        if first < second:
+            parent[second] = first
+        else:
+            parent[first] = second
+    label, number = empty_ints(count), 0
+    for node in range(count):
+        root = _root(parent, node)
+        if root == node:
+            label[node] = number
+            number += 1
+        else:
+            label[node] = label[root]
+    return label
+
+
+@inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
     """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
     at = count

@@ -21,8 +21,6 @@ which w lie within ``LONGEST`` mean segments; 0.05 s for 17,600 ops.
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
 from gnnplace.graph.computation_graph import ComputationGraph
@@ -234,6 +232,9 @@ def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> I
 
 def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
     """The groups with those on cycles split by depth, numbered anew. [n]"""
+    from scipy.sparse import coo_matrix  # late: a tenth of a second
+    from scipy.sparse.csgraph import connected_components
+
     count = int(group.max()) + 1
     source, target, _ = graph.edges
     ones = np.ones(len(source), dtype=np.int8)

@@ -34,11 +34,8 @@ from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import training_chain
-from gnnplace.placers.narrow import Expansion, ranked_starts
 from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.chunk_search import ChunkSearch
-from gnnplace.placers.search.coarse_problem import LEAST_TIGHT, narrow_groups
-from gnnplace.placers.search.space import NO_BUDGET, Found
+from gnnplace.placers.search.space import LEAST_TIGHT, NO_BUDGET, Found
 from gnnplace.policy.placing import TIME, placer_for, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
@@ -134,6 +131,10 @@ def _warm_one(problem: Problem, name: str, objective: str, large: bool) -> None:
 
 def _search_groups(space: SearchSpace) -> None:
     """A lap of the search on narrow groups, which only large problems get."""
+    from gnnplace.placers.narrow import Expansion, ranked_starts
+    from gnnplace.placers.search.chunk_search import ChunkSearch
+    from gnnplace.placers.search.coarse_problem import narrow_groups
+
     narrow = narrow_groups(space, 4)
     coarse = SearchSpace(narrow.problem)
     starts = ranked_starts(coarse, narrow, ())

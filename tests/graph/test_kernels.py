@@ -3,8 +3,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from gnnplace.graph.kernels import (
+    components,
     flows_between,
     flows_of_ops,
     grouped,
@@ -23,6 +26,16 @@ def test_entries_are_grouped_as_they_are_listed(key):
     offset, entry = grouped(array, 11)
     assert entry.tolist() == np.argsort(array, kind="stable").tolist()
     assert np.diff(offset).tolist() == np.bincount(array, minlength=11).tolist()
+
+
+@settings(max_examples=50, deadline=None)
+@given(count=st.integers(1, 30), seed=seeds, num_edges=st.integers(0, 30))
+def test_components_are_those_of_scipy(count, seed, num_edges):
+    rng = np.random.default_rng(seed)
+    source, target = rng.integers(0, count, (2, num_edges)).astype(np.int32)
+    links = coo_array((np.ones(num_edges), (source, target)), shape=(count, count))
+    expected = connected_components(links, directed=False)[1]
+    assert components(source, target, count).tolist() == expected.tolist()
 
 
 @settings(max_examples=50, deadline=None)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_name
+from gnnplace.graph.kernels import components
 from gnnplace.tracing.program import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
@@ -33,15 +34,10 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     Returns:
         Groups, an op that is fused with none being its own, and shares from 0 to 1. [ops] each
     """
-    from scipy.sparse import coo_array  # late: a tenth of a second
-    from scipy.sparse.csgraph import connected_components
-
     homes, count = _homes(program), len(program.ops)
     joined = _joined(program, homes)
-    _, label = connected_components(
-        coo_array((np.ones(len(joined)), tuple(np.array(joined, dtype=int).reshape(-1, 2).T)),
-                  shape=(count, count)), directed=False,
-    )  # fmt: skip
+    source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
+    label = components(np.ascontiguousarray(source), np.ascontiguousarray(target), count)
     first = np.full(count, count)
     np.minimum.at(first, label, np.arange(count))
     groups = first[label].astype(np.intp)

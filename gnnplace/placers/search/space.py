@@ -53,6 +53,7 @@ from gnnplace.simulation.memory import most_memory
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
+LEAST_TIGHT = 1_000  # ops from which a problem that is tight in memory is placed in groups
 _counts: list[Iterator[int]] = []
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import empty_ints
+from gnnplace.graph.kernels import components
 from gnnplace.graph.orders import downward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
@@ -163,12 +164,8 @@ class Machines:
 
     def joined(self, source: IntArray, target: IntArray) -> Machines:
         """The same with pairs of parts on one device."""
-        from scipy.sparse import coo_array  # late: a tenth of a second
-        from scipy.sparse.csgraph import connected_components
-
-        count = len(self.state)
-        pairs = coo_array((np.ones(len(source)), (source, target)), shape=(count, count))
-        num_parts, label = connected_components(pairs, directed=False)
+        label = components(source.astype(np.int32), target.astype(np.int32), len(self.state))
+        num_parts = int(label.max(initial=-1)) + 1
         allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
         np.logical_and.at(allowed, label, self.allowed)
         state = np.bincount(label, self.state, num_parts).astype(np.float64)
