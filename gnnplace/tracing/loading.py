@@ -9,6 +9,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
+from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.experts import loop_over_experts
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
@@ -135,22 +137,16 @@ def _seeded(function: Callable[[], Any]) -> Any:
 
 def _workload(result: Any, spec: str) -> Workload:
     if isinstance(result, Workload):
-        return result
+        return replace(result, inputs=as_inputs(result.inputs, result.model))
     if isinstance(result, tuple | list) and len(result) in (2, 3):
         model, inputs, *loss = result
         if isinstance(model, nn.Module):
             called = type(model).__name__  # `build` would tell nobody which of many it is
-            return Workload(called, model, _as_inputs(inputs), loss[0] if loss else None)
+            return Workload(called, model, as_inputs(inputs, model), loss[0] if loss else None)
     raise InputError(
         f"model {spec!r}: must return (model, inputs) or (model, inputs, loss) with an nn.Module, "
         f"not {type(result).__name__}"
     )
-
-
-def _as_inputs(inputs: Any) -> tuple[Any, ...] | Mapping[str, Any]:
-    if isinstance(inputs, Mapping):
-        return inputs
-    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
 def cut(workload: Workload, share: int) -> Workload:

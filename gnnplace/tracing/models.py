@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
+from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
 from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
@@ -72,7 +73,7 @@ def capture(
         OtherLossError: a share whose loss is another one than that of the whole batch.
     """
     method = find_optimizer(optimizer)
-    model, inputs = _converted(model, inputs, dtype)
+    model, inputs = _converted(model, as_inputs(inputs, model), dtype)
     step = StepModule(model, loss, inputs, forward_only=forward_only)
     name = name or type(model).__name__
     cutter = None if whole is None else _cutter(whole, step, dtype, name)
@@ -304,5 +305,4 @@ def workload_of(
         return load(model, fake=fake)
     if inputs is None:
         raise InputError("capture: example inputs are needed with a module")
-    given = inputs if isinstance(inputs, dict | tuple) else (inputs,)
-    return Workload(type(model).__name__, model, given, loss)
+    return Workload(type(model).__name__, model, as_inputs(inputs, model), loss)

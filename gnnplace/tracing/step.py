@@ -14,7 +14,7 @@ the same holds for every batch:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,8 +24,10 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
+from gnnplace.tracing.batch_objects import as_inputs
 
-Inputs = Sequence[Any] | Mapping[str, Any] | torch.Tensor
+Inputs = Any
+"""A batch as people write it; see `gnnplace.tracing.batch_objects`."""
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Positional = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -64,7 +66,8 @@ class StepModule(nn.Module):
         self.model = model
         self.loss = loss
         self.forward_only = forward_only
-        self.args, self.kwargs = _split(inputs)
+        given = as_inputs(inputs, model)
+        self.args, self.kwargs = ((), given) if isinstance(given, dict) else (given, {})
         arguments(model, loss, self.args, self.kwargs)  # refuses what cannot be called
         self._leaves, self._spec = pytree.tree_flatten((self.args, self.kwargs))
 
@@ -164,14 +167,6 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
-def _split(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return tuple(inputs), {}
-
-
 class Arguments(NamedTuple):
     """A call of a model and of its loss.
 
@@ -205,9 +200,11 @@ def arguments(model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords) 
         taken = _taken(model, given, kwargs)
         if taken is not None:
             return Arguments(*taken, last)
-    found = _of_dict(model, loss, kwargs) if not args else None
-    if found is not None:
-        return found
+    whole: Any = kwargs if not args else args[0]
+    if len(args) + bool(kwargs) == 1 and isinstance(whole, Mapping):
+        found = _of_dict(model, loss, whole)
+        if found is not None:
+            return found
     raise InputError(_refusal(model, args, kwargs))
 
 
@@ -227,7 +224,7 @@ def _taken(
     return None
 
 
-def _of_dict(model: nn.Module, loss: Loss, kwargs: Keywords) -> Arguments | None:
+def _of_dict(model: nn.Module, loss: Loss, kwargs: Mapping[str, Any]) -> Arguments | None:
     """A dict of which `forward` takes some entries and the loss the others; or all as one."""
     own = {key: value for key, value in kwargs.items() if key in _names(model)}
     rest = tuple(value for key, value in kwargs.items() if key not in own)

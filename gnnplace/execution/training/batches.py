@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
+from gnnplace.tracing.batch_objects import BatchStructure, as_inputs
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 
@@ -23,15 +22,12 @@ class Batches:
 
     def __init__(self, program: Program, example: Inputs) -> None:
         self._program = program
-        self._spec = pytree.tree_structure(_grouped(example))
-        self._constants = [
-            None if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in pytree.tree_leaves(_grouped(example))
-        ]
-        leaves = _tensors(example)
-        keywords = isinstance(example, Mapping) and len(leaves) == len(example)
-        self._sources = list(example) if keywords else [str(i) for i in range(len(leaves))]
-        self._shapes = [tuple(tensor.shape) for tensor in leaves]
+        inputs = as_inputs(example)
+        self._structure = BatchStructure.of(inputs)
+        leaves = self._structure.tensors(inputs)
+        keywords = isinstance(inputs, Mapping) and len(leaves) == len(inputs)
+        self._sources = list(inputs) if keywords else [str(i) for i in range(len(leaves))]
+        self._shapes = [tuple(tensor.shape) for tensor in leaves.values()]
         self._batch = next((shape[0] for shape in self._shapes if shape), 0)
 
     def load(self, batch: Inputs, tensors: dict[str, torch.Tensor]) -> None:
@@ -71,22 +67,14 @@ class Batches:
             tensors[name].copy_(value)
 
     def _checked(self, batch: Inputs) -> dict[str, torch.Tensor]:
-        grouped = _grouped(batch)
-        if pytree.tree_structure(grouped) != self._spec:
-            raise InputError(
-                f"batch: its structure is {pytree.tree_structure(grouped)}; {self._spec} was "
-                "captured"
-            )
-        for leaf, constant in zip(pytree.tree_leaves(grouped), self._constants, strict=True):
-            if constant is not None and leaf != constant:
-                raise InputError(f"batch: {leaf!r} stands where {constant!r} was captured")
-        tensors = _tensors(batch)
-        for source, tensor, shape in zip(self._sources, tensors, self._shapes, strict=True):
+        given = self._structure.tensors(batch)
+        for (path, tensor), shape in zip(given.items(), self._shapes, strict=True):
             if tuple(tensor.shape) != shape:
                 raise InputError(
-                    f"batch: input {source} has shape {tuple(tensor.shape)}; {shape} was captured; "
-                    "give equal batches, without a last, shorter one (drop_last=True)"
+                    f"batch: input {path} has shape {tuple(tensor.shape)}; {shape} was captured; "
+                    f"give equal batches{_mend(batch)}"
                 )
+        tensors = given.values()
         return dict(zip(self._sources, tensors, strict=True))
 
     def _share(self, tensor: torch.Tensor, copy: int) -> torch.Tensor:
@@ -97,12 +85,8 @@ class Batches:
         return tensor[copy * size : (copy + 1) * size]
 
 
-def _grouped(inputs: Inputs) -> Any:
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,)
-    return dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
-
-
-def _tensors(inputs: Inputs) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(_grouped(inputs))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+def _mend(batch: Inputs) -> str:
+    """Return how batches become equal: by padding graphs, or without a shorter last batch."""
+    if any(hasattr(entry, "edge_index") for entry in as_inputs(batch)):
+        return ": pad the nodes and edges of every graph to one size"
+    return ", without a last, shorter one (drop_last=True)"

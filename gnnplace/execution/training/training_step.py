@@ -60,6 +60,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.constraints.constraints import Given
 from gnnplace.problem.placement import Placement
 from gnnplace.tracing import load, microbatched
+from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer
@@ -112,7 +113,7 @@ class TrainingStep:
         if self._placed is not None:
             raise InputError("compile: the step is captured already; make another one")
         check_loss(self._loss, self._model)
-        given = (batch,) if isinstance(batch, torch.Tensor) else batch
+        given = as_inputs(batch, self._model)
         self._cast = _autocast()
         with reading(self._model) as read:
             program, problem, placement = self.placed_program(given)
@@ -152,7 +153,7 @@ class TrainingStep:
 
     def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
         """What the workers run, captured with a batch as its example; nothing is started."""
-        whole = Workload(type(self._model).__name__, self._model, given, self._loss)  # type: ignore[arg-type]
+        whole = Workload(type(self._model).__name__, self._model, given, self._loss)
         program = capture_workload(
             whole,
             self._plan.microbatches,
@@ -507,5 +508,5 @@ def _workload(
 ) -> Workload:
     if isinstance(model, str):
         return load(model)
-    given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    return Workload(type(model).__name__, model, () if given is None else given, loss)  # type: ignore[arg-type]
+    given = () if inputs is None else as_inputs(inputs, model)
+    return Workload(type(model).__name__, model, given, loss)

@@ -16,7 +16,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
-from gnnplace.plans.run.batches import BatchForm, whole_arguments
+from gnnplace.plans.run.batches import BatchForm
 from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.run.cutting import StageCalls, moved_to, numbered_draws, pieces_of
 from gnnplace.plans.run.executor import Executor
@@ -47,6 +47,7 @@ from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
+from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.fingerprint import Fingerprint, reading
 from gnnplace.tracing.rules.calls import BUFFER
 from gnnplace.zoo import Workload
@@ -85,7 +86,7 @@ def apply_plan(
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     checked, ranks = check_plan(file), file.rank_of
-    workload = Workload(file.model, model, whole_arguments(inputs), loss)
+    workload = Workload(file.model, model, as_inputs(inputs, model), loss)
     form = BatchForm.of(workload.inputs, batch_of(workload), file.precision)
     with reading(model) as read:
         known = _recorded(file, workload, attention)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
+from gnnplace.tracing.batch_objects import BatchStructure, as_inputs, leaves_by_path
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,17 @@ class BatchLeaf:
         cut: whether its first dimension is examples.
         shape: of a tensor, without the examples.
         dtype: element type of a tensor as the model gets it; None: no tensor.
-        constant: what is no tensor.
     """
 
     cut: bool
     shape: torch.Size
     dtype: torch.dtype | None
-    constant: Any = None
 
     @classmethod
     def of(cls, leaf: Any, examples: int, precision: str) -> BatchLeaf:
         """What a leaf of inputs of so many examples says."""
         if not isinstance(leaf, torch.Tensor):
-            return cls(False, torch.Size(), None, leaf)
+            return cls(False, torch.Size(), None)
         cut = leaf.shape[:1] == (examples,)
         return cls(cut, leaf.shape[cut:], as_type(leaf, precision).dtype)
 
@@ -49,48 +48,36 @@ class BatchForm:
     """The leaves of a batch by path, in the example's order, and the precision of a plan."""
 
     leaves: Mapping[str, BatchLeaf]
+    structure: BatchStructure
     precision: str
 
     @classmethod
     def of(cls, inputs: Any, examples: int, precision: str) -> BatchForm:
         """The form of inputs by position or by name, of so many examples."""
-        found = _by_path(inputs).items()
-        return cls({p: BatchLeaf.of(x, examples, precision) for p, x in found}, precision)
+        inputs = as_inputs(inputs)
+        found = leaves_by_path(inputs).items()
+        leaves = {p: BatchLeaf.of(x, examples, precision) for p, x in found}
+        return cls(leaves, BatchStructure.of(inputs), precision)
 
     def tensors(self, batch: Any) -> list[torch.Tensor]:
         """The tensors of a batch in the example's order, in the types that the model gets.
 
         Raises:
-            InputError: a leaf is missing, new, of another type, or another value; names its path.
+            InputError: a leaf is missing, new, or of another type; names its path.
+            MismatchError: what is no tensor has another value; names its path.
         """
-        found = _by_path(self.arguments(batch))
-        missing, new = self.leaves.keys() - found.keys(), found.keys() - self.leaves.keys()
-        if missing or new:
-            odd = min(missing or new)
-            has = "has no input" if missing else "has an input that the plan was not applied to:"
-            raise InputError(f"batch: it {has} {odd}; give what the plan was applied to")
-        return [as_type(x, self.precision) for p in self.leaves if self._tensor(p, x := found[p])]
-
-    def _tensor(self, path: str, leaf: Any) -> bool:
-        known = self.leaves[path]
-        dtype = getattr(as_type(leaf, self.precision), "dtype", None)
-        if dtype != known.dtype:
-            what = known.dtype or repr(known.constant)
-            raise InputError(f"batch: input {path} is {dtype or repr(leaf)}; the plan was applied "
-                             f"to {what}")  # fmt: skip
-        if dtype is None and leaf != known.constant:
-            raise InputError(
-                f"batch: {leaf!r} stands at {path}, where the plan was applied to "
-                f"{known.constant!r}; apply it anew"
-            )
-        return dtype is not None
+        tensors = []
+        for path, tensor in self.structure.tensors(batch).items():
+            known, tensor = self.leaves[path].dtype, as_type(tensor, self.precision)
+            if tensor.dtype != known:
+                raise InputError(f"batch: input {path} is {tensor.dtype}; the plan was applied to "
+                                 f"{known}")  # fmt: skip
+            tensors.append(tensor)
+        return tensors
 
     def arguments(self, batch: Any) -> Any:
         """A batch as positional or named arguments."""
-        if isinstance(batch, Mapping):
-            return dict(batch)
-        several = isinstance(batch, tuple | list) and _by_path(tuple(batch)).keys()
-        return tuple(batch) if several == self.leaves.keys() else whole_arguments(batch)
+        return self.structure.inputs(batch)
 
     def examples(self, tensors: Sequence[torch.Tensor]) -> int:
         """Examples of a batch.
@@ -138,14 +125,3 @@ class BatchForm:
             return leaf[number * size : (number + 1) * size] if cut else leaf
 
         return pytree.tree_map_with_path(part, given)
-
-
-def whole_arguments(inputs: Any) -> Any:
-    """Inputs as positional or named arguments: one that is neither is the first."""
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
-def _by_path(inputs: Any) -> dict[str, Any]:
-    return {pytree.keystr(p): leaf for p, leaf in pytree.tree_flatten_with_path(inputs)[0]}

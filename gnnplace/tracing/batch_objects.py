@@ -1,0 +1,601 @@
+"""What a batch may be: whatever a loader, a tokenizer or a collate function yields.
+
+A batch is a tensor, or a tuple, list, dict, named tuple, dataclass, mapping, PyTorch Geometric
+`Data` or object of a class of one's own that holds some, nested in any way. Types that torch's
+pytrees do not know are registered with them by their fields, so that every road sees the same
+leaves: tensors are inputs of the step; anything else is a constant, which each later batch must
+repeat.
+
+`as_inputs` is the entry of every road: it registers the types in a batch and refuses what a step
+cannot take. `BatchStructure` compares later batches with the example.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import enum
+import fractions
+import inspect
+import pathlib
+import sys
+import types
+import uuid
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import Buffer
+from torch.utils import _pytree as pytree
+
+from gnnplace.errors import InputError, MismatchError
+
+Path = tuple[Any, ...]
+"""Of a leaf in a batch, in the keys of torch's pytrees."""
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, Buffer, FakeTensor)
+CONSTANTS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    np.generic,
+    np.dtype,
+    range,
+    slice,
+    pathlib.PurePath,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+)
+"""Values that are compared with `==`; a class or function is compared by identity."""
+NAMED = (dict, OrderedDict, defaultdict)
+CODE = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    types.GeneratorType,
+    torch.nn.Module,
+    torch.Generator,
+)
+HIDDEN_SLOTS = ("__dict__", "__weakref__")
+
+
+def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
+    """Return a batch as positional inputs (a tuple) or as inputs by name (a dict).
+
+    A list or tuple holds positional inputs, as data loaders give them, unless only the whole of it
+    fits the one parameter of the model's `forward`. Any other object is the only positional input.
+
+    Args:
+        batch: As a loader yields it, or what this function returned.
+        model: Whose `forward` decides where a list or named tuple may be one input.
+
+    Raises:
+        InputError: a field is of a type that a recorded step cannot take; names both.
+    """
+    if type(batch) in NAMED:
+        inputs: Any = dict(batch)
+    elif isinstance(batch, tuple | list) and not _is_one_input(batch, model):
+        inputs = tuple(batch)
+    else:
+        inputs = (batch,)
+    register_types(inputs)
+    return inputs
+
+
+def register_types(batch: Any) -> None:
+    """Register with torch's pytrees every type in a batch that they do not know.
+
+    Raises:
+        InputError: a field is of a type that a recorded step cannot take; names both.
+    """
+    _register((), batch, ())
+
+
+def label(path: Path) -> str:
+    """Return a leaf's place in a batch as code writes it, such as `batch[0].edge_index`."""
+    return f"batch{pytree.keystr(path)}"
+
+
+def leaves_by_path(inputs: Any) -> dict[str, Any]:
+    """Return all leaves of inputs by the path of each, in order."""
+    return {pytree.keystr(p): leaf for p, leaf in pytree.tree_flatten_with_path(inputs)[0]}
+
+
+@dataclass(frozen=True)
+class BatchStructure:
+    """The leaves of an example batch, against which later batches are checked.
+
+    Attributes:
+        leaves: Leaves of the example by path; None stands for each tensor's numbers.
+    """
+
+    leaves: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, inputs: Any) -> BatchStructure:
+        """Return the structure of inputs that `as_inputs` returned."""
+        leaves = leaves_by_path(inputs).items()
+        return cls(
+            {path: _TENSOR if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
+        )
+
+    def inputs(self, batch: Any) -> Any:
+        """Return a batch as the inputs that the example was: spread, or as one.
+
+        Raises:
+            InputError: see `as_inputs`.
+        """
+        inputs = as_inputs(batch)
+        if isinstance(batch, tuple | list) and not self._fits(inputs):
+            register_types((batch,))
+            if self._fits((batch,)):
+                return (batch,)
+        return inputs
+
+    def tensors(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return the tensors of a batch by path, in the example's order.
+
+        Raises:
+            InputError: a leaf is missing, new, or of a type that no step can take; names it.
+            MismatchError: what is no tensor has another value than in the example; names it.
+        """
+        leaves = leaves_by_path(self.inputs(batch))
+        missing, new = self.leaves.keys() - leaves.keys(), leaves.keys() - self.leaves.keys()
+        if missing or new:
+            path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
+            what = "has no" if path in missing else "has an unknown"
+            raise InputError(
+                f"batch: it {what} input {path}; give batches with the inputs of the example"
+            )
+        for path, known in self.leaves.items():
+            self._check(path, known, leaves[path])
+        return {path: leaves[path] for path, known in self.leaves.items() if known is _TENSOR}
+
+    def _fits(self, inputs: Any) -> bool:
+        return leaves_by_path(inputs).keys() == self.leaves.keys()
+
+    def _check(self, path: str, known: Any, leaf: Any) -> None:
+        if known is _TENSOR and isinstance(leaf, torch.Tensor):
+            return
+        if known is _TENSOR or isinstance(leaf, torch.Tensor):
+            was = "a tensor" if known is _TENSOR else repr(known)
+            now = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            raise MismatchError(
+                f"batch: input {path} is {now}, and was {was} in the example; make the step anew "
+                "for such batches"
+            )
+        if not is_same_constant(known, leaf):
+            raise MismatchError(
+                f"batch: input {path} is {leaf!r}, and was {known!r} in the example; what is no "
+                "tensor is recorded: give it as a tensor, leave it out, or make the step anew"
+            )
+
+
+def is_same_constant(known: Any, leaf: Any) -> bool:
+    """Return whether a constant of the example has its value in another batch too."""
+    if known is leaf:
+        return True
+    if type(known) is not type(leaf):
+        return False
+    both_nan = isinstance(known, float) and known != known and leaf != leaf
+    return both_nan or bool(known == leaf)
+
+
+class _Tensor:
+    """Stands for a tensor in a `BatchStructure`."""
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+_TENSOR = _Tensor()
+
+
+class Unreadable:
+    """Stands in a rebuilt object for a private attribute that no step can take.
+
+    Args:
+        path: Of the attribute.
+        kind: Its type's name.
+    """
+
+    def __init__(self, path: str, kind: str) -> None:
+        object.__setattr__(self, "_told", (path, kind))
+
+    def _refuse(self, *args: Any) -> Any:
+        path, kind = object.__getattribute__(self, "_told")
+        raise InputError(
+            f"{path} is of type {kind}, which a recorded step cannot read; give what the model "
+            "needs of it as tensors"
+        )
+
+    __getitem__ = __iter__ = __len__ = __bool__ = __call__ = __contains__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__":
+            raise AttributeError(name)
+        return self._refuse()
+
+
+# ---------------------------------------------------------------- registration
+
+
+def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
+    """Register the types of a value and of all that it holds; `holders` are ids of what has it."""
+    if isinstance(value, torch.Tensor):
+        _check_tensor(path, value)
+        return
+    if _is_constant(value):
+        return
+    if id(value) in holders:
+        raise InputError(
+            f"{label(path)} refers to the {type(value).__name__} that holds it; give batches whose "
+            "fields hold tensors, numbers and containers of these"
+        )
+    if not _is_known(value):
+        _register_type(path, value)
+    below = (*holders, id(value))
+    for key, child in _children(value):
+        _register((*path, *key), child, below)
+
+
+def _children(value: Any) -> Iterator[tuple[Path, Any]]:
+    """Keys and values one level below a container that torch's pytrees know."""
+    pairs, _ = pytree.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    yield from pairs
+
+
+def _is_known(value: Any) -> bool:
+    kind = type(value)
+    return kind in pytree.SUPPORTED_NODES or pytree.is_namedtuple_class(kind)
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, set | frozenset):
+        return all(map(_is_constant, value))
+    return isinstance(value, (*CONSTANTS, type))
+
+
+def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
+    """Refuse tensors whose kind a recorded step would lose.
+
+    Raises:
+        InputError: naming the field, its type and a way out.
+    """
+    kind = type(tensor)
+    if tensor.is_nested:
+        raise InputError(f"{label(path)} is a nested tensor, whose shape is another one in every "
+                         "batch; give a padded tensor (to_padded_tensor) and a mask")  # fmt: skip
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        layout = "quantized" if tensor.is_quantized else str(tensor.layout)
+        mend = (
+            "edge_index in place of adj_t (leave ToSparseTensor out)"
+            if pytree.keystr(path).endswith("adj_t")
+            else "a dense one (.to_dense(), .dequantize()), or its indices and values"
+        )
+        raise InputError(f"{label(path)} is no dense tensor ({layout}), and a recorded step takes "
+                         f"dense ones alone; give {mend}")  # fmt: skip
+    if kind in PLAIN_TENSORS or isinstance(tensor, FakeTensor):
+        return
+    functions = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    usual = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if functions not in usual or dispatches:
+        raise InputError(
+            f"{label(path)} is of type {kind.__name__}, a tensor that computes in ways of its own, "
+            "which a recorded step would lose; give .as_subclass(torch.Tensor) of it"
+        )
+
+
+def _register_type(path: Path, value: Any) -> None:
+    """Register one type by its fields.
+
+    Raises:
+        InputError: its objects cannot be taken apart and built again.
+    """
+    kind = type(value)
+    adapter = next((a for a in ADAPTERS if a.takes(value)), None)
+    if adapter is None:
+        raise InputError(_refusal(path, value))
+    try:
+        fields = adapter.fields(value)
+        adapter.rebuild(adapter.template(value), fields)
+    except Exception:
+        raise InputError(_refusal(path, value)) from None
+
+    def flatten(item: Any) -> tuple[list[Any], _Form]:
+        entries = adapter.fields(item)
+        return [*entries.values()], _Form(tuple(entries), adapter.template(item))
+
+    def flatten_with_keys(item: Any) -> tuple[list[Any], _Form]:
+        values, form = flatten(item)
+        keys = [adapter.key(name) for name in form.names]
+        return [*zip(keys, values, strict=True)], form
+
+    def unflatten(values: Iterable[Any], form: _Form) -> Any:
+        return adapter.rebuild(form.template, dict(zip(form.names, values, strict=True)))
+
+    pytree.register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_keys)
+
+
+def _refusal(path: Path, value: Any) -> str:
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    if isinstance(value, np.ndarray):
+        return (
+            f"{label(path)} is a NumPy array ({name}), which PyTorch's layers do not take; give a "
+            "tensor: torch.from_numpy(...)"
+        )
+    return (
+        f"{label(path)} is of type {name}, which a recorded step cannot take; give tensors, "
+        "numbers, texts, or lists, tuples, dicts, dataclasses and objects that hold them, or "
+        "leave it out"
+    )
+
+
+class _Form:
+    """What a rebuilt object needs beside its fields.
+
+    Args:
+        names: Of the fields, in order; two forms are equal if these are.
+        template: An object of the type without the fields.
+    """
+
+    def __init__(self, names: tuple[Any, ...], template: Any) -> None:
+        self.names, self.template = names, template
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self.names == other.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __repr__(self) -> str:
+        return ", ".join(map(str, self.names))
+
+
+class _ObjectAdapter:
+    """Takes objects apart by their attributes and slots; a mapping's or list's items too."""
+
+    ITEMS: ClassVar[str] = "items()"
+
+    def takes(self, value: Any) -> bool:
+        """Return whether this adapter is for a value."""
+        kind = type(value)
+        if isinstance(value, (*CODE, np.ndarray)) or kind.__module__ == "builtins":
+            return False
+        has_slots = any(True for _ in _slots(kind))
+        return hasattr(value, "__dict__") or has_slots or isinstance(value, dict | list | tuple)
+
+    def fields(self, value: Any) -> dict[Any, Any]:
+        """Return attributes and items by name, in the order of the class."""
+        held: dict[Any, Any] = {}
+        table = getattr(value, "__dict__", {})
+        for name in () if table is value else _ordered(type(value), table):
+            held[name] = table[name]
+        for name in _slots(type(value)):
+            try:
+                held[name] = object.__getattribute__(value, name)
+            except AttributeError:
+                continue  # never set
+        if isinstance(value, dict):
+            held[self.ITEMS] = {key: dict.__getitem__(value, key) for key in dict.keys(value)}
+        elif isinstance(value, list | tuple):
+            held[self.ITEMS] = [*value]
+        return held
+
+    def template(self, value: Any) -> Any:
+        """Return the class, and whether a mapping's entries are its attributes."""
+        return type(value), getattr(value, "__dict__", None) is value
+
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+        """Return a new object with fields."""
+        kind, aliased = template
+        items = fields.get(self.ITEMS)
+        value = tuple.__new__(kind, items) if issubclass(kind, tuple) else kind.__new__(kind)
+        if issubclass(kind, dict):
+            dict.update(value, items)
+            if aliased:
+                value.__dict__ = value
+        elif issubclass(kind, list):
+            list.extend(value, items)
+        for name, held in fields.items():
+            if name != self.ITEMS:
+                object.__setattr__(value, name, held)
+        return value
+
+    def key(self, name: Any) -> Any:
+        """Return a field's key in a path."""
+        return _ItemsKey() if name == self.ITEMS else pytree.GetAttrKey(name)
+
+
+class _MappingAdapter(_ObjectAdapter):
+    """Takes `UserDict`s apart, as tokenizers give them: the entries, and what is plain beside."""
+
+    def takes(self, value: Any) -> bool:
+        """Return whether this adapter is for a value."""
+        return isinstance(value, UserDict)
+
+    def fields(self, value: Any) -> dict[Any, Any]:
+        """Return the entries by key, then plain attributes."""
+        held = {pytree.MappingKey(key): entry for key, entry in value.data.items()}
+        table = value.__dict__
+        plain = {n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])}
+        return {**held, **plain}
+
+    def template(self, value: Any) -> Any:
+        """Return the class, and types of attributes that cannot be taken."""
+        table = value.__dict__
+        odd = {n: type(x).__name__ for n, x in table.items() if n != "data" and not _is_constant(x)}
+        return type(value), odd
+
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+        """Return a new mapping with fields."""
+        kind, unreadable = template
+        value = kind.__new__(kind)
+        entries = {n.key: x for n, x in fields.items() if isinstance(n, pytree.MappingKey)}
+        object.__setattr__(value, "data", entries)
+        for name, held in fields.items():
+            if not isinstance(name, pytree.MappingKey):
+                object.__setattr__(value, name, held)
+        for name, type_name in unreadable.items():
+            stand = Unreadable(f"attribute {name!r} of a {kind.__name__}", type_name)
+            object.__setattr__(value, name, stand)
+        return value
+
+    def key(self, name: Any) -> Any:
+        """Return a field's key in a path."""
+        return name if isinstance(name, pytree.MappingKey) else pytree.GetAttrKey(name)
+
+
+class _GraphAdapter:
+    """Takes PyTorch Geometric's `Data`, `HeteroData` and batches of them apart."""
+
+    COUNT = "_num_graphs"
+
+    def takes(self, value: Any) -> bool:
+        """Return whether this adapter is for a value."""
+        module = sys.modules.get("torch_geometric.data.data")
+        return (
+            module is not None and isinstance(value, module.BaseData) and hasattr(value, "stores")
+        )
+
+    def fields(self, value: Any) -> dict[Any, Any]:
+        """Return the entries of every store; features of nodes first, since they have the batch."""
+        held: dict[Any, Any] = {}
+        for store in _stores(value):
+            key = getattr(store, "_key", None)
+            mapping = store._mapping
+            for name in sorted(mapping, key=lambda n: (n != "x", n != "edge_index", n)):
+                held[(key, name)] = mapping[name]
+            if self.COUNT in store.__dict__:
+                held[(key, self.COUNT)] = store.__dict__[self.COUNT]
+        return held
+
+    def template(self, value: Any) -> Any:
+        """Return a copy without the entries."""
+        bare = copy.copy(value)
+        for store in _stores(bare):
+            store._mapping.clear()
+            for name in ("_slice_dict", "_inc_dict"):
+                if name in store.__dict__:
+                    place = f"attribute {name!r} of a {type(value).__name__}"
+                    store.__dict__[name] = Unreadable(place, "dict")
+        return bare
+
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+        """Return a copy of the template with entries."""
+        value = copy.copy(template)
+        stores = {getattr(store, "_key", None): store for store in _stores(value)}
+        for (key, name), held in fields.items():
+            if name == self.COUNT:
+                stores[key].__dict__[name] = held
+            else:
+                stores[key]._mapping[name] = held
+        return value
+
+    def key(self, name: Any) -> Any:
+        """Return a field's key in a path: `.x`, or `['paper'].x` of one kind of nodes."""
+        key, field = name
+        return pytree.GetAttrKey(field) if key is None else _StoreKey(key, field)
+
+
+@dataclass(frozen=True)
+class _StoreKey:
+    """Key of an entry of one kind of nodes or edges."""
+
+    kind: Any
+    name: str
+
+    def __str__(self) -> str:
+        return f"[{self.kind!r}].{self.name}"
+
+    def get(self, value: Any) -> Any:
+        """Return the entry."""
+        return value[self.kind][self.name]
+
+
+@dataclass(frozen=True)
+class _ItemsKey:
+    """Key of the items of a subclass of dict, list or tuple; the items are written without it."""
+
+    def __str__(self) -> str:
+        return ""
+
+    def get(self, value: Any) -> Any:
+        """Return the items."""
+        return value
+
+
+ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter())
+
+
+def _stores(data: Any) -> list[Any]:
+    """Stores of a graph: its own, then nodes' and edges' by kind."""
+    return sorted(data.stores, key=lambda store: str(getattr(store, "_key", None) or ""))
+
+
+def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
+    """Names of attributes in the order of a class's annotations; cached properties are left out."""
+    annotated = dict.fromkeys(n for base in reversed(kind.__mro__) for n in _annotations(base))
+    names = [n for n in annotated if n in table] + sorted(n for n in table if n not in annotated)
+    return [
+        name
+        for name in names
+        if not isinstance(inspect.getattr_static(kind, name, None), cached_property)
+    ]
+
+
+def _annotations(kind: type) -> Mapping[str, Any]:
+    return vars(kind).get("__annotations__", {})
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """Names of a class's slots, those of its bases first."""
+    for base in reversed(kind.__mro__):
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name[:2] == "__" and name[-2:] != "__"
+            if name not in HIDDEN_SLOTS:
+                yield f"_{base.__name__.lstrip('_')}{name}" if private else name
+
+
+def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
+    """Return whether `forward` takes a list or named tuple only as one input."""
+    if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
+        return True
+    if type(batch) is tuple or model is None:
+        return False
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return False
+
+    def binds(*args: Any) -> bool:
+        try:
+            signature.bind(*args)
+        except TypeError:
+            return False
+        return True
+
+    return binds(batch) and not any(binds(*batch[:count]) for count in range(1, len(batch) + 1))
