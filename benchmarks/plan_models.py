@@ -24,6 +24,7 @@ from gnnplace.cli.console import say
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
@@ -46,9 +47,12 @@ def row_of(name: str, spec: str, cluster: str, batch: int, asked: dict[str, Any]
     try:
         devices = with_slack(resolve_cluster(cluster))
         chain = chain_of(
-            spec, devices, batch=batch, precision=asked["precision"], optimizer=asked["optimizer"]
+            TrainingJob(
+                spec, batch=batch, precision=asked["precision"], optimizer=asked["optimizer"]
+            ),
+            devices,
         )
-        found = find_plans(chain, devices, budget=0.0)
+        found = find_plans(chain, devices, SearchOptions(budget=0.0))
         seconds = time.process_time() - began
         cells += _told(found[0], megatron(chain, devices), devices.num_devices)
     except GnnplaceError as error:

@@ -20,6 +20,7 @@ import yaml
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.answers import find_baselines
+from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.search import BASELINES
 from gnnplace.plans.segments.chains import chain_of
@@ -102,9 +103,11 @@ def rows_of(entry: dict[str, Any], name: str, asked: dict[str, Any]) -> list[str
     made = []
     try:
         options = {k: asked[k] for k in ("precision", "optimizer")}
-        chain = chain_of(entry["model"], whole, batch=entry["batch"], **options)
+        chain = chain_of(TrainingJob(entry["model"], batch=entry["batch"], **options), whole)
         for part in asked["memory"]:
-            found = find_baselines(chain, with_slack(reduced(whole, part)), budget=BUDGET)
+            found = find_baselines(
+                chain, with_slack(reduced(whole, part)), SearchOptions(budget=BUDGET)
+            )
             made.append(row_of(model, name, part, found))
     except GnnplaceError as error:
         made.append(f"| {model} | {name} | | {error} |" + " |" * (len(BASELINES) + 2))

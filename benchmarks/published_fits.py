@@ -20,6 +20,7 @@ from gnnplace.cli.console import say
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.answers import given_plan
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.problem.cluster.headroom import with_slack
@@ -61,7 +62,7 @@ def chain_for(row: dict[str, str], known: dict[tuple[str, ...], Chain]) -> Chain
             f"&tie_word_embeddings={row['tie_word_embeddings'].lower()}&length={row['seq_len']}"
         )
         known[key] = chain_of(
-            spec, cluster, batch=BATCH, precision="bf16-master", optimizer="adamw"
+            TrainingJob(spec, batch=BATCH, precision="bf16-master", optimizer="adamw"), cluster
         )
     return on_cluster(known[key], cluster)
 

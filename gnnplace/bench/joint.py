@@ -38,11 +38,13 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.plans.answers import find_baselines, given_plan
 from gnnplace.plans.hybrid.gradients import reduced
+from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.options import CaptureOptions
@@ -154,7 +156,7 @@ class Joint:
         else:
             if cell.budget not in self.plans:
                 begin = time.perf_counter(), time.process_time()
-                found = find_baselines(self.chain, self.cluster, budget=cell.budget)
+                found = find_baselines(self.chain, self.cluster, SearchOptions(budget=cell.budget))
                 spent = time.perf_counter() - begin[0], time.process_time() - begin[1]
                 self.plans[cell.budget] = found, dict(zip(SPENT, spent, strict=True))
             plans, told = self.plans[cell.budget]
@@ -176,8 +178,8 @@ class Joint:
         """The first device alone, as placed: whole, or in micro-batches where they are faster."""
         sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
         batch = self.chain.batch
-        words = [f"dp=1,tp=1,pp=1,microbatch_size={batch // m}" for m in sizes if batch % m == 0]
-        plans = [given_plan(self.chain, self.cluster, each) for each in words]
+        specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]
+        plans = [given_plan(self.chain, self.cluster, spec) for spec in specs]
         return min(plans, key=lambda plan: (not plan.feasible, plan.step_time))
 
 
@@ -195,7 +197,7 @@ def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceE
 def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
     """The step's layers, with the kernels that are known of them; or why they cannot be planned."""
     try:
-        return chain_of(model, resolve_cluster(ELSEWHERE), accept_other_loss=accept)
+        return chain_of(TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE))
     except GnnplaceError as error:
         return error
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in
+from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages
 from gnnplace.plans.order.rows import words as action_words
@@ -32,40 +33,37 @@ NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
 def find_plans(
     chain: Chain,
     cluster: Cluster,
+    options: SearchOptions | None = None,
     *,
-    top: int = 1,
-    budget: float = 10.0,
-    runnable: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Plan]:
-    """The best plans, the fastest first; one that says why not where nothing fits.
+    """Return the best plans, the fastest first; one that says why not where nothing fits.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        top: how many plans are answered at most.
-        budget: seconds that the search may take.
-        runnable: only plans that can be run: with the same number of replicas in all stages.
-        progress: is told what is done.
+        chain: The model as a chain of segments, with their prices.
+        cluster: Its devices in topology order.
+        options: The budget, the number of plans, and whether they must be runnable.
+        progress: Is called with a line for each step.
     """
-    found = search(chain, cluster, budget=budget, runnable=runnable, progress=progress)
-    if not found.best:
+    options = options or SearchOptions()
+    result = search(chain, cluster, options, progress=progress)
+    if not result.best:
         return [_nothing(chain, cluster)]
-    return [plan_of(chain, cluster, x, found) for x in found.best[:top]]
+    return [plan_of(chain, cluster, priced, result) for priced in result.best[: options.top]]
 
 
 def find_baselines(
     chain: Chain,
     cluster: Cluster,
+    options: SearchOptions | None = None,
     *,
-    budget: float = 10.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
-    """The plan that is found, and the fastest of every baseline; None where none fits.
+    """Return the best plan and the fastest of every baseline; None where none fits.
 
     Arguments are those of `find_plans`.
     """
-    found = search(chain, cluster, budget=budget, progress=progress)
+    found = search(chain, cluster, options, progress=progress)
     rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}
     rows |= {name: found.baselines.get(name) for name in BASELINES}
     return {

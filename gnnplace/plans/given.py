@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from gnnplace.errors import FormatError, InputError, MismatchError
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import passes_in
@@ -395,11 +396,15 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
 
 
 def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) -> Chain:
-    """The model of a plan's file, captured as it was for the plan."""
-    return chain_of(
-        model, cluster, batch=file.batch, precision=precision, optimizer=file.optimizer,
+    """Capture the model of a plan's file as it was captured for the plan."""
+    job = TrainingJob(
+        model,
+        batch=file.batch,
+        precision=precision,
+        optimizer=file.optimizer,
         accept_other_loss=True,
-    )  # fmt: skip
+    )
+    return chain_of(job, cluster)
 
 
 def check_words(file: PlanFile, **asked: str | int | None) -> None:

@@ -13,16 +13,14 @@ model that takes less by it on one device is not compared.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import nn
 
 from gnnplace.costs.profiling.profiler import any_local, profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers.constructions import Portfolio
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import OpPlacement, Plan
 from gnnplace.plans.search.draft import Draft, realized
@@ -47,9 +45,7 @@ def handed_over(
     plan: Plan,
     chain: Chain,
     cluster: Cluster,
-    model: str | nn.Module,
-    inputs: Any = None,
-    loss: Callable[..., torch.Tensor] | None = None,
+    job: TrainingJob,
     *,
     named: str = "",
     headroom: str | None = None,
@@ -61,9 +57,7 @@ def handed_over(
         plan: the best of the search.
         chain: the model that was planned.
         cluster: with the memory that may be used.
-        model: as `chain_of` takes it.
-        inputs: example inputs, as `chain_of` takes them.
-        loss: its loss, as `chain_of` takes it.
+        job: what is trained.
         named: the cluster on the command line.
         headroom: the same; None leaves it out.
         budget: seconds of the search for plans; op placement takes a fifth, from `LEAST` to
@@ -72,8 +66,10 @@ def handed_over(
     if not _asked(plan, chain, cluster) or any_local(cluster):
         return None
     try:
-        sized = _sized(model, chain.batch) if isinstance(model, str) else model
-        problem = _problem(chain, cluster, sized, inputs, loss)
+        sized = job.model
+        if isinstance(sized, str):
+            sized = _sized(sized, chain.batch)
+        problem = _problem(chain, cluster, replace(job, model=sized))
         whole = (Stage(0, len(chain), Mesh(0, 1, 1)),)
         pricer = Pricer(chain, MeshFabric(cluster), chain.batch)
         alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole))
@@ -131,16 +127,10 @@ def _sized(model: str, batch: int) -> str:
     return f"{path}?{'&'.join([*options, f'batch={batch}'])}"
 
 
-def _problem(
-    chain: Chain,
-    cluster: Cluster,
-    model: str | nn.Module,
-    inputs: Any,
-    loss: Callable[..., torch.Tensor] | None,
-) -> Problem:
-    """The training step of the whole batch on the cluster."""
-    workload = workload_of(model, inputs, loss, fake=True)
-    if not isinstance(model, str):
+def _problem(chain: Chain, cluster: Cluster, job: TrainingJob) -> Problem:
+    """Capture and profile the training step of the whole batch."""
+    workload = workload_of(job.model, job.inputs, job.loss, fake=True)
+    if not isinstance(job.model, str):
         workload = with_batch(workload, chain.batch)
     program = capture_workload(workload, optimizer=chain.optimizer, dtype=DTYPES[chain.precision])
     return profile(program, cluster)

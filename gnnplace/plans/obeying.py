@@ -17,6 +17,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import find_plans
+from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem.cluster import Cluster, counts_of_devices
@@ -29,22 +30,20 @@ MOST = 6  # runs of neighbours that are searched
 def find_obeying(
     chain: Chain,
     cluster: Cluster,
-    asked: Constraints,
+    options: SearchOptions,
     *,
-    top: int = 1,
-    budget: float = 10.0,
-    runnable: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Plan]:
-    """The best plans that obey what is asked of layers and devices, the fastest first.
+    """Return the best plans that obey the constraints on layers and devices, the fastest first.
 
-    Headroom is the cluster's already; `progress` is told what each pattern matches, too. Other
+    Headroom is the cluster's already. `progress` is also told what each pattern matches. Other
     arguments are those of `find_plans`.
 
     Raises:
         InputError: a pattern or device matches nothing, or modules are to stay together.
         InfeasibleError: no plan that was tried obeys.
     """
+    asked = options.constraints
     if asked.together:
         raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
     if asked.by_module or asked.no_split:
@@ -55,43 +54,40 @@ def find_obeying(
     for devices in tried:
         part = cluster.part(devices)
         own = replace(chain, allowed=allowed[:, list(devices)])
-        share = budget / len(tried)
-        plans = find_plans(own, part, top=top, budget=share, runnable=runnable, progress=progress)
+        shared_options = replace(options, budget=options.budget / len(tried))
+        plans = find_plans(own, part, shared_options, progress=progress)
         found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
         if not asked.patterns and not found:
             found += plans  # says what lacks
     if not found:
         raise InfeasibleError(_nothing(asked))
-    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[:top]
+    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[: options.top]
 
 
 def find_fewest(
-    find: Callable[[Constraints], list[Plan]],
+    chain: Chain,
     cluster: Cluster,
-    asked: Constraints,
+    options: SearchOptions,
     *,
-    rate: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Plan]:
-    """The best plans on as few devices as hold any: powers of two, then all of them.
+    """Return the best plans on as few devices as hold any: powers of two, then all of them.
 
-    Args:
-        find: finds plans that obey, such as `find_obeying` with a chain and a cluster.
-        cluster: its devices.
-        asked: of layers and devices.
-        rate: tokens a second that a plan must reach, or examples where these are no tokens.
-        progress: is told what is done.
+    Arguments are those of `find_obeying`. With a rate, plans must make so many tokens a second, or
+    examples where these are no tokens.
 
     Errors are those of `find_obeying`. Where no number of devices reaches the rate, the answer is
     the fastest plan of all, which says so as the reason why it is not feasible.
     """
+    asked, rate = options.constraints, options.rate
     found, most = list[Plan](), asked.max_devices or cluster.num_devices
     fastest: Plan | None = None
     for count in counts_of_devices(most):
         if progress is not None:
             progress(f"planning: on {count} devices")
         try:
-            found = find(replace(asked, max_devices=count))
+            limited = replace(options, constraints=replace(asked, max_devices=count))
+            found = find_obeying(chain, cluster, limited)
         except InfeasibleError:
             continue
         if found[0].feasible and (rate is None or found[0].file.rate >= rate):
@@ -99,7 +95,7 @@ def find_fewest(
         if found[0].feasible and (fastest is None or found[0].step_time < fastest.step_time):
             fastest = found[0]
     if fastest is None or rate is None:
-        return found or find(asked)
+        return found or find_obeying(chain, cluster, options)
     own = fastest.file
     told = (
         f"no plan that was found on up to {most} devices makes {rate:,.0f} {own.unit}/s; the "

@@ -21,6 +21,7 @@ from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.given import check_spec, check_words
 from gnnplace.plans.handover import handed_over
+from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJob
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
@@ -36,70 +37,77 @@ from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.constraints.constraints import (
-    Constraints,
     Given,
     as_constraints,
     cluster_with_headroom,
 )
 
 AUTO = "auto"
-GOALS = TIME, FEWEST = "time", "gpus"
 CAPTURING = "planning: capturing the model"
 FURTHER = 20  # plans that are looked through for each that is run
 STEPS = 5
 
 
-@dataclass(frozen=True)
-class Basis:
+@dataclass(frozen=True, eq=False)
+class PlanQuestion:
     """What is planned for, with what a given plan says of it.
 
     Attributes:
-        model: by its name, or a module.
-        batch: examples of a step; None: those of the example inputs.
-        precision: of parameters and passes.
-        optimizer: its name.
-        given: words of a plan or a plan, to be priced; None: one is searched.
-        told: what the words leave out of a launch file, each in one line.
+        job: What is trained.
+        given: The plan to be priced; None: one is searched.
+        notes: What the price leaves out of a launch file, each in one line.
     """
 
-    model: str | nn.Module
-    batch: int | None
-    precision: str
-    optimizer: str
+    job: TrainingJob
     given: PlanSpec | Plan | None = None
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def basis_of(
-    given: str | Plan | LaunchPlan | None,
+def read_question(
+    given: str | PlanSpec | Plan | LaunchPlan | None,
     model: str | nn.Module | None,
     cluster: Cluster,
-    batch: int | None = None,
-    precision: str | None = None,
-    optimizer: str | None = None,
-) -> Basis:
-    """What is planned for: what is asked, then what a given plan or launch file says.
+    **fields: Any,
+) -> PlanQuestion:
+    """Return the question that arguments and a given plan or launch file ask together.
 
-    Args and errors are those of `plan_model`.
+    Args:
+        given: As `plan_model` takes it.
+        model: As `plan_model` takes it.
+        cluster: The devices.
+        **fields: Other fields of `TrainingJob`; None where they are left out.
+
+    Raises:
+        InputError: No model is named, or the arguments contradict the words.
+        MismatchError: The arguments contradict the plan's file.
     """
-    read = None if given is None else _read(given)
-    told: tuple[str, ...] = ()
-    if isinstance(read, Plan):
-        own = read.file
-        check_words(
-            own, cluster=cluster.name, batch=batch, precision=precision, optimizer=optimizer
-        )
-        batch, precision, optimizer = own.batch, own.precision, own.optimizer
-    elif isinstance(read, LaunchPlan):
-        launched = completed(read, cluster.num_devices, batch)
+    plan = None if given is None else _read_given(given)
+    notes: tuple[str, ...] = ()
+    stated: dict[str, Any] = {}
+    if isinstance(plan, Plan):
+        file = plan.file
+        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer")}
+        check_words(file, cluster=cluster.name, **asked)
+        stated = {name: getattr(file, name) for name in asked}
+    elif isinstance(plan, LaunchPlan):
+        launched = completed(plan, cluster.num_devices, fields.get("batch"))
         model = model or named_model(launched)
-        batch, precision = launched.batch, precision or launched.precision
-        optimizer = optimizer or launched.optimizer
-        read, lines = captured_spec(launched)
-        told = tuple(lines)
+        stated = {
+            "batch": launched.batch,
+            "precision": fields.get("precision") or launched.precision,
+            "optimizer": fields.get("optimizer") or launched.optimizer,
+        }
+        plan, lines = captured_spec(launched)
+        notes = tuple(lines)
+    elif isinstance(plan, PlanSpec) and plan.batch is not None:
+        stated = {"batch": plan.batch}
+        if fields.get("batch") not in (None, plan.batch):
+            raise InputError(
+                f"--given: batch={plan.batch}: --batch says {fields['batch']}; give one of them"
+            )
     if model is None:
         raise InputError("MODEL: is missing; only a launch file that has its sizes names one")
-    return Basis(model, batch, precision or "32-true", optimizer or "adamw", read, told)
+    return PlanQuestion(TrainingJob(model, **{**fields, **stated}), plan, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +190,7 @@ def plan_model(
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
     top: int = 1,
-    given: str | Plan | LaunchPlan | None = None,
+    given: str | PlanSpec | Plan | LaunchPlan | None = None,
     tries: int = 0,
     runnable: bool = False,
     accept_other_loss: bool = False,
@@ -190,7 +198,7 @@ def plan_model(
     constraints: Given | None = None,
     goal: str = "time",
     rate: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
 
@@ -235,56 +243,56 @@ def plan_model(
         MismatchError: the given plan is of another model or cluster.
         InfeasibleError: no plan obeys the constraints.
     """
-    if top < 1 or goal not in GOALS or not budget >= 0:
-        allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
-        raise InputError(f"top {top}, goal {goal!r}, budget {budget}: {allowed}")
-    if rate is not None and (goal != FEWEST or given is not None or not rate > 0):
-        raise InputError(f"rate {rate:g}: is a positive number, for the goal {FEWEST!r} alone")
     asked = as_constraints(constraints)
-    if given is not None and asked:
-        raise InputError("--given: a plan of one's own is priced as it is; leave constraints out")
-    if asked.max_memory:
-        raise InputError("max-memory: a plan's devices are alike; give memory_limit")
+    options = SearchOptions(
+        budget=budget,
+        top=top,
+        tries=tries,
+        runnable=runnable or tries > 0,
+        constraints=replace(asked, headroom=None),
+        goal=goal,
+        rate=rate,
+    )
+    if given is not None and (asked or rate is not None):
+        raise InputError(
+            "--given: a plan of one's own is priced as it is; leave constraints and rate out"
+        )
     devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
-    basis = basis_of(given, model, devices, batch, precision, optimizer)
-    if isinstance(basis.given, PlanSpec):
-        check_spec(basis.given, devices, basis.batch)
-    if progress is not None:
-        progress(CAPTURING)
-    chain = chain_of(
-        basis.model,
+    question = read_question(
+        given,
+        model,
         devices,
-        inputs,
+        inputs=inputs,
         loss=loss,
-        batch=basis.batch,
-        precision=basis.precision,
-        optimizer=basis.optimizer,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )
-    model = basis.model
-    if basis.given is not None:
-        priced = given_plan(chain, devices, basis.given)
-        priced = replace(priced, notices=(*priced.notices, *basis.told))
-        return [_joint(priced, cluster, model)]
-    if tries:
-        check_trials(devices, model)
-    most, runnable = max(top, FURTHER * tries), runnable or tries > 0
-    found = _searched(
-        chain, devices, asked, goal, rate,
-        top=most, budget=budget, runnable=runnable, progress=progress,
-    )  # fmt: skip
-    if tries and isinstance(model, str):
-        found = by_trial(found, model, tries, progress)
-    found = found[:top]
+    job = question.job
+    if isinstance(question.given, PlanSpec):
+        check_spec(question.given, devices, job.batch)
+    if progress is not None:
+        progress(CAPTURING)
+    chain = chain_of(job, devices)
+    if question.given is not None:
+        priced = given_plan(chain, devices, question.given)
+        priced = replace(priced, notices=(*priced.notices, *question.notes))
+        return [_joint(priced, cluster, job.model)]
+    plans = _search(chain, devices, job, options, progress)
     if memory_limit is None and not asked and goal == TIME:
-        named = cluster if isinstance(cluster, str) else cluster.name
-        told = None if headroom is None else str(headroom)
-        other = handed_over(
-            found[0], chain, devices, model, inputs, loss, named=named, headroom=told, budget=budget
+        op_placement = handed_over(
+            plans[0],
+            chain,
+            devices,
+            job,
+            named=cluster if isinstance(cluster, str) else cluster.name,
+            headroom=None if headroom is None else str(headroom),
+            budget=budget,
         )
-        found[0] = replace(found[0], op_placement=other)
-    return [_joint(plan, cluster, model) for plan in found]
+        plans[0] = replace(plans[0], op_placement=op_placement)
+    return [_joint(plan, cluster, job.model) for plan in plans]
 
 
 def compare_plans(
@@ -300,7 +308,7 @@ def compare_plans(
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
     accept_other_loss: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
     """The plan that is found beside what people do without one (`plans.search.search`).
 
@@ -312,15 +320,23 @@ def compare_plans(
     devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
     if progress is not None:
         progress(CAPTURING)
-    chain = chain_of(
-        model, devices, inputs, loss=loss, batch=batch, precision=precision, optimizer=optimizer,
+    job = TrainingJob(
+        model,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
         accept_other_loss=accept_other_loss,
-    )  # fmt: skip
-    return find_baselines(chain, devices, budget=budget, progress=progress)
+    )
+    chain = chain_of(job, devices)
+    return find_baselines(chain, devices, SearchOptions(budget=budget), progress=progress)
 
 
-def _read(given: str | Plan | LaunchPlan) -> PlanSpec | Plan | LaunchPlan:
-    """Words, or the plan of a file."""
+def _read_given(
+    given: str | PlanSpec | Plan | LaunchPlan,
+) -> PlanSpec | Plan | LaunchPlan:
+    """Parse words, or read the plan of a file."""
     if not isinstance(given, str):
         return given
     if "=" in given and not Path(given).is_file():
@@ -330,26 +346,27 @@ def _read(given: str | Plan | LaunchPlan) -> PlanSpec | Plan | LaunchPlan:
     return read_launch_file(given)
 
 
-def _searched(
+def _search(
     chain: Chain,
     cluster: Cluster,
-    asked: Constraints,
-    goal: str,
-    rate: float | None,
-    *,
-    progress: Callable[[str], None] | None,
-    **search: Any,
+    job: TrainingJob,
+    options: SearchOptions,
+    progress: Progress | None,
 ) -> list[Plan]:
-    """The best plans by what is asked of devices and layers."""
-
-    def find(own: Constraints, **told: Any) -> list[Plan]:
-        return find_obeying(chain, cluster, own, **search, **told)
-
-    if goal == FEWEST:
-        return find_fewest(find, cluster, asked, rate=rate, progress=progress)
-    if asked.patterns or asked.max_devices is not None:
-        return find(asked, progress=progress)
-    return find_plans(chain, cluster, progress=progress, **search)
+    """Search the best plans that obey the options, the fastest first."""
+    if options.tries:
+        check_trials(cluster, job.model)
+    longer = replace(options, top=max(options.top, FURTHER * options.tries))
+    constraints = options.constraints
+    if options.goal == FEWEST:
+        plans = find_fewest(chain, cluster, longer, progress=progress)
+    elif constraints.patterns or constraints.max_devices is not None:
+        plans = find_obeying(chain, cluster, longer, progress=progress)
+    else:
+        plans = find_plans(chain, cluster, longer, progress=progress)
+    if options.tries and isinstance(job.model, str):
+        plans = by_trial(plans, job.model, options.tries, progress)
+    return plans[: options.top]
 
 
 def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:
@@ -387,7 +404,7 @@ def by_trial(
     plans: Sequence[Plan],
     model: str,
     count: int,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Plan]:
     """Plans with those that were run first, the fastest by measured time at the head.
 
@@ -418,7 +435,7 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
     return list(known.values())
 
 
-def _tried(plan: Plan, model: str, progress: Callable[[str], None] | None) -> TrialEntry:
+def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
     try:

@@ -26,6 +26,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
 from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import HALVES, setting_of
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
@@ -179,11 +180,18 @@ def price_plans(
         )
     if progress is not None:
         progress("planning: capturing the model")
-    answers = _from_capture(
-        model, devices, table, inputs, batch=batch, precision=precision, optimizer=optimizer,
-        memory_limit=memory_limit, headroom=headroom, accept_other_loss=accept_other_loss,
-    )  # fmt: skip
-    return PricedTable(table, answers, name)
+    if memory_limit is not None:
+        devices = devices.each_device(memory=memory_limit)
+    devices = cluster_with_headroom(devices, headroom)
+    job = TrainingJob(
+        model,
+        inputs,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    return PricedTable(table, _price_captured(job, devices, table), name)
 
 
 def _limit(
@@ -197,24 +205,14 @@ def _limit(
     return float(cluster_with_headroom(devices, headroom).memory.min())
 
 
-def _from_capture(
-    model: str | nn.Module, devices: Cluster, table: PlanTable, inputs: Any, *,
-    batch: int | None, precision: str | None, optimizer: str | None, memory_limit: float | None,
-    headroom: str | float | None, accept_other_loss: bool,
-) -> tuple[PlanAnswer, ...]:  # fmt: skip
-    """Rows as plans in words of one capture."""
+def _price_captured(job: TrainingJob, devices: Cluster, table: PlanTable) -> tuple[PlanAnswer, ...]:
+    """Price the rows of a table on one capture of the model."""
     from gnnplace.plans.answers import given_plan
     from gnnplace.plans.explaining import without_host
     from gnnplace.plans.mesh import MeshFabric
     from gnnplace.plans.segments.chains import chain_of
 
-    if memory_limit is not None:
-        devices = devices.each_device(memory=memory_limit)
-    devices = cluster_with_headroom(devices, headroom)
-    chain = chain_of(
-        model, devices, inputs, batch=batch, precision=precision or "32-true",
-        optimizer=optimizer or "adamw", accept_other_loss=accept_other_loss,
-    )  # fmt: skip
+    chain = chain_of(job, devices)
     answers = []
     for row in table.specs:
         spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys

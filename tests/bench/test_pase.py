@@ -7,6 +7,7 @@ import pytest
 from gnnplace.bench.pase import PASE, TRICK, WholeStep, split_step
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.answers import given_plan
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.segments.splits import ShardMachine
@@ -20,7 +21,7 @@ CLUSTER = preset("nvlink-a100-2")
 @pytest.fixture(scope="module")
 def chain():
     """Wide enough for kernels to take longer than their launches; a second to capture."""
-    return chain_of("mlp?batch=8192&width=2048&depth=2", CLUSTER)
+    return chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=2"), CLUSTER)
 
 
 def step_of(chain, cluster):
@@ -31,7 +32,7 @@ def step_of(chain, cluster):
 
 
 def test_the_elimination_finds_what_trying_all_splits_finds():
-    step = step_of(chain_of("mlp?batch=8192&width=2048&depth=1", CLUSTER), CLUSTER)
+    step = step_of(chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=1"), CLUSTER), CLUSTER)
     chosen = best_strategy(captured_tables(step)).configuration
     found = captured_parts(step, chosen).total
     every = (completed(step, split) for split in itertools.product(*step.options))
@@ -48,7 +49,7 @@ def test_examples_on_every_device_take_what_the_planner_says_of_data_parallelism
 
 
 def test_the_trick_cuts_outputs_of_connected_layers_and_images_of_all_else():
-    chain = chain_of("small_resnet?batch=8", CLUSTER)
+    chain = chain_of(TrainingJob("small_resnet?batch=8"), CLUSTER)
     step = step_of(chain, CLUSTER)
     calls, trick = chain.source.layers.calls.calls, step.trick()
     for call, op, options, k in zip(calls, step.graph.ops, step.options, trick, strict=False):

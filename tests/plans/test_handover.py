@@ -9,6 +9,7 @@ import gnnplace
 from gnnplace.cli.main import main
 from gnnplace.files import read_json
 from gnnplace.plans.handover import handed_over
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.plans import plan_lines
@@ -39,10 +40,10 @@ def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monk
 
 def test_nothing_is_handed_over_that_cannot_be_compared(plan):
     machine = preset("pcie-a100-4")
-    chain = chain_of(MODEL, machine, batch=64, optimizer="sgd")
+    chain = chain_of(TrainingJob(MODEL, batch=64, optimizer="sgd"), machine)
     for other in (replace(chain, precision="bf16-mixed"), replace(chain, optimizer="adam")):
-        assert handed_over(plan, other, machine, MODEL, named="pcie-a100-4") is None
+        assert handed_over(plan, other, machine, TrainingJob(MODEL), named="pcie-a100-4") is None
     many = preset("superpod-a100-80-2x8")
-    assert handed_over(plan, chain, many, MODEL, named="superpod-a100-80-2x8") is None
-    line = chain_of("mlp?depth=2", machine, optimizer="sgd")
-    assert handed_over(plan, line, machine, "mlp?depth=2", named="pcie-a100-4") is None
+    assert handed_over(plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8") is None
+    line = chain_of(TrainingJob("mlp?depth=2", optimizer="sgd"), machine)
+    assert handed_over(plan, line, machine, TrainingJob("mlp?depth=2"), named="pcie-a100-4") is None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.obeying import allowed_devices, find_fewest, find_obeying
 from gnnplace.plans.search.draft import realized
@@ -28,7 +28,7 @@ def test_never_worse_than_all_plans_that_obey(seed):
     allowed = rng.random((4, 3)) < 0.8
     allowed[np.arange(4), np.minimum(np.arange(4), 2)] = True  # a device for each, in order
     model = replace(chain(rng, count=4, batch=4), allowed=allowed)
-    found, fabric = search(model, machine, budget=1.0), MeshFabric(machine)
+    found, fabric = search(model, machine, SearchOptions(budget=1.0)), MeshFabric(machine)
     least = np.inf
     for draft in all_drafts(model, machine):
         if obeys(draft, model):
@@ -49,7 +49,7 @@ def test_layers_are_where_they_are_pinned_whatever_the_order():
     """The last device has the first layer, and no layer is on a device that is forbidden to all."""
     model, machine = chain(np.random.default_rng(0), count=4), cluster(3)
     asked = from_words(pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"])
-    plan = find_obeying(model, machine, asked, budget=0.0)[0]
+    plan = find_obeying(model, machine, SearchOptions(constraints=asked, budget=0.0))[0]
     assert devices_of(plan, "s0") == {"gpu:2"}
     assert devices_of(plan, "s3") == {"gpu:0"}
 
@@ -57,10 +57,12 @@ def test_layers_are_where_they_are_pinned_whatever_the_order():
 def test_few_devices_are_used():
     """Two of four devices, and no plan on two is better than the search on a cluster of two."""
     model, machine = chain(np.random.default_rng(1), count=4), cluster(4)
-    plan = find_obeying(model, machine, Constraints(max_devices=2), budget=0.0)[0]
+    plan = find_obeying(
+        model, machine, SearchOptions(constraints=Constraints(max_devices=2), budget=0.0)
+    )[0]
     used = {name for stage in plan.file.stages for row in stage.rows for name in row}
     assert len(used) <= 2
-    alone = search(model, cluster(2), budget=0.0).best[0]
+    alone = search(model, cluster(2), SearchOptions(budget=0.0)).best[0]
     assert plan.file.step_time == alone.step_time
 
 
@@ -68,29 +70,36 @@ def test_what_cannot_be_is_refused():
     """Layers against the order of stages, no device left, modules together, an unknown layer."""
     model, machine = chain(np.random.default_rng(0), count=3), cluster(2)
     with pytest.raises(InfeasibleError, match="no plan that was tried obeys 'pin s0=gpu:0'"):
-        find_obeying(model, machine, from_words(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"]))
+        find_obeying(
+            model,
+            machine,
+            SearchOptions(constraints=from_words(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"])),
+        )
     asked = from_words(pin=["s1=gpu:0"], forbid=["s1=gpu:0"])
     with pytest.raises(InfeasibleError, match="leave 's1' no device"):
         allowed_devices(model, machine, asked)
     with pytest.raises(InputError, match="together: "):
-        find_obeying(model, machine, from_words(together=["s0,s1"]))
+        find_obeying(model, machine, SearchOptions(constraints=from_words(together=["s0,s1"])))
     with pytest.raises(InputError, match="no module matches 'x9'"):
-        find_obeying(model, machine, from_words(pin=["x9=gpu:0"]))
+        find_obeying(model, machine, SearchOptions(constraints=from_words(pin=["x9=gpu:0"])))
 
 
-def finds(model, machine):
-    return partial(find_obeying, model, machine, budget=0.0)
+def limited_to(count):
+    """Options of a short search on so many devices at most."""
+    return SearchOptions(constraints=Constraints(max_devices=count), budget=0.0)
 
 
 def test_the_fewest_devices_are_the_first_that_hold_the_model():
     """Every count of devices is tried by hand."""
     model = chain(np.random.default_rng(0), count=6, batch=8)
     machine = cluster(4, memory=60.0)
-    (plan,) = find_fewest(finds(model, machine), machine, Constraints())
+    (plan,) = find_fewest(model, machine, SearchOptions(budget=0.0, goal="gpus"))
     used = len(plan.file.memory)
     assert plan.feasible
     for count in counts_of_devices(4):
-        few = find_obeying(model, machine, Constraints(max_devices=count), budget=0.0)
+        few = find_obeying(
+            model, machine, SearchOptions(constraints=Constraints(max_devices=count), budget=0.0)
+        )
         assert few[0].feasible is (count >= used)
     assert counts_of_devices(6) == [1, 2, 4, 6]
 
@@ -101,10 +110,12 @@ def test_a_rate_is_reached_by_the_first_number_of_devices_that_makes_it(share):
     model = chain(np.random.default_rng(0), count=6, batch=8)
     machine = cluster(4)
     rates = {
-        count: 8 / finds(model, machine)(Constraints(max_devices=count))[0].step_time
+        count: 8 / find_obeying(model, machine, limited_to(count))[0].step_time
         for count in counts_of_devices(4)
     }
-    (plan,) = find_fewest(finds(model, machine), machine, Constraints(), rate=share * rates[2])
+    (plan,) = find_fewest(
+        model, machine, SearchOptions(budget=0.0, goal="gpus", rate=share * rates[2])
+    )
     expected = next(count for count, rate in rates.items() if rate >= share * rates[2])
     assert plan.feasible
     assert len(plan.file.memory) <= expected
@@ -113,6 +124,6 @@ def test_a_rate_is_reached_by_the_first_number_of_devices_that_makes_it(share):
 
 def test_a_rate_that_none_reaches_is_told_with_the_largest():
     model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(4)
-    (plan,) = find_fewest(finds(model, machine), machine, Constraints(), rate=1e9)
+    (plan,) = find_fewest(model, machine, SearchOptions(budget=0.0, goal="gpus", rate=1e9))
     assert not plan.feasible
     assert "on up to 4 devices makes 1,000,000,000 examples/s; the fastest makes" in plan.reason

@@ -9,6 +9,7 @@ import gnnplace
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans import plans as verbs
 from gnnplace.plans.answers import find_plans
+from gnnplace.plans.job import SearchOptions
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.report.plans import plan_lines
 from tests.plans.toys import chain, cluster
@@ -22,7 +23,7 @@ def test_numbers_that_no_plan_has_are_refused_before_the_model_is_made(asked):
 
 def plans():
     model = chain(np.random.default_rng(0), count=6, batch=8)
-    return find_plans(model, cluster(3), top=60, runnable=True)
+    return find_plans(model, cluster(3), SearchOptions(top=60, runnable=True))
 
 
 def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 
 from gnnplace.cli.main import run
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.order.rows import passes_in
 from gnnplace.plans.plan import Plan, StageEntry
 from gnnplace.plans.reading import plan_from_data
@@ -72,7 +73,7 @@ def test_a_stage_is_found_by_its_modules():
 
 def test_a_frontier_falls():
     model = chain(np.random.default_rng(1), count=6, batch=8)
-    points = find_plans(model, cluster(4, memory=150.0), budget=0.0)[0].file.frontier
+    points = find_plans(model, cluster(4, memory=150.0), SearchOptions(budget=0.0))[0].file.frontier
     assert [b for b, _ in points] == sorted(b for b, _ in points)
     assert [s for _, s in points] == sorted((s for _, s in points), reverse=True)
 

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.plans.answers import flops_of
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster.presets import preset
@@ -32,7 +33,7 @@ def test_flops_are_those_of_the_published_formula():
     layers, width, heads, length, words, batch = 2, 64, 4, 32, 128, 8
     spec = (f"hf:gpt2?n_layer={layers}&n_embd={width}&n_head={heads}&vocab_size={words}"
             f"&n_positions={length}&length={length}")  # fmt: skip
-    chain = chain_of(spec, preset("nvlink-a100-8"), batch=batch)
+    chain = chain_of(TrainingJob(spec, batch=batch), preset("nvlink-a100-8"))
     matrices = layers * 12 * width**2 + words * width
     each = 6 * matrices + 12 * layers * width * length
     assert flops_of(chain) == pytest.approx(batch * length * each)
@@ -44,7 +45,7 @@ def test_flops_are_those_that_pytorch_counts():
     inputs, target = workload.inputs
     with counter:
         workload.loss(workload.model(inputs.requires_grad_()), target).backward()
-    chain = chain_of("mlp", preset("nvlink-a100-8"))
+    chain = chain_of(TrainingJob("mlp"), preset("nvlink-a100-8"))
     assert flops_of(chain) == pytest.approx(counter.get_total_flops())
     assert torch.is_grad_enabled()
 

@@ -18,6 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.throughput import ThroughputResult
 from gnnplace.plans.answers import find_plans
+from gnnplace.plans.job import SearchOptions
 from gnnplace.policy.placing import place
 from gnnplace.problem import write_problem
 from gnnplace.report.tables import (
@@ -117,7 +118,9 @@ def test_every_op_and_second_of_a_placement_is_in_its_table(tmp_path):
 
 def test_every_module_of_a_plan_has_a_row():
     """A row for each module, with its stage and devices."""
-    plan = find_plans(chain(np.random.default_rng(0), count=4), cluster(2), budget=0.0)[0]
+    plan = find_plans(
+        chain(np.random.default_rng(0), count=4), cluster(2), SearchOptions(budget=0.0)
+    )[0]
     _, rows = plan_rows(plan)
     assert [row[0] for row in rows] == ["s0", "s1", "s2", "s3"]
     assert {name for row in rows for name in row[2].split()} <= {"gpu:0", "gpu:1"}

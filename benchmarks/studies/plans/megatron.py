@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks.studies.plans.runs import Run
 from gnnplace.arrays import FloatArray
 from gnnplace.plans.answers import given_plan
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chain import FASTEST, Chain, SegmentCosts, SplitChoice
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
@@ -122,7 +123,9 @@ def gpt(
         f"&n_positions={length}&vocab_size={VOCABULARY}&bos_token_id=0&eos_token_id=0"
         f"&activation_function=gelu_pytorch_tanh&resid_pdrop=0.0&_attn_implementation={attention}"
     )
-    chain = chain_of(name, cluster, batch=batch, precision="16-master", optimizer="adam")
+    chain = chain_of(
+        TrainingJob(name, batch=batch, precision="16-master", optimizer="adam"), cluster
+    )
     inside = np.array([any(".h." in m for m in s.modules) for s in chain.segments], dtype=float)
     head = 6.0 * VOCABULARY * hidden * length
     source = Megatron(chain, inside, float(inside.sum()) / layers, head, host)

@@ -18,6 +18,7 @@ from gnnplace.costs.profiling.targets import is_problem_file, resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.plans import CAPTURING
@@ -26,6 +27,7 @@ from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
@@ -99,7 +101,7 @@ def grouped_plan(
         raise InputError(
             f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"
         )
-    chain = chain_of(model, found, accept_other_loss=accept_other_loss)
+    chain = chain_of(TrainingJob(model, accept_other_loss=accept_other_loss), found)
     size, rest = divmod(chain.batch, running.groups * running.microbatches)
     if rest:
         shares = running.groups * running.microbatches
@@ -121,10 +123,12 @@ def priced_groups(
         InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
     """
     plans, refused = list[Priced](), InputError("")
-    for axis in ("pp", "shards") if devices > 1 else ("pp",):
-        words = f"dp={groups},microbatch_size={size},{axis}={devices}"
+    specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
+    if devices > 1:
+        specs.append(PlanSpec(dp=groups, microbatch_size=size, shards=devices))
+    for spec in specs:
         try:
-            plans.append(given_priced(chain, cluster, words))
+            plans.append(given_priced(chain, cluster, spec))
         except InputError as error:
             refused = error
     if not plans:
@@ -150,7 +154,7 @@ class PlannedSteps:
             raise InputError("--placer plan: a problem file has ops and no layers; give a model")
         progress(CAPTURING)
         accept = search.capture.accept_other_loss
-        self.chain = chain_of(what, cluster, accept_other_loss=accept)
+        self.chain = chain_of(TrainingJob(what, accept_other_loss=accept), cluster)
         self.microbatches = sorted(set(search.microbatches))
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
 from gnnplace.plans.search.bound import bounds_of
@@ -75,23 +76,23 @@ class FoundPlans:
 def search(
     chain: Chain,
     cluster: Cluster,
+    options: SearchOptions | None = None,
     *,
-    budget: float = 10.0,
-    runnable: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> FoundPlans:
-    """The best plans for a model on a cluster.
+    """Search the best plans for a model on a cluster.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        budget: seconds; what comes first is done in any case, and more is never worse.
-        runnable: only plans that can be run: with the same number of replicas in all stages.
-        progress: is told what is done.
+        chain: The model as a chain of segments, with their prices.
+        cluster: Its devices in topology order.
+        options: The budget, and whether plans must be runnable. What comes first in the search is
+            done in any case, and a larger budget is never worse.
+        progress: Is called with a line for each step.
 
     Raises:
-        InputError: devices that plans would put next to each other have no link.
+        InputError: Devices that plans would put next to each other have no link.
     """
+    options = options or SearchOptions()
     started = time.monotonic()
     fabric = MeshFabric(cluster)
     drafts: list[Timed] = []
@@ -101,12 +102,12 @@ def search(
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
         space = space_of(Pricer(chain, fabric, size), chain.batch // size)
-        drafts += drafts_of(space, runnable=runnable)
+        drafts += drafts_of(space, runnable=options.runnable)
         for name, own in baselines_of(space).items():
-            known[name] += [x for x in own if not runnable or has_like_replicas(x[1])]
+            known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
         spaces.append(space)
     seeds = {name: fastest(own, EACH) for name, own in known.items()}
-    best, baselines = shortlisted(chain, fabric, drafts, seeds, started + budget)
+    best, baselines = shortlisted(chain, fabric, drafts, seeds, started + options.budget)
     bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
     seconds = time.monotonic() - started
     return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
@@ -24,8 +24,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
 from gnnplace.plans.run.counts import counts_of
@@ -58,7 +58,6 @@ DROPPED = 4  # position of attention's dropout among its arguments
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
 BATCH = 1_000_000_000
 """Most examples of a step."""
-MOST_IMBALANCE = 64.0
 SMALL = 1 << 28
 """Bytes of parameters of a model that may be made to decide by numbers whether it may be cut."""
 COUNTED = (
@@ -67,61 +66,38 @@ COUNTED = (
 )
 
 
-def chain_of(
-    model: str | nn.Module,
-    cluster: Cluster,
-    inputs: Any = None,
-    *,
-    loss: Callable[..., torch.Tensor] | None = None,
-    batch: int | None = None,
-    precision: str = "32-true",
-    optimizer: str = "adamw",
-    accept_other_loss: bool = False,
-    imbalance: float = 1.0,
-) -> Chain:
-    """Captures a model's calls and cuts them into segments; nothing is allocated.
+def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
+    """Capture a model's calls and cut them into segments. Nothing is allocated.
 
     Args:
-        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`.
-        cluster: that it is planned for.
-        inputs: example inputs of a module.
-        loss: the loss of a module; None: its output is the loss.
-        batch: examples of a step; by default those of the example inputs.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
-        accept_other_loss: cut the batch also where it is another loss then, or nothing proves
-            that it is not.
-        imbalance: how many times the mean's rows the fullest device of several with experts has.
+        job: What is trained. Its precision is "32-true" and its optimizer "adamw" where it names
+            none.
+        cluster: The devices that it is planned for.
 
     Raises:
-        InputError: there is no such model, precision or optimizer, its batch cannot be changed, or
-            the imbalance is below 1.
-        CaptureError: naming the module that cannot be captured.
+        InputError: There is no such model, or its batch cannot be changed.
+        CaptureError: The model cannot be captured, with the module that stops it.
     """
-    if precision not in PARAMETER:
-        raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
-    if optimizer not in MOMENTS:
-        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
-    if not 1.0 <= imbalance <= MOST_IMBALANCE:
-        raise InputError(
-            f"imbalance {imbalance:g}: must be from 1, experts with equally many rows, to "
-            f"{MOST_IMBALANCE:g}"
-        )
-    whole = workload_of(model, inputs, loss, fake=True)
-    workload = with_batch(whole, batch)
-    mixes, notices = _mixes(model, whole, batch_of(workload), accept_other_loss)
+    precision = job.precision or "32-true"
+    optimizer = job.optimizer or "adamw"
+    whole = workload_of(job.model, job.inputs, job.loss, fake=True)
+    workload = with_batch(whole, job.batch)
+    mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
     layers = layers_of(workload, precision)
-    if layers.calls.statistics and not mixes and not accept_other_loss:
+    if layers.calls.statistics and not mixes and not job.accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
-    if COUNTED in notices and not accept_other_loss and counts_of(layers.calls) is None:
+    if COUNTED in notices and not job.accept_other_loss and counts_of(layers.calls) is None:
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
-    source.parts.fullest = imbalance
+    source.parts.fullest = job.imbalance
     if source.experts:
-        notices = (*notices, f"experts: the fullest device is priced with {imbalance:g} times the "
-                   "mean's rows (imbalance)")  # fmt: skip
+        notices = (
+            *notices,
+            f"experts: the fullest device is priced with {job.imbalance:g} times the mean's rows "
+            "(imbalance)",
+        )
     if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
         rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
         notices = (rates, *notices)

@@ -10,6 +10,7 @@ from benchmarks.plans_run import MODELS, PLANS, SHARDS, run
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans import answers
 from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.sharding.captured.layout import mesh_configurations, parts_of
 
@@ -104,7 +105,7 @@ def test_queries_in_zigzag_train_as_on_one_device(monkeypatch):
 def trains_as_one_device(model, words, label_of, monkeypatch):
     spec, batch = MODELS[model]
     devices = resolve_cluster("cpu:4")
-    chain = chain_of(spec, devices, batch=batch)
+    chain = chain_of(TrainingJob(spec, batch=batch), devices)
     calls = enumerate(chain.source.layers.calls.calls)
     labels = [(call.name, label_of(chain.source, i)) for i, call in calls]
 

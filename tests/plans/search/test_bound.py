@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gnnplace.costs.collectives import COLLECTIVES
+from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.search.draft import fitted, realized
 from gnnplace.plans.search.search import Shortlist, improved, search, under
@@ -49,7 +50,7 @@ def plans(model, machine):
 def test_no_plan_is_below_the_bound(seed):
     model, several = machines(seed)
     for machine in several:
-        found = search(model, machine, budget=0.0)
+        found = search(model, machine, SearchOptions(budget=0.0))
         assert 0 < found.bound <= found.bound_of_one * JUST
         for priced in plans(model, machine):
             one = len(priced.chunks) == len(priced.costs)
@@ -60,7 +61,7 @@ def test_no_plan_is_below_the_bound(seed):
 def test_no_order_is_below_the_bound(memory):
     """Fewer micro-batches in flight take less memory and more time."""
     model, machine = chain(np.random.default_rng(5), count=6, batch=8), cluster(4, memory)
-    found = search(model, machine, budget=0.0)
+    found = search(model, machine, SearchOptions(budget=0.0))
     made = Shortlist(model, MeshFabric(machine))
     piped = [x for x in found.best if len(x.chunks) > 1][:6]
     starts = [p for x in piped if (p := made.keep(x.draft)) is not None]
@@ -74,7 +75,7 @@ def test_no_order_is_below_the_bound(memory):
 
 def test_less_memory_raises_the_bound():
     model = chain(np.random.default_rng(0), count=8, batch=16)
-    found = [search(model, cluster(4, m), budget=0.0) for m in (1e9, 80.0, 60.0)]
+    found = [search(model, cluster(4, m), SearchOptions(budget=0.0)) for m in (1e9, 80.0, 60.0)]
     for bounds in ([x.bound for x in found], [x.bound_of_one for x in found]):
         assert bounds == sorted(bounds)
         assert bounds[-1] > 1.05 * bounds[0]
@@ -82,7 +83,9 @@ def test_less_memory_raises_the_bound():
 
 def test_slow_devices_raise_the_bound():
     model = chain(np.random.default_rng(0), count=8, batch=16)
-    alike, unlike = (search(model, cluster(4, kinds=k), budget=0.0) for k in ((), ("t4",) * 2))
+    alike, unlike = (
+        search(model, cluster(4, kinds=k), SearchOptions(budget=0.0)) for k in ((), ("t4",) * 2)
+    )
     assert unlike.bound > 1.3 * alike.bound
     assert unlike.bound_of_one <= unlike.best[0].step_time
 
@@ -100,7 +103,7 @@ def test_the_rate_of_a_collective_is_its_least():
 
 def test_even_meshes_above_the_number_that_may_differ():
     model, machine = chain(np.random.default_rng(1), count=12, batch=32), cluster(20, 90.0)
-    found = search(model, machine, budget=0.0)
+    found = search(model, machine, SearchOptions(budget=0.0))
     assert found.bound_of_one >= found.bound > 0
     for priced in found.best:
         one = len(priced.chunks) == len(priced.costs)

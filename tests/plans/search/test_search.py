@@ -10,6 +10,7 @@ import pytest
 
 from gnnplace.plans.answers import find_plans, given_plan, plan_of
 from gnnplace.plans.given import draft_of_spec
+from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.plans.search.draft import realized
@@ -26,7 +27,7 @@ def test_bound_and_best_against_all_plans(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(3)
     fabric = MeshFabric(machine)
-    found = search(model, machine, budget=3.0)
+    found = search(model, machine, SearchOptions(budget=3.0))
     least = np.inf
     for draft in all_drafts(model, machine):
         priced = realized(Pricer(model, fabric, draft.size), draft)
@@ -70,7 +71,7 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(2, memory=120.0)
     fabric = MeshFabric(machine)
-    found = search(model, machine, budget=3.0)
+    found = search(model, machine, SearchOptions(budget=3.0))
     least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
     assert np.isfinite(least)
     assert found.best[0].step_time <= least * 1.02  # half-way between segments is not a set of them
@@ -105,7 +106,7 @@ def test_best_of_layers_that_keep_one_input_and_of_attention_alone(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4, attention=0.3), cluster(2, memory=90.0)
     fabric = MeshFabric(machine)
-    found = search(model, machine, budget=2.0)
+    found = search(model, machine, SearchOptions(budget=2.0))
     kinds = ((0, False), (1, False), (0, True))
     drafts = all_drafts(model, machine)
     least = min(leanest(Pricer(model, fabric, d.size), d, kinds) for d in drafts)
@@ -121,7 +122,7 @@ def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
     fabric = MeshFabric(machine)
-    found = search(model, machine, budget=3.0)
+    found = search(model, machine, SearchOptions(budget=3.0))
     least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
     assert found.bound_of_one <= least * (1 + 1e-9)
     assert found.best[0].step_time <= least * 1.02
@@ -129,7 +130,9 @@ def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
 
 def test_plans_that_run_have_as_many_replicas_in_every_stage():
     model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
-    free, held = (search(model, machine, budget=0.0, runnable=r) for r in (False, True))
+    free, held = (
+        search(model, machine, SearchOptions(budget=0.0, runnable=r)) for r in (False, True)
+    )
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
     assert held.best[0].step_time >= free.best[0].step_time * (1 - 1e-9)
@@ -139,7 +142,7 @@ def test_plans_that_run_have_as_many_replicas_in_every_stage():
 def test_more_time_is_never_worse_and_baselines_are_never_better(seed):
     rng = np.random.default_rng(seed)
     model, machine = chain(rng, count=8, batch=16), cluster(4, memory=200.0)
-    steps = [search(model, machine, budget=b) for b in (0.0, 0.3, 2.0)]
+    steps = [search(model, machine, SearchOptions(budget=b)) for b in (0.0, 0.3, 2.0)]
     times = [found.best[0].step_time for found in steps]
     assert times == sorted(times, reverse=True)
     assert len({found.bound for found in steps}) == 1
@@ -171,7 +174,7 @@ def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
 def test_a_batch_that_stays_whole_has_no_replicas():
     """Neither in the plan nor in a baseline: those of given words are refused."""
     model = replace(chain(np.random.default_rng(0), count=6, batch=8), mixes="op sort mixes it")
-    found = search(model, cluster(4), budget=0.0)
+    found = search(model, cluster(4), SearchOptions(budget=0.0))
     plans = (*found.best, *found.baselines.values())
     assert {stage.mesh.replicas for priced in plans for stage in priced.draft.stages} == {1}
     assert "ddp" not in found.baselines

@@ -14,6 +14,7 @@ from gnnplace.costs.floors import EAGER, NOTHING
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
 from gnnplace.plans.segments.chains import COUNTED, chain_of, shortened
@@ -33,7 +34,7 @@ SMALL = "gpt2?layers=3&width=64&heads=4&vocabulary=128&length=32&batch=8"
 
 @pytest.fixture(scope="module")
 def chain():
-    return chain_of(GPT2, CLUSTER)
+    return chain_of(TrainingJob(GPT2), CLUSTER)
 
 
 def test_blocks_are_cut_where_one_tensor_crosses_and_equal_ones_are_of_one_kind(chain):
@@ -65,7 +66,7 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
 )
 def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, monkeypatch):
     """With the host and without it; both recorders run, two to three seconds a model."""
-    chain = chain_of(spec, CLUSTER)
+    chain = chain_of(TrainingJob(spec), CLUSTER)
     options = CaptureOptions(optimizer=chain.optimizer)
     program = capture_model(spec, options=options, fake=True)
     phase = np.array([op.phase for op in program.ops])
@@ -85,21 +86,23 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, mo
 
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
-    big = chain_of("hf:gpt2-medium?n_layer=1&batch=8&length=512", CLUSTER, precision="bf16-true")
+    big = chain_of(
+        TrainingJob("hf:gpt2-medium?n_layer=1&batch=8&length=512", precision="bf16-true"), CLUSTER
+    )
     seconds = [big.costs(["a100"], (shards,), 8).forward.sum() for shards in (1, 2, 4)]
     assert seconds[0] > seconds[1] > 0.5 * seconds[0]
     assert seconds[2] > 0.25 * seconds[0]
 
 
 def test_skips_cross_the_cuts_between():
-    chain = chain_of("unet?batch=2", CLUSTER)
+    chain = chain_of(TrainingJob("unet?batch=2"), CLUSTER)
     crossing = [len(values) for values in chain.source.cuts.crossing]
     assert max(crossing) >= 3
     assert crossing[0] == 0
 
 
 def test_the_batch_is_resized_and_wrong_words_are_refused():
-    assert chain_of(SMALL, CLUSTER, batch=12).batch == 12
+    assert chain_of(TrainingJob(SMALL, batch=12), CLUSTER).batch == 12
     with pytest.raises(InputError, match="precision 'fp8': unknown"):
         plan_model(SMALL, CLUSTER, precision="fp8")
     with pytest.raises(InputError, match="optimizer 'lion': unknown"):
@@ -120,7 +123,7 @@ def network():
 
 
 def chain_with(loss, **options):
-    return chain_of(network(), CLUSTER, torch.zeros(8, 16), loss=loss, **options)
+    return chain_of(TrainingJob(network(), torch.zeros(8, 16), loss=loss, **options), CLUSTER)
 
 
 def test_a_mean_may_be_cut():
@@ -136,7 +139,7 @@ def test_a_sum_may_be_cut_and_is_one_in_the_file():
 
 
 def test_a_mean_over_counts_is_noticed():
-    found = chain_of(SMALL, CLUSTER)
+    found = chain_of(TrainingJob(SMALL), CLUSTER)
     assert (found.mixes, found.notices) == ("", (COUNTED,))
 
 
@@ -159,7 +162,7 @@ class OverCounts(nn.Module):
 def test_a_mean_over_counts_and_one_keeps_its_batch():
     """Of two shares of 4 marked examples each the mean has 5 and 5 below, that of the batch 9."""
     given = torch.randn(8, 16), torch.ones(8)
-    found = chain_of(OverCounts(), CLUSTER, given, loss=lambda y: y)
+    found = chain_of(TrainingJob(OverCounts(), given, loss=lambda y: y), CLUSTER)
     assert "it reads what 'add' makes of the whole batch" in found.mixes
     with pytest.raises(InputError, match="accept-other-loss"):
         given_plan(found, CLUSTER, "dp=2")
@@ -183,7 +186,7 @@ def test_what_has_no_gradient_is_refused(loss, told):
 
 def test_no_example_is_refused():
     with pytest.raises(InputError, match="hold no example"):
-        chain_of(network(), CLUSTER, torch.zeros(0, 16), loss=lambda y: y.mean())
+        chain_of(TrainingJob(network(), torch.zeros(0, 16), loss=lambda y: y.mean()), CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_no_example_is_refused():
 def test_what_is_no_mean_keeps_its_batch(loss, told):
     found = chain_with(loss)
     assert told in found.mixes
-    plan = find_plans(found, CLUSTER, budget=0.0)[0]
+    plan = find_plans(found, CLUSTER, SearchOptions(budget=0.0))[0]
     assert plan.microbatches == 1
     assert all(len(stage.devices) == 1 for stage in plan.file.stages)
     assert any("the batch stays whole" in notice for notice in plan.notices)
@@ -210,10 +213,12 @@ def test_where_nothing_fits_the_whole_batch_is_told_first():
     model, inputs = network(), torch.zeros(100_000, 16)
     small = [d.model_copy(update={"memory": 3e6}) for d in CLUSTER.devices]
     cluster = replace(CLUSTER, devices=tuple(small))
-    cut = chain_of(model, cluster, inputs, loss=lambda y: y.square().mean())
-    assert find_plans(cut, cluster, budget=0.0)[0].feasible
-    whole = chain_of(model, cluster, inputs, loss=lambda y: y.square().sum() + y.mean())
-    reason = find_plans(whole, cluster, budget=0.0)[0].reason
+    cut = chain_of(TrainingJob(model, inputs, loss=lambda y: y.square().mean()), cluster)
+    assert find_plans(cut, cluster, SearchOptions(budget=0.0))[0].feasible
+    whole = chain_of(
+        TrainingJob(model, inputs, loss=lambda y: y.square().sum() + y.mean()), cluster
+    )
+    reason = find_plans(whole, cluster, SearchOptions(budget=0.0))[0].reason
     assert reason.startswith("the batch stays whole, since the loss has a sum over the examples")
     assert "nothing fits; the leanest plan: gpu:1 lacks" in reason
 
@@ -264,7 +269,9 @@ class Adapted(nn.Module):
 
 def test_frozen_parameters_take_their_own_bytes_alone():
     model, x = Adapted(), torch.randn(4, 64)
-    found = chain_of(model, CLUSTER, (x, x), loss=nn.functional.mse_loss, optimizer="adamw")
+    found = chain_of(
+        TrainingJob(model, (x, x), loss=nn.functional.mse_loss, optimizer="adamw"), CLUSTER
+    )
     plan = given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     nn.functional.mse_loss(model(x), x).backward()
@@ -298,8 +305,8 @@ def mixing_ops(batch: int = 8):
 def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
     for build in (odd_ops, mixing_ops):
         model, inputs, loss = build()
-        named = chain_of(f"{__name__}:{build.__name__}", CLUSTER)
-        given = chain_of(model, CLUSTER, inputs, loss=loss)
+        named = chain_of(TrainingJob(f"{__name__}:{build.__name__}"), CLUSTER)
+        given = chain_of(TrainingJob(model, inputs, loss=loss), CLUSTER)
         assert bool(named.mixes) == bool(given.mixes) == (build is mixing_ops)
 
 
@@ -307,7 +314,7 @@ def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
 def test_no_architecture_of_the_zoo_is_refused(name):
     """Nor one whose LSTM goes both ways, of whose gradients two are one tensor."""
     sizes = "&".join(f"{key}={size}" for key, size in SIZES[name].items())
-    assert chain_of(f"{name}?{sizes}", cpus(2)).segments
+    assert chain_of(TrainingJob(f"{name}?{sizes}"), cpus(2)).segments
 
 
 class Penalised(nn.Module):
@@ -350,6 +357,8 @@ class Counted(nn.Sequential):
 )
 def test_buffers_that_are_changed_are_stored_and_those_that_are_read_are_not(change, count):
     inputs = torch.randn(8, 8), torch.randn(8, 8)
-    source = chain_of(Counted(change), cpus(2), inputs, loss=nn.functional.mse_loss).source
+    source = chain_of(
+        TrainingJob(Counted(change), inputs, loss=nn.functional.mse_loss), cpus(2)
+    ).source
     calls = range(len(source.layers.calls.calls))
     assert len(source.stored(calls)) == count

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.segments import parts
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.parts import between, example_corners, shard_corners
@@ -36,7 +37,7 @@ ALWAYS = {GPT2: ((8, 8), (4, 2)), **SELDOM}
     ],
 )
 def test_sizes_are_those_of_a_recording(spec, shards, examples):
-    source = chain_of(spec, CLUSTER, precision="bf16-mixed").source.parts
+    source = chain_of(TrainingJob(spec, precision="bf16-mixed"), CLUSTER).source.parts
     for call, op in enumerate(source.layers.operations.ops):
         labels = [n for n, size in op.shape.extents if size % shards == 0 and n != op.batch]
         for label in (labels or [None])[:2] if shards > 1 else [None]:
@@ -60,7 +61,7 @@ def kernels(recorded, name):
 
 
 def test_calls_are_recorded_once_for_all_sizes_of_micro_batches(monkeypatch):
-    chain = chain_of(GPT2, CLUSTER)
+    chain = chain_of(TrainingJob(GPT2), CLUSTER)
     count = []
     real = parts.record
     monkeypatch.setattr(parts, "record", lambda *a: count.append(1) or real(*a))
@@ -72,7 +73,7 @@ def test_calls_are_recorded_once_for_all_sizes_of_micro_batches(monkeypatch):
 
 
 def test_recordings_with_other_ops_are_not_mixed():
-    source = chain_of(GPT2, CLUSTER).source.parts
+    source = chain_of(TrainingJob(GPT2), CLUSTER).source.parts
     kinds = {c.kind: i for i, c in enumerate(source.layers.calls.calls)}
     linear, norm = (source.recorded((kinds[k], (), 2)) for k in ("addmm", "layer_norm"))
     assert between(linear, norm, 0.5) is None

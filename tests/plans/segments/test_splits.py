@@ -11,6 +11,7 @@ from torch.nn import functional
 from gnnplace.costs.collectives import ALL_GATHER
 from gnnplace.errors import InputError
 from gnnplace.plans.answers import find_plans, given_plan
+from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import SplitChoice
@@ -41,12 +42,12 @@ class FeedForward(nn.Module):
 
 @pytest.fixture(scope="module")
 def llama():
-    return chain_of(LLAMA, CLUSTER, precision="bf16-master")
+    return chain_of(TrainingJob(LLAMA, precision="bf16-master"), CLUSTER)
 
 
 def feed_forward():
     inputs = (torch.randn(4, 8, 32), torch.randn(4, 8, 32))
-    return chain_of(FeedForward(), CLUSTER, inputs, loss=functional.mse_loss)
+    return chain_of(TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER)
 
 
 def total(problem, chosen):
@@ -154,7 +155,7 @@ WIDE = LLAMA.replace("=64&", "=1024&").replace("=256&", "=2048&").replace("h=16"
 
 @pytest.fixture(scope="module")
 def wide():
-    return chain_of(WIDE, CLUSTER, precision="bf16-master")
+    return chain_of(TrainingJob(WIDE, precision="bf16-master"), CLUSTER)
 
 
 def test_what_is_gathered_again_is_kept_as_a_part(wide):
@@ -207,7 +208,7 @@ MIXTRAL = (
 
 @pytest.fixture(scope="module")
 def mixtral():
-    return chain_of(MIXTRAL, CLUSTER, precision="bf16-master", optimizer="adamw")
+    return chain_of(TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER)
 
 
 def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
@@ -229,7 +230,7 @@ def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
 
 @pytest.mark.campaign
 def test_a_search_is_no_slower_than_words_of_experts(mixtral):
-    found = find_plans(mixtral, CLUSTER, budget=0.0)[0]
+    found = find_plans(mixtral, CLUSTER, SearchOptions(budget=0.0))[0]
     for words in ("dp=8,ep=8", "dp=4,tp=2,ep=4", "dp=8", "tp=8", "tp=4,cp=2", "dp=2,tp=2,cp=2"):
         for size in (1, 4):
             given = given_plan(mixtral, CLUSTER, f"{words},microbatch_size={size},zero=1")
@@ -245,7 +246,9 @@ def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
 
 def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     """Captured twice: six seconds. Twice the rows are twice the flops of the fullest device."""
-    uneven = chain_of(MIXTRAL, CLUSTER, precision="bf16-master", optimizer="adamw", imbalance=2.0)
+    uneven = chain_of(
+        TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw", imbalance=2.0), CLUSTER
+    )
     assert "2 times" in uneven.notices[-1]
     index = next(i for i, r in enumerate(mixtral.source.layers.rules) if r.kind == "experts")
     for label in ("experts", "dispatch", "spread"):
@@ -259,7 +262,7 @@ def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     whole = [given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time for c in (mixtral, uneven)]
     assert whole[0] == whole[1]
     with pytest.raises(InputError, match=r"imbalance 0[.]5: must be from 1"):
-        chain_of(MIXTRAL, CLUSTER, imbalance=0.5)
+        chain_of(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)
 
 
 def products(recorded):

@@ -1,0 +1,107 @@
+"""`TrainingJob` and `SearchOptions`: what is trained, and how its plan is searched.
+
+Public verbs take these fields as keyword arguments and build the records at once; all functions
+behind them take the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.errors import InputError
+from gnnplace.problem.constraints import Constraints
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Progress = Callable[[str], None]
+GOALS = TIME, FEWEST = "time", "gpus"
+MAX_IMBALANCE = 64.0
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingJob:
+    """A model with its batch, precision and optimizer, whatever the cluster and the plan.
+
+    Attributes:
+        model: `module:callable`, `hf:CONFIG`, a name of the zoo, or a module with `inputs`.
+        inputs: Example inputs of a module: a tensor, a tuple or a mapping.
+        loss: Called with the model's output and the last inputs; None: the output is the loss.
+        batch: Examples of a step over all devices; None: those of the example inputs.
+        precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
+        optimizer: "sgd", "adam" or "adamw"; None: "adamw".
+        accept_other_loss: Whether the batch may be cut where its loss is another one then, or
+            nothing proves that it is not.
+        imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
+
+    Raises:
+        InputError: The precision or the optimizer is unknown, or the imbalance is out of range.
+    """
+
+    model: str | nn.Module
+    inputs: Any = None
+    _: KW_ONLY
+    loss: Callable[..., torch.Tensor] | None = None
+    batch: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    accept_other_loss: bool = False
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and self.precision not in PARAMETER:
+            raise InputError(
+                f"precision {self.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
+            )
+        if self.optimizer is not None and self.optimizer not in MOMENTS:
+            raise InputError(
+                f"optimizer {self.optimizer!r}: unknown; use one of {', '.join(MOMENTS)}"
+            )
+        if not 1.0 <= self.imbalance <= MAX_IMBALANCE:
+            raise InputError(
+                f"imbalance {self.imbalance:g}: must be from 1, experts with equally many rows, to "
+                f"{MAX_IMBALANCE:g}"
+            )
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search for plans may take and must obey.
+
+    Attributes:
+        budget: Seconds that it may take.
+        top: Plans that are answered at most.
+        tries: Plans that are run for a few steps on the devices that are here, the one with the
+            shortest measured step first; 0 runs nothing.
+        runnable: Whether only plans are searched that can be run, with as many replicas in every
+            stage.
+        constraints: Pins and forbids of layers, devices at most.
+        goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
+        rate: With "gpus", tokens a second (examples, where these are no tokens) to be reached.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    budget: float = 10.0
+    top: int = 1
+    tries: int = 0
+    runnable: bool = False
+    constraints: Constraints = field(default_factory=Constraints)
+    goal: str = TIME
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.top < 1 or self.goal not in GOALS or not self.budget >= 0:
+            allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
+            raise InputError(f"top {self.top}, goal {self.goal!r}, budget {self.budget}: {allowed}")
+        if self.rate is not None and (self.goal != FEWEST or not self.rate > 0):
+            raise InputError(
+                f"rate {self.rate:g}: is a positive number, for the goal {FEWEST!r} alone"
+            )
+        if self.constraints.max_memory:
+            raise InputError("max-memory: a plan's devices are alike; give memory_limit")
