@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package, for the names under ``TYPE_CHECKING``.
 
     Args:
@@ -40,7 +39,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             for alias in node.names
         }
 
-    def get_name(name: str) -> Any:
+    def get_name(name: str) -> object:
         if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes()[name]

@@ -7,5 +7,6 @@ from gnnplace.lazy import lazy_names
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.graph.computation_graph import ComputationGraph as ComputationGraph
     from gnnplace.graph.computation_graph import describe_cycle as describe_cycle
+    from gnnplace.graph.kernels import components as components
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -38,24 +38,24 @@ class Option:
     """
 
     kind: type
-    default: Any
+    default: int | str | None
     help: str
     least: int | None = None
 
-    def read(self, placer: str, name: str, value: Any) -> Any:
-        """The value as the placer takes it; text is parsed.
+    def read(self, placer: str, name: str, value: object) -> int | str:
+        """Return the value as the placer takes it; text is parsed.
 
         Raises:
             InputError: it is not of this kind, or too small.
         """
         try:
-            given = self.kind(value)
+            parsed = self.kind(value)
         except ValueError:
             why = f"must be of type {self.kind.__name__}"
             raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
-        if self.least is not None and given < self.least:
-            raise InputError(f"placer {placer!r}: {name} {given}: must be at least {self.least}")
-        return given
+        if self.least is not None and parsed < self.least:
+            raise InputError(f"placer {placer!r}: {name} {parsed}: must be at least {self.least}")
+        return parsed
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class PlacerRow:
     shown: bool = True
     executed: bool = False
 
-    def make(self, **options: Any) -> Placer:
+    def make(self, **options: object) -> Placer:
         """Make a placer, importing what makes it."""
         return self.maker()(**options)
 
@@ -100,23 +100,23 @@ class PlacerRow:
         return maker
 
     def made(self, given: Mapping[str, Any]) -> Placer:
-        """The placer with the options that are given.
+        """Make a placer with the options that are given, checked.
 
         Raises:
             InputError: it has no such option, or the value is wrong.
         """
         for name in given:
             if name not in self.options:
-                known = ", ".join(self.options) or "none"
+                names = ", ".join(self.options) or "none"
                 raise InputError(
-                    f"placer {self.name!r}: it has no option {name!r}; its options: {known}"
+                    f"placer {self.name!r}: it has no option {name!r}; its options: {names}"
                 )
         read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
         return self.make(**read)
 
 
 def parse_name(text: str) -> tuple[str, dict[str, str]]:
-    """A placer's name and the options written behind it: ``exact?workers=2&order=...``.
+    """Split a placer's name from the options written behind it: ``exact?workers=2&order=...``.
 
     Raises:
         InputError: an option without a value.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_name
-from gnnplace.graph.kernels import components
+from gnnplace.graph import components
 from gnnplace.tracing.program import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))

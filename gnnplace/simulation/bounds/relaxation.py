@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.graph import components
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import empty_ints
-from gnnplace.graph.kernels import components
 from gnnplace.graph.orders import downward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
