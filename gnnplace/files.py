@@ -269,8 +269,10 @@ def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
     if len(text) > YAML:
         if text.lstrip()[:1] in ("{", "["):
             return json_of(text, source)
-        raise FormatError(f"{source}: has {len(text) / 1e6:.0f} MB; YAML is read up to "
-                          f"{YAML / 1e6:.0f} MB: write it as JSON, which is YAML too")  # fmt: skip
+        raise FormatError(
+            f"{source}: has {len(text) / 1e6:.0f} MB; YAML is read up to "
+            f"{YAML / 1e6:.0f} MB: write it as JSON, which is YAML too"
+        )
     try:
         depth = 0
         for event in yaml.parse(text, Loader=loader):  # what makes data of it would end the process

@@ -26,8 +26,10 @@ def run(args: Namespace) -> int:
         return _import(args)
     if args.format not in READERS:
         near = suggestion(args.format, [*READERS, *NAMES])
-        raise InputError(f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
-                         f"launchers: {', '.join(NAMES)}{near}")  # fmt: skip
+        raise InputError(
+            f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
+            f"launchers: {', '.join(NAMES)}{near}"
+        )
     cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
     problem = gnnplace.convert(args.file, args.format, cluster)
     write_problem(args.output, problem)

@@ -53,9 +53,12 @@ def _explain_plan(args: Namespace) -> int:
             raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
         name = gnnplace.launcher_of_file(args.what)
         priced = gnnplace.price_launch_plan(
-            gnnplace.read_launch_file(args.what, name), name, args.cluster, model=args.model,
+            gnnplace.read_launch_file(args.what, name),
+            name,
+            args.cluster,
+            model=args.model,
             environment=args.environment,
-        )  # fmt: skip
+        )
         run = gnnplace.explain_launch_plan(priced, args.measured)
         lines = launch_explanation_lines(run, args.what, args.cluster)
         print_answer(args, lambda: launch_explanation_data(run), lambda: lines)

@@ -126,18 +126,39 @@ def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> li
 def hybrid_table(rows: Sequence[SplitRow], title: str, advice: ReplicaAdvice) -> Table:
     """All splits; the recommended one is marked."""
     heads = (
-        "devices", "groups x devices", "M", "step of a group", "all-reduce", "exposed", "step",
-        "global batch", "steps an epoch", "epochs", "time to converge", "",
-    )  # fmt: skip
+        "devices",
+        "groups x devices",
+        "M",
+        "step of a group",
+        "all-reduce",
+        "exposed",
+        "step",
+        "global batch",
+        "steps an epoch",
+        "epochs",
+        "time to converge",
+        "",
+    )
     table = Table(*heads, title=title)
     for row in rows:
         table.add_row(*split_cells(row, seconds_text, "best" if row is advice.best else row.note))
     return table
 
 
-HEADS = ("devices", "groups x devices", "micro-batches", "step of a group", "all-reduce",
-         "not hidden", "step", "examples of a step", "steps an epoch", "epochs",
-         "time to converge", "remarks")  # fmt: skip
+HEADS = (
+    "devices",
+    "groups x devices",
+    "micro-batches",
+    "step of a group",
+    "all-reduce",
+    "not hidden",
+    "step",
+    "examples of a step",
+    "steps an epoch",
+    "epochs",
+    "time to converge",
+    "remarks",
+)
 
 
 def hybrid_page(study: HybridStudy) -> str:

@@ -51,9 +51,14 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
     free = None if found.free is None else found.free.words
     step = None if found.free_answer is None else found.free_answer.step_time
     return {
-        "words": found.plan.words, "framework": found.framework, **asdict(found.answer),
-        "free": free, "free_step_time": step, "tried": found.tried, "told": list(found.told),
-    }  # fmt: skip
+        "words": found.plan.words,
+        "framework": found.framework,
+        **asdict(found.answer),
+        "free": free,
+        "free_step_time": step,
+        "tried": found.tried,
+        "told": list(found.told),
+    }
 
 
 def launch_answer_lines(
@@ -76,7 +81,9 @@ def launch_answer_lines(
         free = found.free_answer.step_time or answer.step_time
         more = answer.step_time / free - 1
         told = "no slower than" if more < 5e-4 else f"{more:.1%} slower than"
-        lines.append(f"  {told} the best of {found.tried} plans that fit, for whatever launcher: "
-                     f"{found.free.words}, {seconds_text(free)}")  # fmt: skip
+        lines.append(
+            f"  {told} the best of {found.tried} plans that fit, for whatever launcher: "
+            f"{found.free.words}, {seconds_text(free)}"
+        )
     lines += [f"  {line}" for line in found.told]
     return [*lines, *([f"written to {path}"] if path else [])]

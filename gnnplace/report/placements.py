@@ -33,8 +33,17 @@ from gnnplace.simulation import Simulation, simulate
 MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page
 HEADS = ("placer", "predicted", "peak memory", "above the bound", "time to place", "remarks")
-DEVICES = ("device", "busy", "computing", "waits for another device", "waits for a transfer",
-           "messages", "nothing left to do", "peak memory", "limit")  # fmt: skip
+DEVICES = (
+    "device",
+    "busy",
+    "computing",
+    "waits for another device",
+    "waits for a transfer",
+    "messages",
+    "nothing left to do",
+    "peak memory",
+    "limit",
+)
 MOVES = ("module", "from", "to", "ops", "seconds of work")
 
 

@@ -30,13 +30,17 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     lines += part_lines(found.parts, step, PARTS)
     memory = found.memory
     told = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.model_dump().items())
-    lines.append(f"  fullest device {found.fullest}: {bytes_text(memory.all)} of "
-                 f"{bytes_text(found.room)} ({told})")  # fmt: skip
+    lines.append(
+        f"  fullest device {found.fullest}: {bytes_text(memory.all)} of "
+        f"{bytes_text(found.room)} ({told})"
+    )
     lines.append(f"  single changes worth most, of {found.tried} that were priced:")
     for change in found.changes[:MOST]:
         more = change.step_time / step - 1
-        lines.append(f"    {change.told}: {seconds_text(change.step_time)} ({more:+.1%}), "
-                     f"{bytes_text(change.held)} on the fullest device")  # fmt: skip
+        lines.append(
+            f"    {change.told}: {seconds_text(change.step_time)} ({more:+.1%}), "
+            f"{bytes_text(change.held)} on the fullest device"
+        )
     if not found.changes:
         lines.append("    none that fits is faster")
     return [*lines, *_measured(found)]
@@ -92,8 +96,10 @@ def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) 
     better = [x for x in found.changes if (x.answer.step_time or step) < step]
     for change in better[:MOST]:
         seconds, peak = change.answer.step_time or step, change.answer.peak or 0.0
-        lines.append(f"    {change.told}: {seconds_text(seconds)} ({seconds / step - 1:+.1%}), "
-                     f"{bytes_text(peak)} on the fullest device")  # fmt: skip
+        lines.append(
+            f"    {change.told}: {seconds_text(seconds)} ({seconds / step - 1:+.1%}), "
+            f"{bytes_text(peak)} on the fullest device"
+        )
     lines += [] if better else ["    none that fits is faster"]
     answer = found.answer.answer
     if found.measured is not None:
@@ -114,11 +120,13 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
     """What `gnnplace explain FILE --json` of a launcher prints."""
     changes = [{"change": x.told, **asdict(x.answer)} for x in found.changes]
     return {
-        **launch_answer_data(found.answer), "parts": found.parts, "changes": changes,
+        **launch_answer_data(found.answer),
+        "parts": found.parts,
+        "changes": changes,
         "bound": max(found.parts, key=found.parts.__getitem__),
         "measured": None if found.measured is None else asdict(found.measured),
         "suspects": suspects_data(found),
-    }  # fmt: skip
+    }
 
 
 def suspects_data(found: LaunchExplanation | PlanExplanation) -> list[dict[str, Any]]:

@@ -136,8 +136,10 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
         if k < len(alike) and alike[k] == alike[begin]:
             continue
         if k - begin > FOLDED:
-            counts = [len({layer for m in stage.modules if (layer := layer_of(m))})
-                      for stage in file.stages[begin:k]]  # fmt: skip
+            counts = [
+                len({layer for m in stage.modules if (layer := layer_of(m))})
+                for stage in file.stages[begin:k]
+            ]
             few, many = min(counts), max(counts)
             each = "alike" if not many else f"{many if few == many else f'{few} to {many}'}"
             each += " layers each" if many else ""
@@ -161,8 +163,16 @@ def _alike(stage: StageEntry) -> object:
 def _meshed(stage: StageEntry) -> object:
     """Equal for stages of like meshes and splits, as much of each recomputed."""
     ends = [bool(layer_of(module)) for module in stage.modules]
-    return (len(stage.rows), len(stage.rows[0]), stage.zero, stage.border, split_words(stage),
-            len(stage.recompute.modules), stage.regather, all(ends))  # fmt: skip
+    return (
+        len(stage.rows),
+        len(stage.rows[0]),
+        stage.zero,
+        stage.border,
+        split_words(stage),
+        len(stage.recompute.modules),
+        stage.regather,
+        all(ends),
+    )
 
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
@@ -178,8 +188,11 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
 
 MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
 GATHERED, ZIGZAG = "tokens, keys gathered", "tokens in zig-zag, keys gathered"
-PARTS = {"P:experts": "experts apart", "P:width": "Megatron inside each expert",
-         "P:classes": "classes apart"}  # fmt: skip
+PARTS = {
+    "P:experts": "experts apart",
+    "P:width": "Megatron inside each expert",
+    "P:classes": "classes apart",
+}
 """Calls whose split has words of its own, by their placement."""
 
 
@@ -229,8 +242,12 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
     written = block.get("softmax") if "matmul" in block else None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
-        known = {"S1": MEGATRON if cut else ULYSSES, "S2": GATHERED, "S2:queries": GATHERED,
-                 "S2:zigzag": ZIGZAG}  # fmt: skip
+        known = {
+            "S1": MEGATRON if cut else ULYSSES,
+            "S2": GATHERED,
+            "S2:queries": GATHERED,
+            "S2:zigzag": ZIGZAG,
+        }
         words = known.get(heads, WHOLE)
         beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
         return {"attention": words} | ({"feed-forward": MEGATRON} if beside else {})
@@ -282,8 +299,13 @@ def _time(seconds: float) -> str:
 
 STAGE_LINES = 8  # of stages at most, where coarser ones serve
 FOLDED = 2  # stages that are alike and told one by one
-NAMES = {"F": "forward", "I": "gradients of activations", "W": "gradients of weights",
-         "B": "gradients", "end": "exchange and update"}  # fmt: skip
+NAMES = {
+    "F": "forward",
+    "I": "gradients of activations",
+    "W": "gradients of weights",
+    "B": "gradients",
+    "end": "exchange and update",
+}
 MOST = 50_000  # passes that are drawn
 MOST_ROWS = 128  # of devices that are drawn, and columns
 WHY = "The plan has its stage on this rank."
@@ -316,17 +338,37 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
 
 
 def _stages(plan: Plan) -> Html:
-    heads = ["stage", "rank", "from", "to", "replicas", "shards", "devices", "ZeRO",
-             "recomputed", "forward ms", "gradients ms", "of weights ms"]  # fmt: skip
+    heads = [
+        "stage",
+        "rank",
+        "from",
+        "to",
+        "replicas",
+        "shards",
+        "devices",
+        "ZeRO",
+        "recomputed",
+        "forward ms",
+        "gradients ms",
+        "of weights ms",
+    ]
     lines = []
     for k, stage in enumerate(plan.file.stages):
         seconds = [f"{1e3 * s:.3g}" for s in stage.seconds] or ["", "", ""]
         lines.append(
-            [str(k), str(plan.file.rank_of[k]), stage.members[0], stage.members[-1],
-             str(len(stage.rows)), str(len(stage.rows[0])),
-             f"{stage.rows[0][0]} to {stage.rows[-1][-1]}",
-             str(stage.zero), str(len(stage.recompute.modules)), *seconds]
-        )  # fmt: skip
+            [
+                str(k),
+                str(plan.file.rank_of[k]),
+                stage.members[0],
+                stage.members[-1],
+                str(len(stage.rows)),
+                str(len(stage.rows[0])),
+                f"{stage.rows[0][0]} to {stage.rows[-1][-1]}",
+                str(stage.zero),
+                str(len(stage.recompute.modules)),
+                *seconds,
+            ]
+        )
     return table(heads, lines)
 
 
@@ -338,8 +380,9 @@ def _meshes(file: PlanFile) -> list[Html]:
         own = [k for k, its in enumerate(file.rank_of) if its == rank]
         name = f"stage{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
         for replica, row in enumerate(file.stages[own[0]].rows):
-            sizes = [file.memory[device].all / 1e9 if device in file.memory else nan
-                     for device in row]  # fmt: skip
+            sizes = [
+                file.memory[device].all / 1e9 if device in file.memory else nan for device in row
+            ]
             rows[f"{name}, replica {replica}"] = [*sizes, *[nan] * (width - len(row))]
     if len(rows) > MOST_ROWS or width > MOST_ROWS:
         return []

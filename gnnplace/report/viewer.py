@@ -157,8 +157,19 @@ def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
     return " ".join(parts)
 
 
-SCRIPTS = ("words", "data", "view", "raster", "timeline", "memory", "search", "details", "graph",
-           "pointer", "main")  # fmt: skip
+SCRIPTS = (
+    "words",
+    "data",
+    "view",
+    "raster",
+    "timeline",
+    "memory",
+    "search",
+    "details",
+    "graph",
+    "pointer",
+    "main",
+)
 NO_MODULE = "(no module)"
 
 
