@@ -74,6 +74,17 @@ def within(source: str | Path) -> Iterator[None]:
         raise FormatError(f"{source}: {error}") from None
 
 
+def cache_folder() -> Path:
+    """Return the folder of op and link times.
+
+    `$GNNPLACE_CACHE`, else `gnnplace` in `$XDG_CACHE_HOME` or `~/.cache`.
+    """
+    folder = os.environ.get("GNNPLACE_CACHE")
+    if folder:
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gnnplace"
+
+
 def read_size(given: Any) -> Any:
     """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
 

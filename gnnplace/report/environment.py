@@ -10,7 +10,7 @@ from os import stat_result
 from pathlib import Path
 from typing import Any
 
-from gnnplace.costs.profiling.cache import cache_folder
+from gnnplace.files import cache_folder
 from gnnplace.measurements import store_url
 from gnnplace.problem.cluster.machine import machine, versions
 

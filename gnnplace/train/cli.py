@@ -9,26 +9,14 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-
-import optuna
-from lightning.pytorch.utilities.exceptions import SIGTERMException
-from optuna.exceptions import ExperimentalWarning
-from optuna.trial import Trial
+from typing import Any
 
 from gnnplace.errors import InputError
 from gnnplace.imports import importable
-from gnnplace.train.sweep import (
-    SQLITE,
-    SweepCLI,
-    first_values,
-    open_study,
-    read_space,
-    run_trial,
-    sweep,
-    write_results,
-)
-from gnnplace.train.training_cli import TrainingCLI
 
 
 def quiet() -> None:
@@ -36,7 +24,6 @@ def quiet() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for message in ("does not have many workers", "LeafSpec", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", f".*{message}.*")
-    warnings.filterwarnings("ignore", category=ExperimentalWarning)
 
 
 def start_no_python() -> None:
@@ -52,6 +39,40 @@ def start_no_python() -> None:
         typeshed_client.get_search_context = partial(found, search_path=paths)
 
 
+METRICS = {"Metric": "torchmetrics.metric", "MetricCollection": "torchmetrics.collections"}
+"""What Lightning itself takes from torchmetrics, and the modules where it stands."""
+
+
+def defer_torchmetrics() -> None:
+    """Have ``import torchmetrics`` import no metric until one is asked for.
+
+    Lightning imports it for its version and two base classes. It would import all its metrics, and
+    with them transformers and scipy's signal processing: a quarter of what ``fit --help`` takes.
+    Any other name that somebody asks it for imports it as a whole, as usual.
+    """
+    spec = find_spec("torchmetrics")
+    if "torchmetrics" in sys.modules or spec is None or spec.loader is None:
+        return
+    loader, package = spec.loader, module_from_spec(spec)
+
+    def get_name(name: str) -> Any:
+        if name in METRICS:
+            import_module("torchmetrics.utilities")  # first: the two import each other
+            return getattr(import_module(METRICS[name]), name)
+        if name.startswith("__"):
+            raise AttributeError(f"module 'torchmetrics' has no attribute {name!r}")
+        vars(package).pop("__getattr__", None)
+        loader.exec_module(package)
+        return getattr(package, name)
+
+    vars(package).update(
+        __getattr__=get_name,
+        __version__=version("torchmetrics"),
+        _logger=logging.getLogger("torchmetrics"),  # the base classes' module takes it from here
+    )
+    sys.modules["torchmetrics"] = package
+
+
 PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a checkout
 
 
@@ -65,42 +86,6 @@ def _recipe(arg: str) -> str:
 
 
 COMMANDS = ("fit", "validate", "test", "predict", "sweep")
-
-
-def run_sweep(args: list[str]) -> None:
-    """Runs trials of a recipe until the study has its number of them.
-
-    Args:
-        args: arguments after ``gnnplace train sweep``; recipes may come first and bare.
-
-    Raises:
-        InputError: bad arguments, or a recipe that cannot run.
-    """
-    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    first = next((i for i, arg in enumerate(args) if arg.startswith("-")), len(args))
-    args = [*(f"--config={recipe}" for recipe in args[:first]), *args[first:]]
-    options = SweepCLI(args).chosen
-    space = read_space(options.space, options.set)
-    if options.trials < 1:
-        raise InputError(f"--trials {options.trials}: must be at least 1")
-    # A wrong key or value shows before the study is made.
-    SweepCLI([*args, *(f"--{key}={value}" for key, value in first_values(space).items())])
-    folder = Path(options.folder or f"runs/sweeps/{options.study}")
-    url = options.storage or f"{SQLITE}{folder / 'trials.db'}"
-    study = open_study(url, options.study, options.study_seed)
-
-    def objective(trial: Trial) -> float:
-        return run_trial(args, trial, folder / f"trial-{trial.number}", options.monitor)
-
-    def report(line: str) -> None:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-        write_results(study, folder)
-
-    sweep(study, options.trials, space, objective, report)
-    report(f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}")
 
 
 def main(args: list[str]) -> None:
@@ -121,14 +106,21 @@ def main(args: list[str]) -> None:
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
     quiet()
     start_no_python()
+    defer_torchmetrics()
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
     before, args = sys.argv[1:], [_recipe(arg) for arg in args]
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:
         with importable(""):  # classes beside the recipe
             if args[:1] == ["sweep"]:
+                from gnnplace.train.sweep import run_sweep
+
                 run_sweep(args[1:])
             else:
+                from gnnplace.train.training_cli import TrainingCLI
+
                 TrainingCLI(args)
     except SIGTERMException:
         sys.exit(128 + signal.SIGTERM)

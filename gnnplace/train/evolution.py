@@ -23,11 +23,10 @@ forwards or backwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from cmaes import CMA
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -43,6 +42,9 @@ from gnnplace.policy.refine.refining_state import Placed, read_previous
 from gnnplace.policy.search import searched_from
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import PolicyModule, check_least
+
+if TYPE_CHECKING:
+    from cmaes import CMA
 
 STARTS = 4  # best decodes that one is drawn from
 HABIT = Habit(shifts=0.1, loose=0.05)
@@ -196,8 +198,13 @@ class Evolution(PolicyModule):
     def _searching(self, mean: FloatArray) -> CMA:
         """The search, begun at ``mean``."""
         if self.search is None:
-            self.search = CMA(mean, self.step_size, population_size=self.population, seed=0)
+            self.search = self._new_search(mean)
         return self.search
+
+    def _new_search(self, mean: FloatArray) -> CMA:
+        from cmaes import CMA  # late: it imports scipy's distributions, a second
+
+        return CMA(mean, self.step_size, population_size=self.population, seed=0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the search, as numbers and tensors alone."""
@@ -210,8 +217,7 @@ class Evolution(PolicyModule):
         """Goes on where the search was."""
         if STATE in checkpoint:
             kept = checkpoint[STATE]
-            mean = kept["_mean"].numpy()
-            self.search = CMA(mean, self.step_size, population_size=self.population, seed=0)
+            self.search = self._new_search(kept["_mean"].numpy())
             for key, value in kept.items():
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 

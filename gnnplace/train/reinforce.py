@@ -70,7 +70,6 @@ from gnnplace.policy.gnn.encoder import Encoder
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_config, read_gnn
-from gnnplace.policy.gnn.pyg import over_message_passing
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import SHIPPED, Learner, begin_with, check_least
@@ -115,6 +114,8 @@ def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
     if start is not None:
         begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
     if isinstance(network.encoder, Encoder):
+        from gnnplace.policy.gnn.pyg import over_message_passing  # late: a second
+
         network.encoder = over_message_passing(network.encoder)
     return network
 

@@ -24,8 +24,11 @@ Key paths are those of the recipe; ``init_args`` may be left out, as on the comm
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import MaxTrialsCallback
@@ -421,3 +425,40 @@ def overlay(trial: FrozenTrial) -> str:
             section = section.setdefault(part, {})
         section[last] = yaml.safe_load(value) if isinstance(value, str) else value
     return f"# Trial {trial.number}: {trial.value:.6f}\n{yaml.safe_dump(result, sort_keys=False)}"
+
+
+def run_sweep(args: list[str]) -> None:
+    """Runs trials of a recipe until the study has its number of them.
+
+    Args:
+        args: arguments after ``gnnplace train sweep``; recipes may come first and bare.
+
+    Raises:
+        InputError: bad arguments, or a recipe that cannot run.
+    """
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    first = next((i for i, arg in enumerate(args) if arg.startswith("-")), len(args))
+    args = [*(f"--config={recipe}" for recipe in args[:first]), *args[first:]]
+    options = SweepCLI(args).chosen
+    space = read_space(options.space, options.set)
+    if options.trials < 1:
+        raise InputError(f"--trials {options.trials}: must be at least 1")
+    # A wrong key or value shows before the study is made.
+    SweepCLI([*args, *(f"--{key}={value}" for key, value in first_values(space).items())])
+    folder = Path(options.folder or f"runs/sweeps/{options.study}")
+    url = options.storage or f"{SQLITE}{folder / 'trials.db'}"
+    study = open_study(url, options.study, options.study_seed)
+
+    def objective(trial: Trial) -> float:
+        return run_trial(args, trial, folder / f"trial-{trial.number}", options.monitor)
+
+    def report(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+        write_results(study, folder)
+
+    sweep(study, options.trials, space, objective, report)
+    report(f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}")

@@ -24,6 +24,7 @@ from gnnplace.cli.main import run
 from gnnplace.costs.profiling import cache
 from gnnplace.costs.profiling.cache import Conditions
 from gnnplace.execution.training.training_step import read_training, write_training
+from gnnplace.files import cache_folder
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration
 from gnnplace.placers import contract
@@ -280,7 +281,7 @@ def cached(folder: Path) -> Path:
 
     now = datetime.now(UTC)
     cache.store("ops", "k", [1.0, 2.0], Conditions(now, now, 0.1, 0.1))
-    return cache.cache_folder() / "ops" / "k.json"
+    return cache_folder() / "ops" / "k.json"
 
 
 def read_cached(path: Path) -> None:

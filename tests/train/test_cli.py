@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,22 @@ def test_stubs_are_looked_for_where_they_were_without_another_python(monkeypatch
     known = typeshed_client.get_search_context(allow_py_files=True)
     assert set(asked.search_path) <= set(known.search_path)
     assert known._replace(search_path=()) == asked._replace(search_path=())
+
+
+FIT_HELP = """
+import sys
+from gnnplace.cli.main import run
+try:
+    run(["train", "fit", "--help"])
+except SystemExit:
+    pass
+heavy = "torchmetrics.functional scipy.signal transformers torch_geometric optuna cmaes".split()
+assert not [name for name in heavy if name in sys.modules]
+from torchmetrics import MeanMetric, Metric
+assert issubclass(MeanMetric, Metric)
+"""
+
+
+def test_the_parser_imports_no_metrics_until_somebody_asks_for_one():
+    done = subprocess.run([sys.executable, "-c", FIT_HELP], stdout=subprocess.PIPE, check=True)
+    assert b"--trainer.max_epochs" in done.stdout

@@ -14,7 +14,6 @@ shared, so that op times of a busy minute are too long all the same.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import resource
 import time
@@ -23,7 +22,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ import torch
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import FormatError, GnnplaceError
-from gnnplace.files import read_json, write_json
+from gnnplace.files import cache_folder, read_json, write_json
 from gnnplace.problem.cluster.machine import processor_name
 from gnnplace.tracing.program import Program
 
@@ -153,14 +151,6 @@ def _busy() -> float:
 def _own() -> float:
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
-
-
-def cache_folder() -> Path:
-    """`$GNNPLACE_CACHE`, else `gnnplace` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    own = os.environ.get("GNNPLACE_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gnnplace"
 
 
 def program_digest(program: Program) -> str:

@@ -25,6 +25,7 @@ from gnnplace.costs.profiling.cache import (
     spread,
     watch_load,
 )
+from gnnplace.files import cache_folder
 from tests.costs.profiling.programs import captured, small
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
@@ -174,9 +175,9 @@ def test_measured_anew_measures_each_thing_once(monkeypatch: pytest.MonkeyPatch)
 def test_default_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GNNPLACE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache.cache_folder() == Path("/somewhere/gnnplace")
+    assert cache_folder() == Path("/somewhere/gnnplace")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.cache_folder() == Path.home() / ".cache" / "gnnplace"
+    assert cache_folder() == Path.home() / ".cache" / "gnnplace"
 
 
 def test_digest_is_of_content() -> None:
