@@ -40,6 +40,7 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
 from gnnplace.tracing.attributes import CODE, Attributes
+from gnnplace.tracing.batch_objects import NAMED, as_inputs
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 
@@ -108,16 +109,11 @@ class RecordedStep(nn.Module):
         """A batch as inputs of this module.
 
         Raises:
-            UnsupportedError: it is neither a tensor nor a list, tuple or dict of some.
+            InputError: a field of it is of a type that a captured step cannot take.
         """
-        if isinstance(batch, torch.Tensor | Mapping):
+        if type(batch) in NAMED or isinstance(batch, torch.Tensor):
             return batch
-        if type(batch) in (list, tuple):
-            return tuple(batch)
-        raise UnsupportedError(
-            f"PlacedStrategy: a batch is a {type(batch).__name__}; give a tensor, or a list, "
-            "tuple or dict of tensors"
-        )
+        return tuple(batch) if type(batch) in (list, tuple) else as_inputs((batch,))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """The loss of a batch.
@@ -126,7 +122,8 @@ class RecordedStep(nn.Module):
             InputError: `training_step` returns none.
         """
         __tracebackhide__ = True  # what fails is told where the module's own code is
-        batch = kwargs or (args[0] if issubclass(self._kind, torch.Tensor) else self._kind(args))
+        several = self._kind in (list, tuple)
+        batch = kwargs or (self._kind(args) if several else args[0])
         module = self.__dict__[CODE]
         given = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
         attributes = Attributes(module, elsewhere=False)

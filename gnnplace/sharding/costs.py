@@ -262,7 +262,8 @@ def layouts(
     for column in columns:
         code = code * (devices + 1) + column
     _, first, of = np.unique(code, return_index=True, return_inverse=True)
-    return np.stack(columns, axis=1)[first].astype(np.float64), Classes(of, first)
+    parts = np.array(columns, np.float64).reshape(len(columns), len(splits))  # a scalar has no axis
+    return parts.T[first], Classes(of, first)
 
 
 def sharding_problem(

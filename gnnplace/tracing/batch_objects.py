@@ -39,6 +39,7 @@ from gnnplace.errors import InputError, MismatchError
 Path = tuple[Any, ...]
 """Of a leaf in a batch, in the keys of torch's pytrees."""
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, Buffer, FakeTensor)
+USUAL_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 CONSTANTS = (
     bool,
     int,
@@ -67,6 +68,7 @@ CONSTANTS = (
 )
 """Values that are compared with `==`; a class or function is compared by identity."""
 NAMED = (dict, OrderedDict, defaultdict)
+"""Types of a batch that is inputs by name."""
 CODE = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -95,6 +97,7 @@ def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
     if type(batch) in NAMED:
         inputs: Any = dict(batch)
     elif isinstance(batch, tuple | list) and not _is_one_input(batch, model):
+        register_types(batch)
         inputs = tuple(batch)
     else:
         inputs = (batch,)
@@ -126,18 +129,20 @@ class BatchStructure:
     """The leaves of an example batch, against which later batches are checked.
 
     Attributes:
-        leaves: Leaves of the example by path; None stands for each tensor's numbers.
+        leaves: Leaves of the example by path; `_TENSOR` stands for each tensor.
+        kinds: Type and context of every object in it, by path; lists, tuples and dicts are told by
+            their leaves.
     """
 
     leaves: Mapping[str, Any]
+    kinds: Mapping[Path, tuple[type, Any]]
 
     @classmethod
     def of(cls, inputs: Any) -> BatchStructure:
         """Return the structure of inputs that `as_inputs` returned."""
-        leaves = leaves_by_path(inputs).items()
-        return cls(
-            {path: _TENSOR if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves}
-        )
+        leaves = leaves_by_path(inputs)
+        tensors = {path: _TENSOR for path, x in leaves.items() if isinstance(x, torch.Tensor)}
+        return cls({**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs))))
 
     def inputs(self, batch: Any) -> Any:
         """Return a batch as the inputs that the example was: spread, or as one.
@@ -159,7 +164,8 @@ class BatchStructure:
             InputError: a leaf is missing, new, or of a type that no step can take; names it.
             MismatchError: what is no tensor has another value than in the example; names it.
         """
-        leaves = leaves_by_path(self.inputs(batch))
+        inputs = self.inputs(batch)
+        leaves = leaves_by_path(inputs)
         missing, new = self.leaves.keys() - leaves.keys(), leaves.keys() - self.leaves.keys()
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
@@ -169,6 +175,15 @@ class BatchStructure:
             )
         for path, known in self.leaves.items():
             self._check(path, known, leaves[path])
+        kinds = dict(_kinds((), pytree.tree_structure(inputs)))
+        for place, (kind, context) in kinds.items():
+            known_kind, known_context = self.kinds.get(place, (None, None))
+            if kind is not known_kind or context != known_context:
+                where = "".join(f"[{key!r}]" for key in place)
+                raise MismatchError(
+                    f"batch: input {where} is a {kind.__name__} of another form than in the "
+                    "example; make the step anew for such batches"
+                )
         return {path: leaves[path] for path, known in self.leaves.items() if known is _TENSOR}
 
     def _fits(self, inputs: Any) -> bool:
@@ -185,9 +200,14 @@ class BatchStructure:
                 "for such batches"
             )
         if not is_same_constant(known, leaf):
+            mend = (
+                "pad every graph to one number of nodes"
+                if path.endswith("num_nodes")
+                else "give it as a tensor, leave it out, or make the step anew"
+            )
             raise MismatchError(
                 f"batch: input {path} is {leaf!r}, and was {known!r} in the example; what is no "
-                "tensor is recorded: give it as a tensor, leave it out, or make the step anew"
+                f"tensor is recorded: {mend}"
             )
 
 
@@ -199,6 +219,21 @@ def is_same_constant(known: Any, leaf: Any) -> bool:
         return False
     both_nan = isinstance(known, float) and known != known and leaf != leaf
     return both_nan or bool(known == leaf)
+
+
+def _kinds(path: Path, spec: pytree.TreeSpec) -> Iterator[tuple[Path, tuple[type, Any]]]:
+    """Yield the type and context of every object in a structure, by its place."""
+    if spec.is_leaf():
+        return
+    keys: Iterable[Any] = range(spec.num_children)
+    if spec.type in (dict, OrderedDict):
+        keys = spec.context
+    elif spec.type is defaultdict:
+        keys = spec.context[1]
+    elif spec.type not in (list, tuple):
+        yield path, (spec.type, spec.context)
+    for key, child in zip(keys, spec.children(), strict=True):
+        yield from _kinds((*path, key), child)
 
 
 class _Tensor:
@@ -247,6 +282,11 @@ def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
         return
     if _is_constant(value):
         return
+    if isinstance(value, torch.nn.utils.rnn.PackedSequence):
+        raise InputError(
+            f"{label(path)} is a PackedSequence, whose lengths are other ones in every batch; give "
+            "the padded tensor and a mask"
+        )
     if id(value) in holders:
         raise InputError(
             f"{label(path)} refers to the {type(value).__name__} that holds it; give batches whose "
@@ -254,6 +294,8 @@ def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
         )
     if not _is_known(value):
         _register_type(path, value)
+    elif type(value) in pytree.SUPPORTED_NODES:
+        _add_keys(type(value))
     below = (*holders, id(value))
     for key, child in _children(value):
         _register((*path, *key), child, below)
@@ -261,8 +303,29 @@ def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
 
 def _children(value: Any) -> Iterator[tuple[Path, Any]]:
     """Keys and values one level below a container that torch's pytrees know."""
-    pairs, _ = pytree.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
-    yield from pairs
+    visited: list[Any] = []
+
+    def is_below(item: Any) -> bool:
+        visited.append(item)
+        return len(visited) > 1  # a child may be the container itself
+
+    _, spec = pytree.tree_flatten(value, is_leaf=is_below)
+    keys = pytree.SUPPORTED_NODES[spec.type].flatten_with_keys_fn
+    assert keys is not None
+    yield from (((key,), child) for key, child in keys(value)[0])
+
+
+def _add_keys(kind: type) -> None:
+    """Give a type that someone else registered without keys the numbers of its children as keys."""
+    node = pytree.SUPPORTED_NODES[kind]
+    if node.flatten_with_keys_fn is not None:
+        return
+
+    def flatten_with_keys(item: Any) -> tuple[list[Any], Any]:
+        children, context = node.flatten_fn(item)
+        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
+
+    pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=flatten_with_keys)
 
 
 def _is_known(value: Any) -> bool:
@@ -298,7 +361,7 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
     if kind in PLAIN_TENSORS or isinstance(tensor, FakeTensor):
         return
     functions = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
-    usual = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    usual = (USUAL_FUNCTION, torch._C._disabled_torch_function_impl)
     dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if functions not in usual or dispatches:
         raise InputError(
@@ -411,7 +474,7 @@ class _ObjectAdapter:
     def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
         """Return a new object with fields."""
         kind, aliased = template
-        items = fields.get(self.ITEMS)
+        items: Any = fields.get(self.ITEMS)
         value = tuple.__new__(kind, items) if issubclass(kind, tuple) else kind.__new__(kind)
         if issubclass(kind, dict):
             dict.update(value, items)
@@ -438,7 +501,7 @@ class _MappingAdapter(_ObjectAdapter):
 
     def fields(self, value: Any) -> dict[Any, Any]:
         """Return the entries by key, then plain attributes."""
-        held = {pytree.MappingKey(key): entry for key, entry in value.data.items()}
+        held: dict[Any, Any] = {pytree.MappingKey(key): entry for key, entry in value.data.items()}
         table = value.__dict__
         plain = {n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])}
         return {**held, **plain}
@@ -552,7 +615,12 @@ ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter(
 
 def _stores(data: Any) -> list[Any]:
     """Stores of a graph: its own, then nodes' and edges' by kind."""
-    return sorted(data.stores, key=lambda store: str(getattr(store, "_key", None) or ""))
+
+    def order(store: Any) -> tuple[bool, str]:
+        key = getattr(store, "_key", None)
+        return isinstance(key, tuple), str(key or "")
+
+    return sorted(data.stores, key=order)
 
 
 def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
@@ -582,8 +650,6 @@ def _slots(kind: type) -> Iterator[str]:
 
 def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
     """Return whether `forward` takes a list or named tuple only as one input."""
-    if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
-        return True
     if type(batch) is tuple or model is None:
         return False
     try:

@@ -67,7 +67,8 @@ class StepModule(nn.Module):
         self.loss = loss
         self.forward_only = forward_only
         given = as_inputs(inputs, model)
-        self.args, self.kwargs = ((), given) if isinstance(given, dict) else (given, {})
+        self.args: Positional = () if isinstance(given, dict) else given
+        self.kwargs: Keywords = given if isinstance(given, dict) else {}
         arguments(model, loss, self.args, self.kwargs)  # refuses what cannot be called
         self._leaves, self._spec = pytree.tree_flatten((self.args, self.kwargs))
 

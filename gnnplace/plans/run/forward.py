@@ -46,6 +46,7 @@ from gnnplace.sharding.captured.split import LayerGraph, layer_graph
 from gnnplace.sharding.run.measure import first_says
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
+from gnnplace.tracing.batch_objects import register_types
 from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
 from gnnplace.tracing.rules.calls import CallGraph, CallRef
 
@@ -207,6 +208,7 @@ class _Forward:
                 cannot be cut into equal parts.
         """
         inputs = self._bound(args, kwargs)
+        register_types(inputs)
         leaves, spec = pytree.tree_flatten(inputs)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         modes = tuple(module.training for module in self.model.modules())
