@@ -70,11 +70,16 @@ def measured_lines(
         likely: what would explain the gap, the nearest first.
     """
     place = "inside" if interval[0] <= steps.seconds <= interval[1] else "outside"
-    gap, told = steps.seconds - step, ""
+    gap = steps.seconds - step
+    origin = ""
     if steps.source:
-        told = f", the median of {steps.count} of {steps.source}'s log after {steps.left_out}"
+        details = [f"{steps.warm_up} before them are warm-up", *steps.notes]
+        origin = (
+            f", the median of {steps.count} steps on lines {steps.first_line} to "
+            f"{steps.last_line} of {steps.source}'s log ({'; '.join(details)})"
+        )
     lines = [
-        f"  measured {seconds_text(steps.seconds)} a step{told}: {steps.seconds / step - 1:+.1%} "
+        f"  measured {seconds_text(steps.seconds)} a step{origin}: {steps.seconds / step - 1:+.1%} "
         f"of the predicted, {place} of its interval"
     ]
     if gap <= 0:

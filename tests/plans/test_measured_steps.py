@@ -43,7 +43,7 @@ def test_every_launchers_log_says_its_step(name):
     text = written(name, [30.0, 5.0, 2.0, *[0.8, 0.82, 0.84] * 3])
     found = steps_of_log(text, "log", SIZES)
     assert found.seconds == pytest.approx(0.82, rel=0.01)
-    assert (found.count, found.left_out, found.source) == (9, 3, name)
+    assert (found.count, found.warm_up, found.source) == (9, 3, name)
 
 
 def test_sizes_are_those_of_the_plans_file():
@@ -72,5 +72,88 @@ def test_what_is_neither_is_one_line(told):
 def test_a_log_without_steps_is_one_line(tmp_path):
     path = tmp_path / "log"
     path.write_text("hello\n" * 1000)
-    with pytest.raises(FormatError, match="has no step of Megatron-LM"):
+    with pytest.raises(FormatError, match="has no training step of Megatron-LM"):
         measured_steps(str(path), SIZES)
+
+
+def bar(done, total, seconds, name=""):
+    """A state of tqdm's progress bar."""
+    rate = f"{seconds:.2f}s/it" if seconds >= 1 else f"{1 / seconds:.2f}it/s"
+    return f"{name}{100 * done // total:3d}%|####      | {done}/{total} [00:10<00:10, {rate}]"
+
+
+def bars(total, seconds, name="", first=1, last=None):
+    """All states of a progress bar, as a terminal overwrites them."""
+    numbers = range(first, (last or total) + 1)
+    return "\r".join(bar(number, total, seconds, name) for number in numbers) + "\n"
+
+
+RESULT = "{'eval_loss': 1.2, 'eval_runtime': 5.0, 'eval_steps_per_second': 20.0, 'epoch': 1.0}\n"
+VALIDATED = {
+    "a Trainer that evaluates between and after": "".join(
+        bars(60, 2.0, first=20 * epoch + 1, last=20 * epoch + 20) + bars(100, 0.05) + RESULT
+        for epoch in range(3)
+    ),
+    "a Trainer that evaluates once": bars(60, 2.0) + bars(100, 0.05) + RESULT,
+    "evaluation without a bar": bars(60, 2.0) + RESULT,
+    "a loop with names": "".join(
+        bars(30, 2.0, f"Train {epoch}: ") + bars(50, 0.1, f"Val {epoch}: ") for epoch in range(3)
+    ),
+    "data sets and weights before": bars(9, 0.5, "Loading checkpoint shards: ")
+    + "Map: 100%|####| 500/500 [00:01<00:00, 812.10 examples/s]\n"
+    + bars(60, 2.0),
+    "Lightning's rich bars": "".join(
+        f"Epoch 0/2 ━━━━╺━━━ {k}/40 0:00:10 • 0:00:14 0.50it/s v_num: 0\n" for k in range(1, 41)
+    )
+    + "Validation ━━━━━━━━ 80/80 0:00:01 • 0:00:00 50.00it/s\n" * 80,
+    "ranks of Megatron-LM": "".join(
+        f"[default{rank}]: iteration {n:8}/ 50 | elapsed time per iteration (ms): "
+        f"{2000.0 - rank:.1f} |\n"
+        for n in range(10, 200, 10)
+        for rank in (3, 0, 1)
+    ),
+    "Megatron-LM in seconds": "".join(
+        f" iteration {n:8}/ 50 | elapsed time per iteration (s): 2.00 |\n" for n in range(9)
+    ),
+    "torchtitan that validates": "".join(
+        f"step: {n:2}  loss:  8.1  memory:  9.90GiB(12.38%)  tps: 4,096\n"
+        f"validate step: {n:2}  loss:  8.1  memory:  9.90GiB(12.38%)  tps: 90,000\n"
+        for n in range(1, 30)
+    ),
+    "llm-foundry": "".join(
+        f"[batch={n}/90]:\n\t Train time/batch: {n}\n\t Train throughput/batches_per_sec: 0.5000\n"
+        "\t Train throughput/device/batches_per_sec: 0.0625\n"
+        for n in range(1, 90)
+    )
+    + "[Eval batch=9/9] Eval on eval data:\n\t Eval throughput/batches_per_sec: 7.0\n",
+    "Composer's bars": bars(90, 2.0, "train          Epoch   0:").replace("it", "ba")
+    + bars(9, 0.1, "eval           Epoch   0:").replace("it", "ba"),
+    "two runs": written("Megatron-LM", [5.0] * 30) + written("Megatron-LM", [2.0] * 30),
+    "a run that ended in its warm-up": written("nanotron", [2.0] * 30) + written("nanotron", [9.0]),
+    "the end of a run without a bar": "{'train_runtime': 240.0, 'train_steps_per_second': 0.5}\n",
+}
+
+
+@pytest.mark.parametrize("name", VALIDATED)
+def test_training_steps_are_told_from_all_others(name):
+    measured = steps_of_log(VALIDATED[name], "log", SIZES)
+    assert measured.seconds == pytest.approx(2.0, rel=0.01)
+
+
+def test_ranks_of_a_step_count_once_and_lines_are_the_files():
+    measured = steps_of_log(VALIDATED["ranks of Megatron-LM"], "log", SIZES)
+    assert (measured.count, measured.warm_up) == (16, 3)
+    assert (measured.first_line, measured.last_line) == (10, 55)
+
+
+def test_two_runs_are_said():
+    measured = steps_of_log(VALIDATED["two runs"], "log", SIZES)
+    assert measured.notes == ("run 2 of 2 in the log",)
+    assert (measured.first_line, measured.last_line) == (37, 60)
+
+
+def test_bytes_that_are_no_utf8_and_carriage_returns_are_read(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_bytes(b"caf\xe9\n" + bars(60, 2.0).encode() + b"\x1b[A\xff")
+    measured = measured_steps(str(path), SIZES)
+    assert (measured.seconds, measured.first_line) == (2.0, 2)
