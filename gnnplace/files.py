@@ -13,7 +13,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar, get_args
@@ -100,22 +101,43 @@ def read_size(given: Any) -> Any:
 
 
 def read_rate(given: Any) -> Any:
-    """Bytes per second as people write them, "12GB/s" or "100Gbit/s"; numbers as they are.
+    """Return bytes per second of a text such as "12GB/s", "400Gb/s" or "100Gbit/s".
+
+    Numbers, and what is no text, stay as they are. A small b is a bit, a large B a byte.
 
     Raises:
-        ValueError: a text that is none.
+        ValueError: The text is no bandwidth.
     """
     if not isinstance(given, str):
         return given
-    text = given.strip()
-    found = SIZE.fullmatch(text.removesuffix("/s").removesuffix("it") if text[-2:] == "/s" else "")
-    if found is None or (found[3] == "b") != text.endswith("bit/s"):
+    text = re.sub(r"ps$", "/s", given.strip())
+    amount, slash, _ = text.partition("/s")
+    size = SIZE.fullmatch(amount.removesuffix("it")) if slash and text.endswith("/s") else None
+    if size is None or (amount.endswith("it") and size[3] != "b"):
         raise ValueError(
             f"{given!r} is no bandwidth; write bytes per second, as 12e9 or '12GB/s', or bits, as "
-            "'100Gbit/s'"
+            "'400Gb/s' or '100Gbit/s'"
         )
-    bits = 8.0 if found[3] == "b" else 1.0
-    return float(found[1]) * UNITS[(found[2] or "").lower()] / bits
+    bits_per_byte = 8.0 if size[3] == "b" else 1.0
+    return float(size[1]) * UNITS[(size[2] or "").lower()] / bits_per_byte
+
+
+DURATION = re.compile(NUMBER + r"\s*(s|ms|us|µs|ns)")
+SECONDS_OF = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def read_seconds(given: Any) -> Any:
+    """Return seconds of a text such as "5us" or "0.2 ms"; what is no text stays as it is.
+
+    Raises:
+        ValueError: The text is no duration.
+    """
+    if not isinstance(given, str):
+        return given
+    duration = DURATION.fullmatch(given.strip())
+    if duration is None:
+        raise ValueError(f"{given!r} is no time; write seconds, as 5e-6, '5us' or '0.2ms'")
+    return float(duration[1]) * SECONDS_OF[duration[2]]
 
 
 YamlLoader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
@@ -126,7 +148,7 @@ Bytes = Annotated[float, BeforeValidator(read_size), Field(ge=0, le=MOST)]
 """Bytes in files: a number, or a text such as "16GB"."""
 Rate = Annotated[float, BeforeValidator(read_rate), Field(ge=1 / MOST, le=MOST)]
 """Bytes per second in files: a number, or a text such as "12GB/s"."""
-Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Seconds = Annotated[float, BeforeValidator(read_seconds), Field(ge=0, le=MOST)]
 """Seconds in files."""
 
 
@@ -259,7 +281,71 @@ def json_of(text: str, path: str | Path) -> Any:
     except RecursionError:
         raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
     except (InputError, ValueError) as error:
+        if isinstance(error, InputError) and len(text) <= YAML:
+            _find_repeated_key(text, path)
         raise FormatError(f"{path}: {error}") from None
+
+
+def _find_repeated_key(text: str, path: str | Path) -> None:
+    """Raise the error that has the lines of a repeated key. JSON is YAML, whose parser has lines.
+
+    Raises:
+        FormatError: The key and both lines.
+    """
+    with suppress(yaml.YAMLError, RecursionError):
+        check_yaml_events(yaml.parse(text, Loader=yaml.CSafeLoader), path)
+
+
+@dataclass
+class _OpenCollection:
+    """A mapping or a list whose end the parser has not reached.
+
+    Attributes:
+        is_mapping: Whether its parts are keys and values by turns.
+        key_lines: Line of every key of a mapping so far, from 1.
+        expects_key: Whether the next part is a key.
+    """
+
+    is_mapping: bool
+    key_lines: dict[str, int] = field(default_factory=dict)
+    expects_key: bool = True
+
+
+def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
+    """Refuse YAML whose parts are nested too deeply, or whose mappings have a key twice.
+
+    Args:
+        events: Of the parser.
+        source: What is read, for an error.
+
+    Raises:
+        FormatError: A key stands twice in one mapping; with both lines.
+        RecursionError: Parts are nested more than `NESTED` deep.
+    """
+    open_collections: list[_OpenCollection] = []
+    for event in events:
+        if isinstance(event, yaml.CollectionEndEvent):
+            open_collections.pop()
+            continue
+        is_node = isinstance(event, yaml.NodeEvent)
+        if is_node and open_collections and open_collections[-1].is_mapping:
+            parent = open_collections[-1]
+            if parent.expects_key and isinstance(event, yaml.ScalarEvent):
+                line = event.start_mark.line + 1
+                if event.value in parent.key_lines:
+                    first_line = parent.key_lines[event.value]
+                    raise FormatError(_repeated_key(source, event.value, first_line, line))
+                parent.key_lines[event.value] = line
+            parent.expects_key = not parent.expects_key
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_collections.append(_OpenCollection(isinstance(event, yaml.MappingStartEvent)))
+            if len(open_collections) > NESTED:
+                raise RecursionError
+
+
+def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> str:
+    place = f"line {line}" if line == first_line else f"lines {first_line} and {line}"
+    return f"{source}: {place}: key {key!r} is repeated; keep one of them"
 
 
 def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
@@ -285,12 +371,8 @@ def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
             f"{YAML / 1e6:.0f} MB: write it as JSON, which is YAML too"
         )
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=loader):  # what makes data of it would end the process
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > NESTED:
-                raise RecursionError
+        # Making data of a text that is nested too deeply would end the process.
+        check_yaml_events(yaml.parse(text, Loader=loader), source)
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -19,6 +19,7 @@ from gnnplace.files import (
     Schema,
     descriptor_of,
     in_place,
+    json_of,
     parse,
     write_arrays,
     write_json,
@@ -182,3 +183,26 @@ def test_long_yaml_is_read_as_json_and_deep_yaml_is_one_line():
     for deep in ("[" * 100_000, "a: {" * 100_000, "- " * 100_000):
         with pytest.raises(FormatError, match="nested too deeply"):
             yaml_of(deep, "file")
+
+
+REPEATED = {
+    "a: 1\nb: 2\na: 3\n": "lines 1 and 3: key 'a' is repeated",
+    "x:\n  - {a: 1, a: 2}\n": "line 2: key 'a' is repeated",
+    "x: {a: 1}\ny: {a: 1}\nlist: [a, a]\n": None,
+    "x: &one {a: 1}\ny:\n  <<: *one\n  a: 2\n": None,
+    "'a': 1\na: 3\n": "lines 1 and 2: key 'a' is repeated",
+}
+
+
+@pytest.mark.parametrize("text", REPEATED)
+def test_a_yaml_key_that_stands_twice_is_refused_with_both_lines(text):
+    if REPEATED[text] is None:
+        assert yaml_of(text, "f") is not None
+        return
+    with pytest.raises(FormatError, match=REPEATED[text]):
+        yaml_of(text, "f")
+
+
+def test_a_json_key_that_stands_twice_is_refused_with_both_lines():
+    with pytest.raises(FormatError, match="f: lines 2 and 4: key 'a' is repeated"):
+        json_of('{\n"a": 1,\n"b": {"a": 2},\n"a": 3}', "f")

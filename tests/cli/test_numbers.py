@@ -11,7 +11,7 @@ PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parse
 
 
 def numeric_options(name):
-    parser = parser_of(name, command(name))
+    parser = parser_of(name)
     kinds = {
         action.option_strings[-1]: str(getattr(action, "_typehint", None) or action.type)
         for action in parser._actions
@@ -23,7 +23,7 @@ def numeric_options(name):
 
 
 def positionals(name):
-    parser = parser_of(name, command(name))
+    parser = parser_of(name)
     required = [a for a in parser._actions if a.required and a.option_strings]
     given = ["x" for a in parser._actions if not a.option_strings and a.nargs != "*"]
     return given + [text for a in required for text in (a.option_strings[-1], "x")]

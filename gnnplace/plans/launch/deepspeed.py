@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gnnplace.errors import FormatError, InfeasibleError, InputError
+from gnnplace.errors import FormatError, InfeasibleError
+from gnnplace.files import json_of
 from gnnplace.plans.launch.keys import Keys
 from gnnplace.plans.launch.launch_plan import (
     NONE,
@@ -142,12 +143,7 @@ def read_deepspeed(text: str, source: str) -> LaunchPlan:
     Raises:
         FormatError: it is none, or its batches contradict.
     """
-    try:
-        keys = Keys(json.loads(text), source)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise FormatError(f"{source}: not JSON: {str(error)[:80]}") from None
+    keys = Keys(json_of(text, source), source)
     batch, size, steps = (None if keys.get(name) == AUTO else keys.count(name) for name in BATCHES)
     dp = _replicas(batch, size, steps, source)
     half = "bf16" if keys.switch("bf16.enabled") else "16" if keys.get("fp16.enabled") else "32"

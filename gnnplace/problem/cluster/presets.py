@@ -283,6 +283,7 @@ def read_cluster(path: str | Path) -> Cluster:
     """
     data = read_yaml(path, _FloatLoader)
     file = parse(ClusterFile, data, str(path))
+    check_plausible(file, str(path))
     try:
         links = list(file.links)
         if file.connect is not None:
@@ -293,6 +294,41 @@ def read_cluster(path: str | Path) -> Cluster:
         return Cluster(tuple(file.devices), tuple(links), file.name)
     except InputError as error:
         raise of_faults(FormatError, error.faults or (str(error),), str(path)) from None
+
+
+MIN_MEMORY, MIN_BANDWIDTH, MAX_LATENCY = 1e8, 1e6, 1e-2
+
+
+def check_plausible(file: ClusterFile, source: str) -> None:
+    """Refuse figures that no machine has, as where a unit was left out.
+
+    Raises:
+        FormatError: With the key path, and the unit that the figure may lack.
+    """
+    faults = []
+    for index, device in enumerate(file.devices):
+        if 0 < device.memory < MIN_MEMORY:
+            faults.append(
+                f"devices[{index}].memory: {device.memory:g} means {device.memory:g} bytes; write "
+                f"{device.memory:g}GB if that is what is meant"
+            )
+    links: dict[str, LinkCosts] = {}
+    links.update((f"links[{index}]", link) for index, link in enumerate(file.links))
+    if file.connect is not None:
+        links["connect"] = file.connect
+    for path, link in links.items():
+        if link.bandwidth < MIN_BANDWIDTH:
+            faults.append(
+                f"{path}.bandwidth: {link.bandwidth:g} means {link.bandwidth:g} bytes a second; "
+                f"write {link.bandwidth:g}GB/s or {link.bandwidth:g}Gb/s if that is what is meant"
+            )
+        if link.latency > MAX_LATENCY:
+            faults.append(
+                f"{path}.latency: {link.latency:g} means {link.latency:g} seconds; write "
+                f"{link.latency:g}us if that is what is meant"
+            )
+    if faults:
+        raise of_faults(FormatError, faults, source)
 
 
 class _FloatLoader(yaml.CSafeLoader):

@@ -106,10 +106,10 @@ TWO = """
 devices:
   - {name: a, kind: k, memory: 1e9}
   - {name: b, kind: k, memory: 2.0e9}
-  - {name: c, kind: k, memory: 1000}
+  - {name: c, kind: k, memory: 3e9}
 links:
   - {source: a, target: b, latency: 1e-6, bandwidth: 1e9, channel: x}
-connect: {latency: 0.0, bandwidth: 5}
+connect: {latency: 0.0, bandwidth: 5e9}
 """
 
 
@@ -117,9 +117,9 @@ def test_reads_numbers_and_connects_the_rest(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(TWO)
     cluster = load_cluster(str(path))
-    assert cluster.memory.tolist() == [1e9, 2e9, 1000.0]
+    assert cluster.memory.tolist() == [1e9, 2e9, 3e9]
     assert cluster.bandwidth[0, 1] == 1e9
-    assert cluster.bandwidth[1, 0] == 5.0
+    assert cluster.bandwidth[1, 0] == 5e9
     assert len(cluster.links) == 6
 
 
@@ -134,7 +134,7 @@ def test_round_trip(tmp_path):
     [
         (TWO.replace("1e-6", "-1"), r"links\[0\].latency"),
         (TWO.replace("bandwidth: 1e9", "bandwidth: 0"), r"links\[0\].bandwidth"),
-        (TWO.replace("memory: 1000", "memory: .nan"), r"devices\[2\].memory: must be a finite"),
+        (TWO.replace("memory: 3e9", "memory: .nan"), r"devices\[2\].memory: must be a finite"),
         (TWO.replace("channel", "chanel"), r"links\[0\].chanel: unknown key"),
         (TWO.replace("channel: x", "channel: []"), r"links\[0\].channel: an empty list"),
         (TWO.replace("channel: x", "channel: [x, y, x]"), r"links\[0\].channel: 'x' is repeated"),
@@ -164,36 +164,58 @@ def test_sizes_are_written_as_people_write_them(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(
         TWO.replace("memory: 1e9", "memory: 16GB, reserve: 512MiB").replace(
-            "bandwidth: 5", "bandwidth: 100Gbit/s"
+            "bandwidth: 5e9", "bandwidth: 100Gbit/s"
         )
     )
     cluster = read_cluster(path)
     assert cluster.devices[0].memory == 16e9
     assert cluster.devices[0].reserve == 512 * 2**20
     assert cluster.bandwidth[1, 0] == 12.5e9
-    path.write_text(TWO.replace("bandwidth: 5", "bandwidth: 12 GB/s"))
-    assert read_cluster(path).bandwidth[1, 0] == 12e9
+    for text, bandwidth in (("12 GB/s", 12e9), ("400Gb/s", 50e9), ("200Gbps", 25e9)):
+        path.write_text(TWO.replace("bandwidth: 5e9", f"bandwidth: {text}"))
+        assert read_cluster(path).bandwidth[1, 0] == bandwidth
+    for text, latency in (("5us", 5e-6), ("0.2 ms", 2e-4), ("300ns", 3e-7), ("1e-3s", 1e-3)):
+        path.write_text(TWO.replace("latency: 1e-6", f"latency: {text}"))
+        assert read_cluster(path).latency[0, 1] == pytest.approx(latency)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("memory: 3e9", "memory: 80", r"devices\[2\].memory: 80 means 80 bytes; write 80GB"),
+        ("bandwidth: 5e9", "bandwidth: 400", r"connect.bandwidth: 400 means 400 bytes a second"),
+        ("latency: 1e-6", "latency: 5", r"links\[0\].latency: 5 means 5 seconds; write 5us"),
+    ],
+)
+def test_figures_that_no_machine_has_name_the_unit_that_they_may_lack(
+    tmp_path, before, after, message
+):
+    path = tmp_path / "c.yaml"
+    path.write_text(TWO.replace(before, after))
+    with pytest.raises(FormatError, match=message):
+        read_cluster(path)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ("memory: 16XB", "'16XB' is no size; write bytes, as 16e9, '16GB'"),
-        ("bandwidth: 100Gb/s", "'100Gb/s' is no bandwidth; .* or bits, as '100Gbit/s'"),
-        ("bandwidth: 100GB", "'100GB' is no bandwidth"),
+        ("bandwidth: 100GB", "'100GB' is no bandwidth; .* or bits, as '400Gb/s'"),
+        ("latency: 5 usec", "'5 usec' is no time; write seconds, as 5e-6, '5us'"),
     ],
 )
 def test_a_size_that_may_mean_two_things_is_refused(tmp_path, given, message):
     key = given.partition(":")[0]
     path = tmp_path / "c.yaml"
-    path.write_text(TWO.replace("memory: 1000" if key == "memory" else "bandwidth: 5", given))
+    replaced = {"memory": "memory: 3e9", "bandwidth": "bandwidth: 5e9", "latency": "latency: 0.0"}
+    path.write_text(TWO.replace(replaced[key], given))
     with pytest.raises(FormatError, match=message):
         read_cluster(path)
 
 
 def test_all_faults_are_told_at_once(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text(TWO.replace("1e-6", "-1").replace("memory: 1000", "memroy: 1000"))
+    path.write_text(TWO.replace("1e-6", "-1").replace("memory: 3e9", "memroy: 3e9"))
     with pytest.raises(FormatError, match="and 2 more faults") as schema:
         read_cluster(path)
     assert [line.split(": ")[1] for line in schema.value.faults] == [
