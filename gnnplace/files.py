@@ -331,7 +331,7 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
         if is_node and open_collections and open_collections[-1].is_mapping:
             parent = open_collections[-1]
             if parent.expects_key and isinstance(event, yaml.ScalarEvent):
-                line = event.start_mark.line + 1
+                line = event.start_mark.line + 1 if event.start_mark else 0
                 if event.value in parent.key_lines:
                     first_line = parent.key_lines[event.value]
                     raise FormatError(_repeated_key(source, event.value, first_line, line))

@@ -132,6 +132,26 @@ def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | Gnnpla
         return error
 
 
+def digests_of_files(suite: SuiteFile, folder: Path) -> dict[str, str]:
+    """Return the digests of those of a suite's problems that files hold, by key.
+
+    Others are made by seeds and code; their digests are known when they are loaded to be run.
+
+    Args:
+        suite: Whose problems are read.
+        folder: Files of the problems are relative to it.
+    """
+    digests = {}
+    for entry in suite.problems:
+        if entry.file is None and entry.profile is None:
+            continue
+        text, where = entry.model_dump_json(), str(folder.resolve())
+        problem = _loaded(suite.kind, text, where, _changed(entry, where))
+        if not isinstance(problem, GnnplaceError):
+            digests[entry.key] = problem.described(entry).get("digest", "")
+    return digests
+
+
 def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row:
     """The row of a cell that its process could not report.
 

@@ -8,10 +8,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,16 +84,44 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The checkout's commit, with ``+`` if it was changed since; ``unknown`` outside one."""
-    folder = Path(__file__).parent
+    """Return the commit of this package's code, with ``+`` if it was changed since.
+
+    In a checkout it is git's. An installed package may stand inside of somebody else's repository,
+    whose commit says nothing of it: there it is the commit that pip installed (PEP 610), else
+    ``files:`` and the hash of the package's own files.
+    """
+    module = Path(__file__)
+    folder = str(module.parent)
     try:
-        ask = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-        commit = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-        ask = ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"]
-        changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+        _git(folder, "ls-files", "--error-unmatch", module.name)
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return _installed_commit() or f"files:{_hash_of_files(module.parents[1])}"
     return commit + ("+" if changed else "")
+
+
+def _git(folder: str, *arguments: str) -> str:
+    command = ["git", "-C", folder, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _installed_commit() -> str | None:
+    """Return the commit that pip wrote down when it installed from a repository."""
+    try:
+        text = distribution("gnnplace").read_text("direct_url.json")
+        return json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
+    except (PackageNotFoundError, ValueError):
+        return None
+
+
+def _hash_of_files(package: Path) -> str:
+    """Return a hash of the names and the text of a package's modules."""
+    hashed = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        hashed.update(path.relative_to(package).as_posix().encode())
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()[:12]
 
 
 def now() -> str:
@@ -136,20 +165,69 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a file; a last line that a kill cut short is dropped from the file.
+    """Read all rows of a file. Nothing is written.
+
+    A last line without a newline is a row, unless it was cut short as by a kill.
 
     Raises:
-        FormatError: a line elsewhere that is not a row; names it.
+        FormatError: A line elsewhere is not a row; with its number.
     """
     if not path.is_file():
         return []
-    lines = path.read_bytes().split(b"\n")
-    if lines[-1]:
-        _keep(path, lines[:-1])
-    rows = []
-    for number, line in enumerate(lines[:-1], 1):
-        rows.append(_row(line, f"{path}: line {number}"))
+    *lines, last = path.read_bytes().split(b"\n")
+    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+    if last.strip():
+        with suppress(FormatError):
+            rows.append(_row(last, str(path)))
     return rows
+
+
+def mend_last_line(path: Path) -> None:
+    """Make a file of rows end with a newline, before rows are appended.
+
+    A last line that is a row gets one; a line that was cut short is taken out.
+    """
+    if not path.is_file():
+        return
+    text = path.read_bytes()
+    last = text.rpartition(b"\n")[2]
+    if not last:
+        return
+    with path.open("rb+") as file:
+        try:
+            _row(last, str(path))
+        except FormatError:
+            file.truncate(len(text) - len(last))
+        else:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+
+
+def set_aside(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Move rows out of a file into ``NAME.jsonl.replaced`` beside it.
+
+    Args:
+        path: The file of rows.
+        rows: Those of its rows that no longer count.
+
+    Returns:
+        The file that has them now.
+    """
+    replaced = {json.dumps(row, sort_keys=True) for row in rows}
+    aside = path.with_name(f"{path.name}.replaced")
+    remaining = []
+    for row in read_rows(path):
+        if json.dumps(row, sort_keys=True) in replaced:
+            append(aside, row)
+        else:
+            remaining.append(row)
+    # The file is filled in place: a lock is held on it.
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in remaining)
+    with path.open("rb+") as file:
+        file.write(text.encode())
+        file.truncate()
+        os.fsync(file.fileno())
+    return aside
 
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
@@ -164,11 +242,6 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError, OverflowError):
         raise FormatError(f"{where}: not a result row; mend or remove it") from None
     return {"feasible": False, "step_time": None, "commit": "", **row}
-
-
-def _keep(path: Path, lines: list[bytes]) -> None:
-    with path.open("rb+") as file:
-        file.truncate(sum(len(line) + 1 for line in lines))
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -11,14 +11,23 @@ from typing import Any
 
 from rich.console import Console
 
-from gnnplace.bench.cells import tasks_of
+from gnnplace.bench.cells import digests_of_files, tasks_of
 from gnnplace.bench.kinds import check_name
-from gnnplace.bench.rows import append, identity, read_rows, results_file, sole_writer
-from gnnplace.bench.suite import ProblemEntry, SuiteFile, cells, read_suite
+from gnnplace.bench.rows import (
+    append,
+    identity,
+    mend_last_line,
+    read_rows,
+    results_file,
+    set_aside,
+    sole_writer,
+)
+from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile, cells, read_suite
 from gnnplace.bench.summary import print_standings
 from gnnplace.bench.workers import Runner, Say, here, in_processes, on_dask
 from gnnplace.errors import InputError
 
+MAX_ROUNDS = 3  # of cells whose problems changed while others ran
 KEPT = "kept"  # folder of problems and placements
 
 
@@ -139,18 +148,78 @@ def run_suite(
 
 
 def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say) -> None:
-    """Runs the cells that have no row yet, and writes a row each."""
+    """Run the cells that have no row of their problem as it is now, and write a row each."""
+    mend_last_line(rows_path)
+    _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
+    for _ in range(MAX_ROUNDS):
+        missing = _missing_cells(suite, rows_path)
+        if not missing:
+            say(f"{suite.title}: all rows are already in {rows_path}")
+            return
+        digests = _run_cells(suite, missing, rows_path, folder, where, say)
+        # Problems that are loaded only to be run may say something else than when older rows ran.
+        if not _set_changed_aside(suite, rows_path, digests, say):
+            return
+
+
+def _missing_cells(suite: SuiteFile, rows_path: Path) -> list[Cell]:
     done = {identity(row) for row in read_rows(rows_path)}
-    todo = [c for c in cells(suite) if tuple(c.identity().values()) not in done]
+    return [cell for cell in cells(suite) if tuple(cell.identity().values()) not in done]
+
+
+def _run_cells(
+    suite: SuiteFile,
+    missing: list[Cell],
+    rows_path: Path,
+    folder: Path,
+    where: Where,
+    say: Say,
+) -> dict[str, str]:
+    """Run cells and append their rows. Return the digest of each of their problems, by key."""
     run = where.runner(suite, say)
     keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
-    tasks = tasks_of(suite, todo, folder, keep)
-    say(f"{suite.title}: {len(todo)} cells to run, {len(done)} rows already in {rows_path}")
+    tasks = tasks_of(suite, missing, folder, keep)
+    num_done = len(cells(suite)) - len(missing)
+    say(f"{suite.title}: {len(missing)} cells to run, {num_done} rows already in {rows_path}")
+    digests = {}
     for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
-        told = f"{row['step_time']:.6g} s ({row.get('clock')})" if row["feasible"] else row["error"]
-        end = f"{told}, found in {row['seconds']:.3g} s"
-        say(f"{number}/{len(todo)} {row['problem']}: {row['placer']} {end}")
+        if row.get("digest"):
+            digests[row["problem"]] = row["digest"]
+        outcome = f"{row['step_time']:.6g} s ({row.get('clock')})"
+        if not row["feasible"]:
+            outcome = row["error"]
+        end = f"{outcome}, found in {row['seconds']:.3g} s"
+        say(f"{number}/{len(missing)} {row['problem']}: {row['placer']} {end}")
+    return digests
+
+
+def _set_changed_aside(
+    suite: SuiteFile, rows_path: Path, digests: dict[str, str], say: Say
+) -> bool:
+    """Set rows aside whose problem says something else now. Return whether there were any.
+
+    Args:
+        suite: Whose rows they are.
+        rows_path: The file of rows.
+        digests: Digests of problems as they are now, by key.
+        say: Is called with a line for each problem that changed.
+    """
+    changed = [
+        row
+        for row in read_rows(rows_path)
+        if row.get("digest") and digests.get(row["problem"], row["digest"]) != row["digest"]
+    ]
+    if not changed:
+        return False
+    aside = set_aside(rows_path, changed)
+    for problem in dict.fromkeys(row["problem"] for row in changed):
+        rows = [row for row in changed if row["problem"] == problem]
+        say(
+            f"{suite.title}: {problem} has changed since {len(rows)} of its rows were made (digest "
+            f"{rows[0]['digest']}, now {digests[problem]}): they are in {aside}, and run again"
+        )
+    return True
 
 
 def _check_names(path: str, suite: SuiteFile) -> None:

@@ -31,7 +31,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
@@ -228,10 +228,24 @@ class Method(Schema):
     budgets: Annotated[list[NonNegative] | None, Field(min_length=1)] = None
 
 
+def check_suite_name(name: str) -> str:
+    """Return a suite's name, of which the name of its file of rows is made.
+
+    Raises:
+        ValueError: It has an "@", which stands before the version, or would leave the folder.
+    """
+    if not name.isprintable() or name.startswith(".") or any(sign in name for sign in "@/\\"):
+        raise ValueError(
+            f"{name!r} names the file of rows: leave out '@', '/' and '\\', and do not begin with "
+            "a dot"
+        )
+    return name
+
+
 class SuiteFile(Schema):
     """The keys of a suite file."""
 
-    name: Annotated[str, Field(min_length=1, pattern="^[^@]*$")]
+    name: Annotated[str, Field(min_length=1), AfterValidator(check_suite_name)]
     version: Annotated[int, Field(ge=1)] = 1
     problems: Annotated[list[ProblemEntry], Field(min_length=1)]
     placers: list[str] = []

@@ -233,8 +233,8 @@ def read_lines(
     number: int | None = None
     for line_number, line in enumerate(lines, 1):
         # Composer prints the number on a line before its figures.
-        for match in reader.number.finditer(line):
-            number = int(match[1])
+        for number_match in reader.number.finditer(line):
+            number = int(number_match[1])
         match = reader.pattern.search(line)
         if match is None:
             continue

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gnnplace.bench.rows import digest, read_rows
+import gnnplace
+from gnnplace.bench.rows import (
+    _git,
+    _hash_of_files,
+    digest,
+    mend_last_line,
+    read_rows,
+    set_aside,
+)
 from gnnplace.bench.standings import merged
-from gnnplace.bench.suite import read_suite
+from gnnplace.bench.suite import check_suite_name, read_suite
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
 from gnnplace.problem.cluster import Cluster, Device
@@ -71,3 +80,49 @@ def test_rows_may_lack_what_has_a_default(tmp_path):
     assert (failed["feasible"], failed["step_time"], failed["commit"]) == (False, None, "")
     [best] = merged({}, [failed, ran]).values()
     assert (best.placer, best.step_time, best.commit) == ("heft", 1.0, "")
+
+
+def test_a_last_line_without_a_newline_is_a_row_and_reading_writes_nothing(tmp_path):
+    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    lines = [json.dumps(row | {"seed": seed}) for seed in range(3)]
+    path.write_text("\n".join(lines))
+    assert [found["seed"] for found in read_rows(path)] == [0, 1, 2]
+    assert path.read_text() == "\n".join(lines)
+    mend_last_line(path)
+    assert path.read_text() == "\n".join([*lines, ""])
+    cut_short = "\n".join([*lines, lines[0][:20]])
+    path.write_text(cut_short)
+    assert len(read_rows(path)) == 3
+    assert path.read_text() == cut_short
+    mend_last_line(path)
+    assert path.read_text() == "\n".join([*lines, ""])
+
+
+def test_rows_that_are_set_aside_stay_in_a_file_beside(tmp_path):
+    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    path.write_text("".join(json.dumps(row | {"seed": seed}) + "\n" for seed in range(3)))
+    aside = set_aside(path, read_rows(path)[1:2])
+    assert [found["seed"] for found in read_rows(path)] == [0, 2]
+    assert [found["seed"] for found in read_rows(aside)] == [1]
+
+
+def test_a_package_inside_of_another_repository_has_a_commit_of_its_own(tmp_path):
+    """Its own files say what it is, and what they say changes with them."""
+    package = tmp_path / "site" / "gnnplace"
+    (package / "bench").mkdir(parents=True)
+    for name in ("bench/rows.py", "bench/__init__.py", "__init__.py"):
+        (package / name).write_text((Path(gnnplace.__file__).parent / name).read_text())
+    git = ["git", "-C", str(tmp_path), "-c", "user.email=a@b", "-c", "user.name=n"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "mine"], check=True)
+    first = _hash_of_files(package)
+    (package / "bench/rows.py").write_text("x = 1\n")
+    assert _hash_of_files(package) != first
+    with pytest.raises(subprocess.CalledProcessError):
+        _git(str(package / "bench"), "ls-files", "--error-unmatch", "rows.py")
+
+
+@pytest.mark.parametrize("name", ["../mine", "/tmp/mine", "a/b", "a\\b", ".hidden", "mine@2"])
+def test_a_suites_name_cannot_leave_the_folder(name):
+    with pytest.raises(ValueError, match="names the file of rows"):
+        check_suite_name(name)
