@@ -94,11 +94,13 @@ def _commit() -> str:
     folder = str(module.parent)
     try:
         _git(folder, "ls-files", "--error-unmatch", module.name)
-        commit = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return _installed_commit() or f"files:{_hash_of_files(module.parents[1])}"
-    return commit + ("+" if changed else "")
+    lines = status.splitlines()
+    commit = next(line.split()[-1] for line in lines if line.startswith("# branch.oid"))
+    is_changed = any(not line.startswith("#") for line in lines)
+    return commit + ("+" if is_changed else "")
 
 
 def _git(folder: str, *arguments: str) -> str:

@@ -186,9 +186,9 @@ def _run_cells(
         append(rows_path, row)
         if row.get("digest"):
             digests[row["problem"]] = row["digest"]
-        outcome = f"{row['step_time']:.6g} s ({row.get('clock')})"
-        if not row["feasible"]:
-            outcome = row["error"]
+        outcome = row["error"]
+        if row["feasible"]:
+            outcome = f"{row['step_time']:.6g} s ({row.get('clock')})"
         end = f"{outcome}, found in {row['seconds']:.3g} s"
         say(f"{number}/{len(missing)} {row['problem']}: {row['placer']} {end}")
     return digests
