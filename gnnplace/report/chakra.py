@@ -43,12 +43,12 @@ def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -
     """
     if not simulation.feasible:
         raise InputError(f"chakra: the placement cannot run: {simulation.faults[0]}")
-    where = Path(folder)
+    directory = Path(folder)
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"chakra: folder {str(where)!r} cannot be made: {error}") from None
-    paths = [where / f"rank.{d}.json" for d in range(problem.num_devices)]
+        raise InputError(f"chakra: folder {str(directory)!r} cannot be made: {error}") from None
+    paths = [directory / f"rank.{d}.json" for d in range(problem.num_devices)]
     for device, path in enumerate(paths):
         lines = map(json.dumps, trace(problem, simulation, device))
         write_text(path, "".join(f"{line}\n" for line in lines))
@@ -65,25 +65,28 @@ def trace(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mes
 
 
 def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
-    moved = simulation.transfers
-    first = problem.num_ops + len(moved.tensor)  # number of a node that receives: behind all others
-    arrives = (moved.target == device).nonzero()[0].tolist()
-    received = {int(moved.tensor[k]): first + k for k in arrives}
+    transfers = simulation.transfers
+    # Nodes that receive are numbered behind ops and nodes that send.
+    first = problem.num_ops + len(transfers.tensor)
+    arrives = (transfers.target == device).nonzero()[0].tolist()
+    received = {int(transfers.tensor[k]): first + k for k in arrives}
     inputs: dict[int, list[int]] = {}
-    made: dict[int, list[tuple[int, float]]] = {}
+    outputs: dict[int, list[tuple[int, float]]] = {}
     read: dict[int, list[int]] = {}
     for tensor, producer in enumerate(problem.graph.producer.tolist()):
-        made.setdefault(producer, []).append((tensor, float(problem.graph.size[tensor])))
+        outputs.setdefault(producer, []).append((tensor, float(problem.graph.size[tensor])))
         for op in problem.graph.consumers(tensor).tolist():
             read.setdefault(op, []).append(tensor)
-            known = received.get(tensor, producer)
-            if simulation.device[op] == device and known not in inputs.setdefault(op, []):
-                inputs[op].append(known)
-    mine = (simulation.device == device).nonzero()[0]
-    before: list[int] = []
-    for op in sorted(mine.tolist(), key=lambda op: (simulation.start[op], simulation.finish[op])):
+            source = received.get(tensor, producer)
+            if simulation.device[op] == device and source not in inputs.setdefault(op, []):
+                inputs[op].append(source)
+    local_ops = (simulation.device == device).nonzero()[0]
+    previous: list[int] = []
+    for op in sorted(
+        local_ops.tolist(), key=lambda op: (simulation.start[op], simulation.finish[op])
+    ):
         kind = problem.cluster.devices[device].kind
-        seconds, tensors = float(problem.time[kind][op]), made.get(op, [])
+        seconds, tensors = float(problem.time[kind][op]), outputs.get(op, [])
         attributes = [
             _attribute("is_cpu_op", "bool", kind == "cpu"),
             _attribute("seconds", "double", seconds),
@@ -97,14 +100,16 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
         ]
         start = float(simulation.start[op])
         named = problem.graph.names[op]
-        yield _node(op, named, "COMP_NODE", start, seconds, attributes, inputs.get(op, []), before)
-        before = [op]
+        yield _node(
+            op, named, "COMP_NODE", start, seconds, attributes, inputs.get(op, []), previous
+        )
+        previous = [op]
 
 
 def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
-    moved, graph = simulation.transfers, problem.graph
-    for k, tensor in enumerate(moved.tensor.tolist()):
-        ends = (int(moved.source[k]), int(moved.target[k]))
+    transfers, graph = simulation.transfers, problem.graph
+    for k, tensor in enumerate(transfers.tensor.tolist()):
+        ends = (int(transfers.source[k]), int(transfers.target[k]))
         if device not in ends:
             continue
         attributes = [
@@ -116,13 +121,13 @@ def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterato
         ]
         sends = device == ends[0]
         producer = int(graph.producer[tensor])
-        number = problem.num_ops + k + (0 if sends else len(moved.tensor))
+        number = problem.num_ops + k + (0 if sends else len(transfers.tensor))
         yield _node(
             number,
             f"{'send' if sends else 'receive'} {graph.names[producer]}",
             "COMM_SEND_NODE" if sends else "COMM_RECV_NODE",
-            float(moved.start[k]),
-            float(moved.arrival[k] - moved.start[k]),
+            float(transfers.start[k]),
+            float(transfers.arrival[k] - transfers.start[k]),
             attributes,
             [producer] if sends else [],
             [],
@@ -144,8 +149,8 @@ def _node(
         "id": str(number),
         "name": name,
         "type": kind,
-        "ctrl_deps": [str(each) for each in control],
-        "data_deps": [str(each) for each in data],
+        "ctrl_deps": [str(dependency) for dependency in control],
+        "data_deps": [str(dependency) for dependency in data],
         "start_time_micros": str(round(start * MICRO)),
         "duration_micros": str(round(seconds * MICRO)),
         "attr": attributes,

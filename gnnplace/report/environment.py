@@ -41,16 +41,16 @@ class Cache:
     patterns: tuple[str, ...] = ("*",)
 
     def __str__(self) -> str:
-        found = list(self._stats())
-        if not found:
+        stats = list(self._stats())
+        if not stats:
             return f"{self.path} (nothing)"
-        times, now = [stat.st_mtime for stat in found], time.time()
-        size = sum(stat.st_size for stat in found)
-        many = "1 file" if len(found) == 1 else f"{len(found)} files"
-        ages = f"written {age(now - max(times))} ago"
-        if len(found) > 1:
-            ages = f"the newest {ages}, the oldest {age(now - min(times))} ago"
-        return f"{self.path} ({many}, {size} bytes, {ages})"
+        times, current = [stat.st_mtime for stat in stats], time.time()
+        size = sum(stat.st_size for stat in stats)
+        count = "1 file" if len(stats) == 1 else f"{len(stats)} files"
+        ages = f"written {age(current - max(times))} ago"
+        if len(stats) > 1:
+            ages = f"the newest {ages}, the oldest {age(current - min(times))} ago"
+        return f"{self.path} ({count}, {size} bytes, {ages})"
 
     def _stats(self) -> Iterator[stat_result]:
         if self.path.is_file():

@@ -54,12 +54,12 @@ def _path_table(found: Explanation) -> Table:
     table = _table("critical path by module", "module", "seconds", "share", *KINDS)
     rows, total = found.by_module(), found.simulation.step_time
     if len(rows) > MOST_ROWS:
-        rest = {k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS}
-        rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", rest)]
+        remaining = {k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS}
+        rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", remaining)]
     for name, seconds in rows:
-        whole = sum(seconds.values())
+        seconds_in_all = sum(seconds.values())
         cells = [seconds_text(seconds[kind]) if seconds[kind] else "" for kind in KINDS]
-        table.add_row(name, seconds_text(whole), f"{whole / total:.1%}", *cells)
+        table.add_row(name, seconds_text(seconds_in_all), f"{seconds_in_all / total:.1%}", *cells)
     return table
 
 
@@ -76,15 +76,17 @@ def _device_table(found: Explanation) -> Table:
 def _alternatives_table(found: Explanation) -> Table:
     title = f"{found.asked}, now on {', '.join(found.where)}: the step with it elsewhere"
     table = _table(title, "device", "ops moved", "step", "change", "remarks")
-    for other in found.others:
-        name = found.problem.cluster.devices[other.device].name
-        if not np.isfinite(other.step_time):
-            table.add_row(name, str(other.moved), "-", "-", other.fault)
+    for choice in found.others:
+        name = found.problem.cluster.devices[choice.device].name
+        if not np.isfinite(choice.step_time):
+            table.add_row(name, str(choice.moved), "-", "-", choice.fault)
             continue
-        change = other.step_time / found.simulation.step_time - 1.0
-        here = "" if other.moved else "as it is"
-        told = f"cannot be: {other.fault}" if other.fault else here
-        table.add_row(name, str(other.moved), seconds_text(other.step_time), f"{change:+.1%}", told)
+        change = choice.step_time / found.simulation.step_time - 1.0
+        unmoved = "" if choice.moved else "as it is"
+        remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
+        table.add_row(
+            name, str(choice.moved), seconds_text(choice.step_time), f"{change:+.1%}", remark
+        )
     return table
 
 
@@ -134,13 +136,13 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
         data["asked"] = found.asked
         data["now"] = list(found.where)
         data["elsewhere"] = {
-            names[other.device]: {
-                "step_time": _finite(other.step_time),
-                "ops_moved": other.moved,
-                "feasible": not other.fault,
-                "reason": other.fault or None,
+            names[choice.device]: {
+                "step_time": _finite(choice.step_time),
+                "ops_moved": choice.moved,
+                "feasible": not choice.fault,
+                "reason": choice.fault or None,
             }
-            for other in found.others
+            for choice in found.others
         }
     if found.prices is not None:
         data["constraints"] = [
@@ -156,18 +158,18 @@ def _finite(value: float) -> float | None:
 
 def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
     """A difference as lines and tables."""
-    before, after = found.before, found.after
-    moved = sum(move.ops for move in found.moves)
+    first, second = found.before, found.after
+    num_moved = sum(move.ops for move in found.moves)
     yield (
-        f"step {seconds_text(before.step_time)} -> {seconds_text(after.step_time)} "
-        f"({_change(before.step_time, after.step_time)}, predicted); {moved} ops moved, "
+        f"step {seconds_text(first.step_time)} -> {seconds_text(second.step_time)} "
+        f"({_change(first.step_time, second.step_time)}, predicted); {num_moved} ops moved, "
         f"{found.same} stayed"
     )
     yield (
-        f"transfers {before.transfers} -> {after.transfers}, {bytes_text(before.bytes)} -> "
-        f"{bytes_text(after.bytes)} a step"
+        f"transfers {first.transfers} -> {second.transfers}, {bytes_text(first.bytes)} -> "
+        f"{bytes_text(second.bytes)} a step"
     )
-    for side, name in ((before, "first"), (after, "second")):
+    for side, name in ((first, "first"), (second, "second")):
         for fault in side.faults:
             yield f"the {name} is infeasible: {fault}"
     if found.moves:
@@ -180,15 +182,15 @@ def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
             yield f"and {len(found.moves) - 2 * MOST_ROWS} smaller moves"
     table = _table("devices", "device", "computing", "then", "peak memory", "then")
     for d, name in enumerate(found.devices):
-        busy = seconds_text(before.busy[d]), seconds_text(after.busy[d])
-        peak = bytes_text(before.peak_memory[d]), bytes_text(after.peak_memory[d])
+        busy = seconds_text(first.busy[d]), seconds_text(second.busy[d])
+        peak = bytes_text(first.peak_memory[d]), bytes_text(second.peak_memory[d])
         table.add_row(name, *busy, *peak)
     yield table
 
 
 def _change(before: float, after: float) -> str:
-    known = np.isfinite(before) and np.isfinite(after) and before > 0
-    return f"{after / before - 1.0:+.1%}" if known else "not comparable"
+    comparable = np.isfinite(before) and np.isfinite(after) and before > 0
+    return f"{after / before - 1.0:+.1%}" if comparable else "not comparable"
 
 
 def difference_data(found: PlacementDifference) -> dict[str, Any]:
@@ -218,11 +220,11 @@ OPTIMAL = 1e-9
 def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
     """Lines about a result."""
     count = len(advice.used) + sum(len(idle.devices) for idle in advice.idle)
-    beside = "no one device can have all of it"
+    comparison = "no one device can have all of it"
     if advice.single is not None and advice.speedup is not None:
         single = seconds_text(advice.single)
-        beside = f"{advice.speedup:.2f}x over one device ({single}), predicted"
-    yield f"devices used: {len(advice.used)} of {count} ({', '.join(advice.used)}); {beside}"
+        comparison = f"{advice.speedup:.2f}x over one device ({single}), predicted"
+    yield f"devices used: {len(advice.used)} of {count} ({', '.join(advice.used)}); {comparison}"
     for idle in advice.idle:
         yield f"idle: {names_text(idle.devices, 6)}: {idle.reason}"
     yield f"next: {_next(advice, result)}"

@@ -83,18 +83,18 @@ def _typical_line(study: Study) -> str:
     line = f"with median steps, which include what disturbs the machine: {study.typical}"
     if study.typical_repeated is None:
         return line
-    found = study.typical_repeated.spearman
+    rank_correlation = study.typical_repeated.spearman
     return (
-        f"{line}; their halves agree with Spearman {found:.3f}, so that no prediction could reach "
-        f"much more than {ceiling(found):.3f}"
+        f"{line}; their halves agree with Spearman {rank_correlation:.3f}, so that no prediction "
+        f"could reach much more than {ceiling(rank_correlation):.3f}"
     )
 
 
 def study_data(study: Study) -> dict[str, Any]:
     """The study as plain data."""
     halves = study.typical_repeated
-    known = halves is not None and np.isfinite(halves.spearman)
-    top = ceiling(halves.spearman) if halves is not None and known else None
+    measured = halves is not None and np.isfinite(halves.spearman)
+    top = ceiling(halves.spearman) if halves is not None and measured else None
     return {
         "model": study.model,
         "cluster": study.cluster,
@@ -143,25 +143,29 @@ def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:
         title: first line.
     """
     ran = [(row, row.measured, row.predicted) for row in rows if row.measured and row.predicted]
-    before = [(row.name, measured, predicted) for row, measured, predicted in ran]
-    after = [(row.name, measured, row.calibrated or predicted) for row, measured, predicted in ran]
-    largest = 1.05e3 * max((max(point[1:]) for point in before + after), default=1e-3)
+    profiled = [(row.name, measured, predicted) for row, measured, predicted in ran]
+    calibrated_points = [
+        (row.name, measured, row.calibrated or predicted) for row, measured, predicted in ran
+    ]
+    largest = 1.05e3 * max((max(point[1:]) for point in profiled + calibrated_points), default=1e-3)
     series = [
         Series("they agree", [0, largest], [0, largest], dots=False, colour="#cccccc"),
-        _dots("as profiled", before, GREY),
-        _dots("calibrated on other placements", after, BLUE),
+        _dots("as profiled", profiled, GREY),
+        _dots("calibrated on other placements", calibrated_points, BLUE),
     ]
-    axes = [Axis(f"{what}, ms", limits=(0.0, largest)) for what in ("measured", "predicted")]
+    axes = [
+        Axis(f"{quantity}, ms", limits=(0.0, largest)) for quantity in ("measured", "predicted")
+    ]
     return chart(series, (axes[0], axes[1]), title=title, square=True)
 
 
 def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) -> Series:
     x, y = [1e3 * measured for _, measured, _ in points], [1e3 * time for *_, time in points]
-    told = [
+    labels = [
         f"{placement}, {name}: {1e3 * predicted:.4g} ms, measured {1e3 * measured:.4g} ms"
         for placement, measured, predicted in points
     ]
-    return Series(name, x, y, told=told, joined="none", colour=colour)
+    return Series(name, x, y, told=labels, joined="none", colour=colour)
 
 
 def _page(study: Study) -> str:
@@ -179,22 +183,22 @@ def _page(study: Study) -> str:
 def _viewer(study: Study) -> list[html.Html]:
     """Predicted steps of the placement that ran the fastest, and of the one most off."""
     predicted = {row.name: row.predicted for row in study.rows if row.predicted}
-    known = [sample for sample in study.samples if sample.name in predicted]
-    if not known:
+    samples = [sample for sample in study.samples if sample.name in predicted]
+    if not samples:
         return []
 
     def off(sample: Sample) -> float:
         return abs(float(np.log(predicted[sample.name] / sample.measured)))
 
-    fastest, most_off = min(known, key=lambda sample: sample.measured), max(known, key=off)
+    fastest, most_off = min(samples, key=lambda sample: sample.measured), max(samples, key=off)
     steps = [_step(fastest, "the fastest"), _step(most_off, "the most off")]
     return [viewer(steps, title="Two placements as they were predicted")]
 
 
 def _step(sample: Sample, what: str) -> Timeline:
-    found = simulate(sample.problem, sample.placement)
-    told = f"{what}, {sample.name}, measured {page_seconds(sample.measured)}"
-    return from_simulation(sample.problem, found, told)
+    simulation = simulate(sample.problem, sample.placement)
+    label = f"{what}, {sample.name}, measured {page_seconds(sample.measured)}"
+    return from_simulation(sample.problem, simulation, label)
 
 
 def _residuals(study: Study) -> list[html.Html]:

@@ -48,8 +48,8 @@ def page(title: str, parts: Sequence[Html], *, facts: str = "") -> str:
 def cards(entries: Sequence[tuple[str, str]]) -> Html:
     """The figures that matter most, each with what it is."""
     shown = (
-        f'<div class="card"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
-        for figure, what in entries
+        f'<div class="card"><b>{escape(figure)}</b><span>{escape(meaning)}</span></div>'
+        for figure, meaning in entries
     )
     return Html(f'<div class="cards">{"".join(shown)}</div>')
 

@@ -71,17 +71,19 @@ def row_data(row: SplitRow) -> dict[str, Any]:
 
 def study_lines(study: HybridStudy) -> list[str]:
     """What is below the table."""
-    most, cross = study.devices, study.advice.crossover
-    lines = [f"{what.replace('_', '-')}: {said}" for what, said in study.origin.items()]
+    num_devices, cross = study.devices, study.advice.crossover
+    lines = [f"{quantity.replace('_', '-')}: {source}" for quantity, source in study.origin.items()]
     if cross is None:
-        told = f"none up to {most} devices: data parallelism alone is fastest there"
+        crossover_text = (
+            f"none up to {num_devices} devices: data parallelism alone is fastest there"
+        )
     else:
-        told = f"from {cross} devices on a hybrid ends sooner than DP"
+        crossover_text = f"from {cross} devices on a hybrid ends sooner than DP"
     return [
         *lines,
-        f"cross-over: {told}",
+        f"cross-over: {crossover_text}",
         *_published_lines(study),
-        sentence(study.advice, most),
+        sentence(study.advice, num_devices),
     ]
 
 
@@ -166,7 +168,7 @@ def hybrid_page(study: HybridStudy) -> str:
     note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
     title = f"{study.what} on up to {study.devices} devices"
     picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
-    told = [line for line in study_lines(study) if line != sentence(study.advice, study.devices)]
+    origins = [line for line in study_lines(study) if line != sentence(study.advice, study.devices)]
     parts = [
         html.cards(_cards(study)),
         html.paragraph(sentence(study.advice, study.devices)),
@@ -174,7 +176,7 @@ def hybrid_page(study: HybridStudy) -> str:
         html.heading("Every split"),
         _splits(study),
         html.heading("Where the figures come from"),
-        *map(html.paragraph, told),
+        *map(html.paragraph, origins),
         html.footer("All times on this page are predicted."),
     ]
     return html.page(title, parts)
@@ -184,18 +186,19 @@ def _cards(study: HybridStudy) -> list[tuple[str, str]]:
     best, gain = study.advice.best, study.advice.gain
     if best is None:
         return [("none", "no split ends")]
-    found = [
+    cards = [
         (f"{best.groups} x {best.devices}", "groups x devices of a group, the best split"),
         (hours(best.seconds), "predicted time to converge"),
     ]
-    return [*found, *([(f"{gain:+.1%}", "over data parallelism alone")] if gain else [])]
+    return [*cards, *([(f"{gain:+.1%}", "over data parallelism alone")] if gain else [])]
 
 
 def _splits(study: HybridStudy) -> Html:
     finite = [row.seconds for row in study.rows if math.isfinite(row.seconds)]
-    most = max(finite, default=1.0) or 1.0
+    slowest = max(finite, default=1.0) or 1.0
     bars = [
-        html.share(row.seconds / most if math.isfinite(row.seconds) else 0.0) for row in study.rows
+        html.share(row.seconds / slowest if math.isfinite(row.seconds) else 0.0)
+        for row in study.rows
     ]
     lines = [
         split_cells(row, page_seconds, "the best" if row is study.advice.best else row.note)

@@ -79,10 +79,10 @@ def launch_answer_lines(
     lines += [f"  {answer.reason}"] if answer.reason else []
     if found.free_answer is not None and found.free is not None:
         free = found.free_answer.step_time or answer.step_time
-        more = answer.step_time / free - 1
-        told = "no slower than" if more < 5e-4 else f"{more:.1%} slower than"
+        slowdown = answer.step_time / free - 1
+        comparison = "no slower than" if slowdown < 5e-4 else f"{slowdown:.1%} slower than"
         lines.append(
-            f"  {told} the best of {found.tried} plans that fit, for whatever launcher: "
+            f"  {comparison} the best of {found.tried} plans that fit, for whatever launcher: "
             f"{found.free.words}, {seconds_text(free)}"
         )
     lines += [f"  {line}" for line in found.told]

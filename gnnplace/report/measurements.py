@@ -41,9 +41,9 @@ def _cells(run: StoredRun) -> tuple[str, ...]:
 
 def calibration_table(found: Calibrated) -> Table:
     """Error and bias of every problem before and after."""
-    samples, after = found.samples, found.held_out
+    samples, held_out = found.samples, found.held_out
     table = Table("problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after")
-    before = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
+    uncalibrated = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
     groups: dict[str, list[int]] = {}
     for i, sample in enumerate(samples):
         groups.setdefault(sample.problem.fingerprint, []).append(i)
@@ -51,7 +51,7 @@ def calibration_table(found: Calibrated) -> Table:
         measured = np.array([samples[i].measured for i in rows])
         cells = [samples[rows[0]].problem.name, str(samples[rows[0]].problem.microbatches)]
         cells = ["all", "-"] if len(rows) == len(samples) and len(groups) > 1 else cells
-        for predicted in (before, after):
+        for predicted in (uncalibrated, held_out):
             error = (np.array([predicted[i] for i in rows]) - measured) / measured
             cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]
         table.add_row(*cells[:2], str(len(rows)), *cells[2:])

@@ -86,15 +86,15 @@ def cleaned(drawn: str, name: str) -> str:
 def _shorten(element: Element) -> None:
     """Names without namespaces, short numbers, and no rule that holds for the whole picture."""
     element.tag = element.tag.rpartition("}")[2]
-    found = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
-    for key in found.keys() & set(NUMBERS):
-        text = " ".join(UNTURNED.sub("", found[key]).split())
-        found[key] = LONG.sub(lambda number: f"{round(float(number[0]), 2):g}", text)
-    if "C" not in found.get("d", "C"):  # a move's further points are lines
-        found["d"] = found["d"].replace(" L ", " ")
-    rules = [rule for rule in found.get("style", "").split("; ") if rule != FONT]
-    found["style"] = ";".join(rules).replace(": ", ":").replace("#ffffff", "#fff")
-    element.attrib = {key: text for key, text in found.items() if text}
+    attributes = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
+    for key in attributes.keys() & set(NUMBERS):
+        text = " ".join(UNTURNED.sub("", attributes[key]).split())
+        attributes[key] = LONG.sub(lambda number: f"{round(float(number[0]), 2):g}", text)
+    if "C" not in attributes.get("d", "C"):  # a move's further points are lines
+        attributes["d"] = attributes["d"].replace(" L ", " ")
+    rules = [rule for rule in attributes.get("style", "").split("; ") if rule != FONT]
+    attributes["style"] = ";".join(rules).replace(": ", ":").replace("#ffffff", "#fff")
+    element.attrib = {key: text for key, text in attributes.items() if text}
 
 
 def _tell(group: Element, texts: Sequence[str]) -> None:
@@ -109,14 +109,14 @@ def _tell(group: Element, texts: Sequence[str]) -> None:
 
 def _flatten(element: Element) -> None:
     """Takes out what is not seen, and groups that say nothing of what is in them."""
-    kept: list[Element] = []
+    children: list[Element] = []
     for child in element:
         _flatten(child)
         if child.tag == "g" and not child.attrib:
-            kept += list(child)
+            children += list(child)
         elif child.tag not in ("metadata", "style") and (child.tag != "defs" or len(child)):
-            kept.append(child)
-    element[:] = kept
+            children.append(child)
+    element[:] = children
 
 
 # Okabe and Ito's colours, told apart by colour-blind readers; in turn where there are more lines.
@@ -271,8 +271,10 @@ def _scale(plot: Axes, letter: str, axis: Axis) -> None:
     scale: Scale = getattr(plot, f"{letter}axis")
     if axis.logarithmic:
         low, high = scale.get_view_interval()
-        few = np.log10(high / low) < DECADES
-        scale.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=20))
+        is_short = np.log10(high / low) < DECADES
+        scale.set_major_locator(
+            ticker.LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20)
+        )
     if axis.ticks:
         scale.set_major_locator(ticker.FixedLocator(list(axis.ticks)))
     scale.set_minor_locator(ticker.NullLocator())
@@ -286,13 +288,13 @@ def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> N
     [dot] = plot.plot([across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0)
     dot.set_gid(told([tooltip]))
     plot.autoscale_view()
-    left = (plot.transScale + plot.transLimits).transform((across, up))[0] > 0.5
+    is_right_half = (plot.transScale + plot.transLimits).transform((across, up))[0] > 0.5
     plot.annotate(
         text,
         (across, up),
-        xytext=(-10 if left else 10, 10),
+        xytext=(-10 if is_right_half else 10, 10),
         textcoords="offset points",
-        ha="right" if left else "left",
+        ha="right" if is_right_half else "left",
         color=VERMILION,
     )
 

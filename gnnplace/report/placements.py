@@ -60,9 +60,11 @@ def write_page(
     Raises:
         InputError: the file cannot be written.
     """
-    found = [result for result in results if isinstance(result, Result)]
-    found.sort(key=lambda result: result.step_time)
-    timelines = [from_simulation(problem, one.simulation, one.placer) for one in found[:MOST_STEPS]]
+    feasible = [result for result in results if isinstance(result, Result)]
+    feasible.sort(key=lambda result: result.step_time)
+    timelines = [
+        from_simulation(problem, one.simulation, one.placer) for one in feasible[:MOST_STEPS]
+    ]
     rows = with_best_bound([make_row(result) for result in results])
     write_placements(path, problem, timelines, rows)
 
@@ -90,8 +92,8 @@ def write_report(
     read = [read_placement_for(path, base) for path in placements]
     shown = read[-1][1]
     simulations = [simulate(shown, placement) for placement, _ in read]
-    own = [p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)]
-    names = [n if own.count(n) == 1 else f"{n} {i}" for i, n in enumerate(own, 1)]
+    placer_names = [p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)]
+    names = [n if placer_names.count(n) == 1 else f"{n} {i}" for i, n in enumerate(placer_names, 1)]
     timelines = [
         from_simulation(shown, s, name) for s, name in zip(simulations, names, strict=True)
     ]
@@ -179,39 +181,39 @@ def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
     run = [row for row in placed if row.executed] or placed
     best = min(run, key=lambda row: row.predicted or np.inf)
     single = next((row for row in placed if row.placer == "single"), None)
-    found = [(seconds_text(best.predicted), f"predicted step time, {best.placer}")]
+    cards = [(seconds_text(best.predicted), f"predicted step time, {best.placer}")]
     if best.executed:
-        found.append((seconds_text(best.executed), f"{best.mode} step time, {best.placer}"))
+        cards.append((seconds_text(best.executed), f"{best.mode} step time, {best.placer}"))
     if single and single.executed and best.executed:
         speedup = f"{single.executed / best.executed:.2f}x"
-        found.append((speedup, f"{best.mode} speed-up over one device"))
+        cards.append((speedup, f"{best.mode} speed-up over one device"))
     elif single and single.predicted and best.predicted:
         speedup = f"{single.predicted / best.predicted:.2f}x"
-        found.append((speedup, "predicted speed-up over one device"))
+        cards.append((speedup, "predicted speed-up over one device"))
     if best.lower_bound:
-        found.append((f"{best.gap or 0.0:.1%}", "at most so far from the best possible"))
-    return found
+        cards.append((f"{best.gap or 0.0:.1%}", "at most so far from the best possible"))
+    return cards
 
 
 def _comparison(rows: Sequence[Row]) -> list[Html]:
     ordered = sorted(rows, key=lambda row: row.predicted or np.inf)
     mode = next((row.mode for row in rows if row.mode), None)
-    most = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
+    slowest = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
     heads = [*HEADS[:2], *([mode] if mode else []), *HEADS[2:]]
     bars = [
         html.share(
-            (row.executed or row.predicted or 0.0) / most,
-            row.lower_bound / most if row.lower_bound and row.predicted else None,
+            (row.executed or row.predicted or 0.0) / slowest,
+            row.lower_bound / slowest if row.lower_bound and row.predicted else None,
         )
         for row in ordered
     ]
-    told = (
+    explanation = (
         f"A bar is the {f'{mode} step time where it was run, else the ' if mode else ''}predicted "
         "step time. The line across it is the lower bound: no placement can be faster. Predicted "
         "times are simulated from those of ops and links."
     )
     lines = [_cells(row, mode) for row in ordered]
-    return [html.table(heads, lines, bars=bars, words=True), html.hint(told)]
+    return [html.table(heads, lines, bars=bars, words=True), html.hint(explanation)]
 
 
 def _cells(row: Row, mode: str | None) -> list[str]:
@@ -228,11 +230,11 @@ def _cells(row: Row, mode: str | None) -> list[str]:
 
 def _devices(step: Timeline) -> list[Html]:
     """Where each device's seconds go, of a predicted step."""
-    found = step.simulation
-    if found is None or not np.isfinite(step.step_time):
+    simulation = step.simulation
+    if simulation is None or not np.isfinite(step.step_time):
         return []
     total, lines = max(step.step_time, 1e-300), []
-    for d, spent in enumerate(device_times(Causes(step.problem, found))):
+    for d, spent in enumerate(device_times(Causes(step.problem, simulation))):
         limit = float(step.problem.cluster.memory[d])
         shares = [spent.other_device, spent.transfer, spent.messages, spent.nothing_left]
         lines.append(
@@ -241,7 +243,7 @@ def _devices(step: Timeline) -> list[Html]:
                 f"{spent.computing / total:.1%}",
                 seconds_text(spent.computing),
                 *(f"{seconds / total:.1%}" if seconds > 0 else "" for seconds in shares),
-                bytes_text(float(found.peak_memory[d])),
+                bytes_text(float(simulation.peak_memory[d])),
                 bytes_text(limit) if limit < 1e29 else "none",
             ]
         )
@@ -256,23 +258,23 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
     if before.simulation is None or after.simulation is None:
         return []
     try:
-        found = steps_differ(before.problem, before.simulation, after.simulation, after.problem)
+        changes = steps_differ(before.problem, before.simulation, after.simulation, after.problem)
     except MismatchError as error:
         return [html.paragraph(str(error))]
-    parts = [html.heading("What moved"), html.paragraph(_moved(found, before, after))]
+    parts = [html.heading("What moved"), html.paragraph(_moved(changes, before, after))]
     lines = [
         [move.module, move.source, move.target, f"{move.ops:,}", seconds_text(move.seconds)]
-        for move in found.moves[:MOST_MOVES]
+        for move in changes.moves[:MOST_MOVES]
     ]
     if lines:
         parts.append(html.table(MOVES, lines))
-    if len(found.moves) > MOST_MOVES:
-        parts.append(html.hint(f"{len(found.moves) - MOST_MOVES} smaller moves are not listed."))
+    if len(changes.moves) > MOST_MOVES:
+        parts.append(html.hint(f"{len(changes.moves) - MOST_MOVES} smaller moves are not listed."))
     return parts
 
 
 def _moved(found: PlacementDifference, before: Timeline, after: Timeline) -> str:
-    moved = sum(move.ops for move in found.moves)
+    num_moved = sum(move.ops for move in found.moves)
     first, then = found.before, found.after
     change = ""
     if np.isfinite(first.step_time) and np.isfinite(then.step_time) and first.step_time > 0:
@@ -280,7 +282,7 @@ def _moved(found: PlacementDifference, before: Timeline, after: Timeline) -> str
     times = f"{seconds_text(first.step_time)} to {seconds_text(then.step_time)}{change}"
     sent = [f"{side.transfers:,} ({bytes_text(side.bytes)})" for side in (first, then)]
     return (
-        f"Between {before.name} and {after.name}, {moved:,} ops change their device and "
+        f"Between {before.name} and {after.name}, {num_moved:,} ops change their device and "
         f"{found.same:,} do not. The step goes from {times}, and transfers from {sent[0]} to "
         f"{sent[1]}."
     )

@@ -29,16 +29,18 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     ]
     lines += part_lines(found.parts, step, PARTS)
     memory = found.memory
-    told = ", ".join(f"{name} {bytes_text(size)}" for name, size in memory.model_dump().items())
+    parts_of_memory = ", ".join(
+        f"{name} {bytes_text(size)}" for name, size in memory.model_dump().items()
+    )
     lines.append(
         f"  fullest device {found.fullest}: {bytes_text(memory.all)} of "
-        f"{bytes_text(found.room)} ({told})"
+        f"{bytes_text(found.room)} ({parts_of_memory})"
     )
     lines.append(f"  single changes worth most, of {found.tried} that were priced:")
     for change in found.changes[:MOST]:
-        more = change.step_time / step - 1
+        slowdown = change.step_time / step - 1
         lines.append(
-            f"    {change.told}: {seconds_text(change.step_time)} ({more:+.1%}), "
+            f"    {change.told}: {seconds_text(change.step_time)} ({slowdown:+.1%}), "
             f"{bytes_text(change.held)} on the fullest device"
         )
     if not found.changes:
@@ -51,11 +53,11 @@ def _measured(found: PlanExplanation) -> list[str]:
     steps = found.measured
     if steps is None:
         return []
-    beside = [f"    {rates_line(found.plan.file, steps.seconds)}"]
+    references = [f"    {rates_line(found.plan.file, steps.seconds)}"]
     if bound := found.plan.file.lower_bound:
-        beside.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
+        references.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
     place, *lines = measured_lines(steps, found.step_time, found.interval, found.likely)
-    return [place, *beside, *lines]
+    return [place, *references, *lines]
 
 
 def measured_lines(
@@ -136,8 +138,8 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
 
 def suspects_data(found: LaunchExplanation | PlanExplanation) -> list[dict[str, Any]]:
     """What would explain the gap, the nearest first; without a run all that may."""
-    own = found.likely if found.measured else found.suspects
-    return [{"told": x.told, "seconds": x.seconds, "first": x.first} for x in own]
+    suspects = found.likely if found.measured else found.suspects
+    return [{"told": x.told, "seconds": x.seconds, "first": x.first} for x in suspects]
 
 
 def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:

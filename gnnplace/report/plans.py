@@ -60,8 +60,10 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
     memory = file.memory[fullest].model_dump()
-    told = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
-    lines.append(f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({told})")
+    components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
+    lines.append(
+        f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
+    )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
@@ -80,12 +82,12 @@ def _tried(plan: Plan) -> list[str]:
 
 def _handed(plan: Plan) -> list[str]:
     """Where a placement of single ops is faster."""
-    other = plan.op_placement
-    if other is None:
+    faster = plan.op_placement
+    if faster is None:
         return []
     against = f"against {_time(plan.step_time)}" if plan.feasible else "where no plan fits"
-    run = f"; run `{other.command}`" if other.command else ""
-    return [f"  op placement is faster: {_time(other.step_time)} {against}{run}"]
+    run = f"; run `{faster.command}`" if faster.command else ""
+    return [f"  op placement is faster: {_time(faster.step_time)} {against}{run}"]
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
@@ -98,8 +100,8 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
         if plan is None:
             lines.append(f"  {name:10} does not fit")
             continue
-        more = plan.step_time / best.step_time - 1.0
-        lines.append(f"  {name:10} {_time(plan.step_time):>12}  {more:+7.1%}  {plan.shape}")
+        excess = plan.step_time / best.step_time - 1.0
+        lines.append(f"  {name:10} {_time(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}")
     if best.file.lower_bound:
         lines.append(f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}")
     return lines
@@ -113,9 +115,9 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
         price = "not priced (plan --given prices it)"
         price = price if seconds is None else f"{_time(seconds)} a step, predicted"
         lines.append(f"{name}: {price}, {plan.shape}")
-    moved = moved_between(before, after)
-    lines.append(f"{len(moved)} modules moved")
-    return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moved.items())]
+    moves = moved_between(before, after)
+    lines.append(f"{len(moves)} modules moved")
+    return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moves.items())]
 
 
 def stage_lines(file: PlanFile) -> list[str]:
@@ -140,12 +142,16 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
                 len({layer for m in stage.modules if (layer := layer_of(m))})
                 for stage in file.stages[begin:k]
             ]
-            few, many = min(counts), max(counts)
-            each = "alike" if not many else f"{many if few == many else f'{few} to {many}'}"
-            each += " layers each" if many else ""
+            fewest, largest = min(counts), max(counts)
+            description = (
+                "alike"
+                if not largest
+                else f"{largest if fewest == largest else f'{fewest} to {largest}'}"
+            )
+            description += " layers each" if largest else ""
             first, last = file.stages[begin], file.stages[k - 1]
             until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
-            lines.append(f"  stages {begin} to {k - 1}: {each}, {_mesh(first, until)}")
+            lines.append(f"  stages {begin} to {k - 1}: {description}, {_mesh(first, until)}")
         else:
             for number, stage in enumerate(file.stages[begin:k], begin):
                 ends = f"{stage.members[0]} to {stage.members[-1]}"
@@ -176,14 +182,14 @@ def _meshed(stage: StageEntry) -> object:
 
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
-    more = [f"ZeRO {stage.zero}"] if stage.zero else []
+    options = [f"ZeRO {stage.zero}"] if stage.zero else []
     part = "attention of " if stage.recompute.kind == "selective" else ""
     count = len(stage.recompute.modules)
-    more += [f"{part}{count} segment{'s' * (count > 1)} recomputed"] if count else []
-    more += ["gathered inputs kept as parts"] if stage.regather else []
+    options += [f"{part}{count} segment{'s' * (count > 1)} recomputed"] if count else []
+    options += ["gathered inputs kept as parts"] if stage.regather else []
     mesh = f"{len(stage.rows)} x {len(stage.rows[0])} devices from {stage.rows[0][0]}{until}"
-    told = ", ".join([mesh, *more])
-    return f"{told}; {cut}" if (cut := split_words(stage)) else told
+    summary = ", ".join([mesh, *options])
+    return f"{summary}; {cut}" if (cut := split_words(stage)) else summary
 
 
 MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
@@ -207,8 +213,8 @@ def split_words(stage: StageEntry) -> str:
     2022), dispatch sends tokens to the shards of their experts (Lepikhin et al., 2020). What most
     layers have is told, of how many where they differ; of two axes of shards the outer one first.
     """
-    told = [_axis_words(stage, axis) for axis in range(len(stage.axes))]
-    return "; ".join(words for words in told if words) if len(stage.rows[0]) > 1 else ""
+    axes = [_axis_words(stage, axis) for axis in range(len(stage.axes))]
+    return "; ".join(words for words in axes if words) if len(stage.rows[0]) > 1 else ""
 
 
 def _axis_words(stage: StageEntry, axis: int) -> str:
@@ -216,51 +222,51 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
     place = axis - len(stage.axes)
     blocks: dict[str, dict[str, str]] = {}
     for name in (*stage.placements, *stage.members):
-        path, _, own = name.removesuffix(".weight").partition("#")[0].rpartition(".")
+        path, _, call = name.removesuffix(".weight").partition("#")[0].rpartition(".")
         word = stage.placements[name][place] if name in stage.placements else WHOLE
         word = WHOLE if word == "R" else word
-        blocks.setdefault(path, {}).setdefault(own + ".w" * name.endswith(".weight"), word)
-    found: dict[str, Counter[str]] = {}
+        blocks.setdefault(path, {}).setdefault(call + ".w" * name.endswith(".weight"), word)
+    counters: dict[str, Counter[str]] = {}
     for block in blocks.values():
         for part, words in _said_of(block).items():
-            found.setdefault(part, Counter())[words] += 1
+            counters.setdefault(part, Counter())[words] += 1
     between = " with sequence parallelism" if stage.borders[axis] == "tokens" else ""
     examples = stage.borders[axis] == "examples"
     lines = ["examples"] if examples else []
-    for part in sorted({"experts"} & found.keys() if examples else found):
-        counter = found[part]
+    for part in sorted({"experts"} & counters.keys() if examples else counters):
+        counter = counters[part]
         words, times = counter.most_common(1)[0]
-        some = f" ({times} of {counter.total()})" if len(counter) > 1 else ""
-        lines.append(f"{part}: {words}{between if words == MEGATRON else ''}{some}")
+        share = f" ({times} of {counter.total()})" if len(counter) > 1 else ""
+        lines.append(f"{part}: {words}{between if words == MEGATRON else ''}{share}")
     return f"over {stage.axes[axis]} shards {', '.join(lines)}" if lines else ""
 
 
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     """Words for the parts of a block of calls and weights (`.w`), by what they are."""
-    cut = [own for own, word in block.items() if own.endswith(".w") and word != WHOLE]
-    calls = (word for own, word in block.items() if not own.endswith(".w"))
+    cut = [call for call, word in block.items() if call.endswith(".w") and word != WHOLE]
+    calls = (word for call, word in block.items() if not call.endswith(".w"))
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
     written = block.get("softmax") if "matmul" in block else None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
-        known = {
+        layouts = {
             "S1": MEGATRON if cut else ULYSSES,
             "S2": GATHERED,
             "S2:queries": GATHERED,
             "S2:zigzag": ZIGZAG,
         }
-        words = known.get(heads, WHOLE)
-        beside = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
-        return {"attention": words} | ({"feed-forward": MEGATRON} if beside else {})
-    found = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
+        words = layouts.get(heads, WHOLE)
+        feed_forward = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
+        return {"attention": words} | ({"feed-forward": MEGATRON} if feed_forward else {})
+    parts = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:
         if word.endswith((":dispatch", ":spread")):
-            return found | {"experts": "dispatch"}
-        return found | {"experts": PARTS.get(word, TOKENS if word != WHOLE else WHOLE)}
-    if len(cut) > 1 and not any(own.startswith(("lm_head", "embed")) for own in cut):
-        return found | {"feed-forward": MEGATRON}
+            return parts | {"experts": "dispatch"}
+        return parts | {"experts": PARTS.get(word, TOKENS if word != WHOLE else WHOLE)}
+    if len(cut) > 1 and not any(call.startswith(("lm_head", "embed")) for call in cut):
+        return parts | {"feed-forward": MEGATRON}
     if not cut and by_tokens and ACTIVATIONS.intersection(block):
-        return found | {"feed-forward": TOKENS}
-    return found
+        return parts | {"feed-forward": TOKENS}
+    return parts
 
 
 def run_lines(run: Run) -> list[str]:
@@ -280,14 +286,14 @@ def run_lines(run: Run) -> list[str]:
         if numbers:
             lines.append(f"the loss of step {numbers[0] + 1} is no finite number, nor one device's")
     if run.measured is not None:
-        told = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
+        line = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
         if file.step_time is not None:
             inside = "inside" if run.covered else "outside"
-            told += (
+            line += (
                 f", predicted {_time(file.step_time)} ({_time(low)} to {_time(high)}: the measured "
                 f"time is {inside})"
             )
-        lines += [told, rates_line(file, run.measured)]
+        lines += [line, rates_line(file, run.measured)]
     for name, times in run.beside.items():
         lines.append(f"measured beside it, by turns: {name} {_time(median(times))} a step")
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
@@ -329,7 +335,7 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     parts += [heading("Memory of each device"), *_memory(file.memory)]
     parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both.")]
-    trades = [[f"{held / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for held, s in file.frontier]
+    trades = [[f"{size / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for size, s in file.frontier]
     parts += [table(["fullest device", "step"], trades)]
     parts += [paragraph(notice) for notice in plan.notices]
     parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
@@ -377,18 +383,18 @@ def _meshes(file: PlanFile) -> list[Html]:
     width = max(len(row) for stage in file.stages for row in stage.rows)
     rows: dict[str, list[float]] = {}
     for rank in sorted(set(file.rank_of)):
-        own = [k for k, its in enumerate(file.rank_of) if its == rank]
-        name = f"stage{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
-        for replica, row in enumerate(file.stages[own[0]].rows):
+        stages = [k for k, its in enumerate(file.rank_of) if its == rank]
+        name = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+        for replica, row in enumerate(file.stages[stages[0]].rows):
             sizes = [
                 file.memory[device].all / 1e9 if device in file.memory else nan for device in row
             ]
             rows[f"{name}, replica {replica}"] = [*sizes, *[nan] * (width - len(row))]
     if len(rows) > MOST_ROWS or width > MOST_ROWS:
         return []
-    most = max((entry.all / 1e9 for entry in file.memory.values()), default=1.0)
+    largest = max((entry.all / 1e9 for entry in file.memory.values()), default=1.0)
     columns = [f"shard {k}" for k in range(width)]
-    drawn = heat({"": rows}, columns, title="GB of each device", unit="GB", most=most)
+    drawn = heat({"": rows}, columns, title="GB of each device", unit="GB", most=largest)
     return [heading("Mesh"), figure(svg(drawn))]
 
 
@@ -434,9 +440,9 @@ def write_plan_trace(path: str | Path, plan: Plan) -> None:
 
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
     """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
-    own = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
-    held = file.memory.get(file.stages[own].rows[0][0])
-    changes = [(0.0, held.state + held.working + held.slack if held is not None else 0.0)]
+    first_stage = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
+    memory = file.memory.get(file.stages[first_stage].rows[0][0])
+    changes = [(0.0, memory.state + memory.working + memory.slack if memory is not None else 0.0)]
     spans = sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
     for action, (_, _, start, end) in zip(timing.orders[rank], spans, strict=False):
         size = file.stages[action.chunk].saved or 0.0
@@ -450,10 +456,10 @@ def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
 
 def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
     names = timing.problem.graph.names
-    known = [word for word in NAMES if any(_kind(name) == word for name in names)]
-    kind = np.array([known.index(_kind(name)) for name in names], dtype=np.int8)
+    shown = [word for word in NAMES if any(_kind(name) == word for name in names)]
+    kind = np.array([shown.index(_kind(name)) for name in names], dtype=np.int8)
     covers = {f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)}
-    kinds, modules = tuple(NAMES[word] for word in known), [_module(name) for name in names]
+    kinds, modules = tuple(NAMES[word] for word in shown), [_module(name) for name in names]
     return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
 
 
@@ -471,7 +477,7 @@ def _module(name: str) -> str:
 def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
     kinds = list(MemoryEntry.model_fields)
     sums = {name: entry.all for name, entry in memory.items()}
-    most = max(sums.values(), default=1.0) or 1.0
+    largest = max(sums.values(), default=1.0) or 1.0
     lines = [
         [
             name,
@@ -481,5 +487,5 @@ def _memory(memory: dict[str, MemoryEntry]) -> list[Html]:
         for name, entry in memory.items()
     ]
     heads = ["device", *(f"{kind}, GB" for kind in kinds), "in all, GB"]
-    bars = [share(size / most) for size in sums.values()]
+    bars = [share(size / largest) for size in sums.values()]
     return [table(heads, lines, bars=bars), hint("A full bar is the fullest device.")]

@@ -14,9 +14,9 @@ SHOWN = 30  # rows
 def priced_lines(priced: PricedTable) -> Iterator[str]:
     """The plans, what is feasible first, the fastest first; then what cannot be, with why."""
     order = priced.best_first()
-    told = f", environment {priced.environment}" if priced.environment else ""
-    many = f"{len(order)} plans" if len(order) > 1 else "1 plan"
-    yield f"{many}, priced as {priced.framework} trains{told}; the fastest first"
+    environment = f", environment {priced.environment}" if priced.environment else ""
+    count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
+    yield f"{count}, priced as {priced.framework} trains{environment}; the fastest first"
     yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
     for k in order[:SHOWN]:
         answer = priced.answers[k]
@@ -29,12 +29,12 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
             yield f"{'-':>10}  {words}: {answer.reason}"
             continue
         rate = "" if answer.tokens_per_second is None else f"{answer.tokens_per_second:.0f}"
-        held = "" if answer.peak is None else f"{answer.peak / 1e9:.1f} GB"
+        memory = "" if answer.peak is None else f"{answer.peak / 1e9:.1f} GB"
         fits = "" if answer.fits is None else f"{answer.fits:.0%}"
         within = f"{answer.low:.4g} to {answer.high:.4g} s"
         why = "" if answer.feasible else f": {answer.reason}"
         yield (
-            f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {held:>8}  {fits:>4}  "
+            f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
             f"{words}{why}"
         )
     if len(order) > SHOWN:

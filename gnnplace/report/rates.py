@@ -36,18 +36,18 @@ def _kind(file: PlanFile) -> str | None:
         kinds = load_cluster(file.cluster_file or file.cluster).kinds
     except GnnplaceError:
         return None
-    known = known_kind(kinds[0])
-    return kinds[0] if len(kinds) == 1 and known not in (None, "cpu") else None
+    table_kind = known_kind(kinds[0])
+    return kinds[0] if len(kinds) == 1 and table_kind not in (None, "cpu") else None
 
 
 def rates_line(file: PlanFile, seconds: float) -> str:
     """Tokens or examples a second, of a device too, TFLOP/s and MFU of a step."""
     devices, rate = len(file.memory), (file.tokens or file.batch) / max(seconds, 1e-12)
-    told = [f"{rate:,.0f} {file.unit}/s", f"{rate / devices:,.0f} a device"]
+    figures = [f"{rate:,.0f} {file.unit}/s", f"{rate / devices:,.0f} a device"]
     if file.flops:
-        told.append(f"{file.flops / seconds / devices / 1e12:.3g} TFLOP/s a device")
+        figures.append(f"{file.flops / seconds / devices / 1e12:.3g} TFLOP/s a device")
     share = utilization(file, seconds)
-    return ", ".join([*told, *([f"MFU {share:.1%}"] if share is not None else [])])
+    return ", ".join([*figures, *([f"MFU {share:.1%}"] if share is not None else [])])
 
 
 def token_count(text: str, option: str = "--tokens") -> float:
@@ -56,9 +56,9 @@ def token_count(text: str, option: str = "--tokens") -> float:
     Raises:
         InputError: it is none.
     """
-    found = COUNT.fullmatch(text.strip().upper())
+    match = COUNT.fullmatch(text.strip().upper())
     try:
-        count = float(text) if found is None else float(found[1]) * LARGE[found[2]]
+        count = float(text) if match is None else float(match[1]) * LARGE[match[2]]
     except ValueError:
         count = 0.0
     if not 0 < count < 1e18:
@@ -72,9 +72,9 @@ def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
     Raises:
         InputError: the model's examples are no rows of tokens.
     """
-    each = file.tokens
-    if each is None:
+    tokens_a_step = file.tokens
+    if tokens_a_step is None:
         raise InputError(f"--tokens: the examples of {file.model} are no rows of tokens")
-    whole = tokens / each * seconds
-    hours = whole * len(file.memory) / HOUR
-    return f"{tokens:.3g} tokens: {whole / DAY:,.3g} days, {hours:,.0f} device hours"
+    run_seconds = tokens / tokens_a_step * seconds
+    hours = run_seconds * len(file.memory) / HOUR
+    return f"{tokens:.3g} tokens: {run_seconds / DAY:,.3g} days, {hours:,.0f} device hours"

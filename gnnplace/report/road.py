@@ -173,10 +173,10 @@ def _searched(walking: Walking, progress: Progress) -> Road:
     progress(f"capturing and profiling the training step of {model} at every share of its batch")
     warm(["best"], progress=progress)
     placing = partial(place, budget=walking.budget, seed=walking.seed)
-    sizes, chosen = choose_microbatches(model, walking.cluster, walking.capture, placing, progress)
-    if chosen.program is None:
+    sizes, size = choose_microbatches(model, walking.cluster, walking.capture, placing, progress)
+    if size.program is None:
         raise InputError(f"model {model!r}: the demo needs a model, not a problem file")
-    return Road(walking, chosen.program, chosen.problem, sizes=sizes, chosen=chosen)
+    return Road(walking, size.program, size.problem, sizes=sizes, chosen=size)
 
 
 def _execute(
@@ -207,8 +207,8 @@ def _execute(
 
 def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
     """What micro-batches have to beat, and eager PyTorch where it does the same work."""
-    walking, chosen = road.walking, road.chosen
-    if chosen is not None and chosen.microbatches > 1 and road.sizes[0].program is not None:
+    walking, size = road.walking, road.chosen
+    if size is not None and size.microbatches > 1 and road.sizes[0].program is not None:
         progress("executing the whole batch on one device")
         problem = road.sizes[0].problem
         alone = place(problem, placer="single", budget=0.0).placement

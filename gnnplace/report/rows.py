@@ -104,12 +104,12 @@ WORDS = {
 
 def legend(rows: Sequence[Row]) -> str:
     """What the words of a comparison's columns mean, those that are in it."""
-    told = ["predicted: simulated from op and link times", "gap: above the lower bound"]
+    meanings = ["predicted: simulated from op and link times", "gap: above the lower bound"]
     mode = next((row.mode for row in rows if row.executed), None)
-    told += [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []
-    told += [WORDS["virtual"]] if mode == "measured" else []
-    told += [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
-    return "; ".join(told)
+    meanings += [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []
+    meanings += [WORDS["virtual"]] if mode == "measured" else []
+    meanings += [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
+    return "; ".join(meanings)
 
 
 def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
@@ -129,7 +129,7 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
         f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}",
     ]
     single = next((row for row in placed if row.placer == "single"), None)
-    known = single.predicted if single is not None and may_split else None
-    if known and best.predicted and best.predicted > 0.97 * known:
+    single_seconds = single.predicted if single is not None and may_split else None
+    if single_seconds and best.predicted and best.predicted > 0.97 * single_seconds:
         lines.append("one device is best here: splitting gains less than 3 % (predicted)")
     return lines

@@ -103,17 +103,17 @@ def strategies(
 
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     """A line that names every layer that no rule knows how to split, and what becomes of it."""
-    found = [f"{name} ({reason})" for name, reason in reasons if reason]
-    count = "1 layer" if len(found) == 1 else f"{len(found)} layers"
-    return [f"{count} cannot be split freely: {'; '.join(found)}"] if found else []
+    layers = [f"{name} ({reason})" for name, reason in reasons if reason]
+    count = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+    return [f"{count} cannot be split freely: {'; '.join(layers)}"] if layers else []
 
 
 def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: int) -> str:
     """A strategy beside data parallelism, in words that say which of them to take."""
     ratio = parallel.total / best.total
     if all(text == WHOLE for text in words):
-        told = f"no layer is split: use one device, {ratio:.3g} times as fast as data parallelism"
-        return f"{told} on {devices}"
+        advice = f"no layer is split: use one device, {ratio:.3g} times as fast as data parallelism"
+        return f"{advice} on {devices}"
     if ratio < 1:
         return f"data parallelism is {1 / ratio:.3g} times as fast: use that (DDP)"
     return f"{ratio:.3g} times as fast as data parallelism"
@@ -183,8 +183,8 @@ def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: boo
     trades = []
     for point in answer.points:
         memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
-        told = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
-        trades.append(Trade(memory, time, told))
+        label = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
+        trades.append(Trade(memory, time, label))
     title = frontier_title(problem, answer)
     axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
@@ -230,12 +230,12 @@ class Trade:
     Attributes:
         memory: along the x axis.
         time: along the y axis.
-        told: what is said where the pointer rests on it.
+        label: what is said where the pointer rests on it.
     """
 
     memory: float
     time: float
-    told: str
+    label: str
 
 
 def frontier_plot(
@@ -255,7 +255,7 @@ def frontier_plot(
     figure = chart(_series(trades, x), (x, y), title=title, note=note)
     if knee is not None:
         point = trades[knee]
-        mark(figure, point.memory, point.time, f"knee: {point.told}", point.told)
+        mark(figure, point.memory, point.time, f"knee: {point.label}", point.label)
     return figure
 
 
@@ -264,8 +264,8 @@ def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
     memory, time = [t.memory for t in reversed(trades)], [t.time for t in reversed(trades)]
     end = axis.limits[1] if axis.limits else memory[-1]
     stairs = Series("", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE)
-    told = [trade.told for trade in reversed(trades)]
-    return [stairs, Series("", memory, time, told=told, joined="none", colour=BLUE)]
+    labels = [trade.label for trade in reversed(trades)]
+    return [stairs, Series("", memory, time, told=labels, joined="none", colour=BLUE)]
 
 
 def _axis(name: str, values: Sequence[float]) -> Axis:
@@ -324,13 +324,13 @@ def _told() -> Html:
 
 
 def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult) -> list[Html]:
-    found = strategies(setting, problem, result)
-    names = list(found)
-    best, parallel = found[names[0]], found[names[1]]
+    costs = strategies(setting, problem, result)
+    names = list(costs)
+    best, parallel = costs[names[0]], costs[names[1]]
     words = setting.words(result.configuration)
-    most = max(parts.total for parts in found.values()) or 1.0
-    bars = [html.share(parts.total / most) for parts in found.values()]
-    lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in found.items()]
+    largest = max(parts.total for parts in costs.values()) or 1.0
+    bars = [html.share(parts.total / largest) for parts in costs.values()]
+    lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in costs.items()]
     step = split_timeline(setting, result.configuration)
     cards = [
         (page_seconds(best.total), "predicted step time"),
@@ -349,18 +349,21 @@ def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult)
 
 
 def _seconds(parts: CostParts) -> list[str]:
-    own = [getattr(parts, name) for name in DOES]
-    return [page_seconds(parts.total), *(page_seconds(value) if value else "" for value in own)]
+    components = [getattr(parts, name) for name in DOES]
+    return [
+        page_seconds(parts.total),
+        *(page_seconds(value) if value else "" for value in components),
+    ]
 
 
 def _layers(setting: Setting, configuration: Sequence[int], words: Sequence[str]) -> Html:
     costs, layers = setting.by_layer(configuration), setting.network.layers
-    most = max(parts.total for parts in costs) or 1.0
+    largest = max(parts.total for parts in costs) or 1.0
     lines = [
         [layer.name, *_seconds(parts), f"{text} ({layer.reason})" if layer.reason else text]
         for layer, parts, text in zip(layers, costs, words, strict=True)
     ]
-    bars = [html.share(parts.total / most) for parts in costs]
+    bars = [html.share(parts.total / largest) for parts in costs]
     return html.table(LAYERS, lines, bars=bars, words=True)
 
 
@@ -386,8 +389,8 @@ def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
     problem = _chain(setting, names, seconds)
     simulator = Simulator(problem)
     order = np.arange(len(names), dtype=np.int32)
-    found = simulator.run(np.zeros(len(names), dtype=np.int32), order)
-    step = replace(from_simulation(problem, found, "this strategy"), memory=())
+    simulation = simulator.run(np.zeros(len(names), dtype=np.int32), order)
+    step = replace(from_simulation(problem, simulation, "this strategy"), memory=())
     does = tuple(DOES.values())
     named = Naming(does, np.array(kinds, dtype=np.int8), modules, sized=False, why=WHY)
     return step.called(named)

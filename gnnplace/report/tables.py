@@ -95,24 +95,24 @@ def simulation_table(problem: Problem, simulation: Simulation) -> Table:
 
 def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
     """Peak memory and headroom of each device, alike devices in one line."""
-    told: dict[str, list[str]] = {}
+    devices_by_text: dict[str, list[str]] = {}
     for device, peak in zip(problem.cluster.devices, simulation.peak_memory, strict=True):
-        kept = f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
+        reserved = f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
         text = (
             f"{bytes_text(peak)} of {bytes_text(device.memory)}, "
-            f"headroom {bytes_text(device.memory - peak)}{kept}"
+            f"headroom {bytes_text(device.memory - peak)}{reserved}"
         )
-        told.setdefault(text, []).append(device.name)
-    return [f"memory of {', '.join(names)}: {text}" for text, names in told.items()]
+        devices_by_text.setdefault(text, []).append(device.name)
+    return [f"memory of {', '.join(names)}: {text}" for text, names in devices_by_text.items()]
 
 
 def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
     """What every number of micro-batches came to."""
     table = Table("micro-batches", "work on one device", "step, predicted", "remarks")
     for size in sizes:
-        found = "-" if size.result is None else seconds_text(size.result.step_time)
+        step = "-" if size.result is None else seconds_text(size.result.step_time)
         remark = size.note or ("chosen" if size is chosen else "")
-        table.add_row(str(size.microbatches), seconds_text(size.work), found, remark)
+        table.add_row(str(size.microbatches), seconds_text(size.work), step, remark)
     return table
 
 
@@ -184,14 +184,14 @@ def placement_rows(problem: Problem, placement: Placement) -> tuple[list[str], R
     device = placement.device.astype(np.int64)
     seconds = problem.times[np.arange(problem.num_ops), device]
     key = row * problem.num_devices + device
-    found, where = np.unique(key, return_inverse=True)
-    ops = np.bincount(where.ravel())
-    spent = np.bincount(where.ravel(), seconds)
-    state = np.bincount(where.ravel(), problem.state)
+    keys, index = np.unique(key, return_inverse=True)
+    ops = np.bincount(index.ravel())
+    spent = np.bincount(index.ravel(), seconds)
+    state = np.bincount(index.ravel(), problem.state)
     names = [one.name for one in problem.cluster.devices]
     rows = [
         [labels[k // len(names)], names[k % len(names)], str(count), f"{time:.6g}", f"{size:.0f}"]
-        for k, count, time, size in zip(found.tolist(), ops, spent, state, strict=True)
+        for k, count, time, size in zip(keys.tolist(), ops, spent, state, strict=True)
     ]
     return ["module", "device", "ops", "seconds", "bytes of state"], rows
 
@@ -203,8 +203,8 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
         devices = " ".join(stage.device_names)
         mesh = f"{len(stage.rows)} x {len(stage.rows[0])}"
         for module in stage.modules:
-            again = "yes" if module in stage.recompute.modules else "no"
-            rows.append([module, str(number), devices, mesh, str(stage.zero), again])
+            recomputed = "yes" if module in stage.recompute.modules else "no"
+            rows.append([module, str(number), devices, mesh, str(stage.zero), recomputed])
     return ["module", "stage", "devices", "replicas x shards", "ZeRO", "recomputed"], rows
 
 
@@ -212,15 +212,17 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
     """Where each module is in two plans of one model, of those that are not alike in both."""
 
     def places(plan: Plan) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for module, _, devices, mesh, zero, again in plan_rows(plan)[1]:
-            more = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (again == "yes")
-            here = f"{devices} ({mesh}{more})"
-            found[module] = f"{found[module]}, {here}" if module in found else here
-        return found
+        by_module: dict[str, str] = {}
+        for module, _, devices, mesh, zero, recomputed in plan_rows(plan)[1]:
+            suffix = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (recomputed == "yes")
+            location = f"{devices} ({mesh}{suffix})"
+            by_module[module] = (
+                f"{by_module[module]}, {location}" if module in by_module else location
+            )
+        return by_module
 
-    one, other = places(before), places(after)
-    return {m: (one[m], other[m]) for m in one if one[m] != other.get(m, one[m])}
+    first, second = places(before), places(after)
+    return {m: (first[m], second[m]) for m in first if first[m] != second.get(m, first[m])}
 
 
 def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
@@ -235,5 +237,5 @@ def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
         write_text(path, csv_text([headings, *rows]))
         return
     lines = [list(headings), ["---"] * len(headings), *rows]
-    told = (f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
-    write_text(path, "".join(told))
+    text = (f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+    write_text(path, "".join(text))

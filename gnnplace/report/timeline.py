@@ -157,7 +157,7 @@ class Timeline:
         m, names = self.moves, self.problem.graph.names
         columns = (m.op, m.source, m.target, m.start, m.finish, m.bytes)
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return tuple(TransferSpan(names[i], *rest) for i, *rest in rows)
+        return tuple(TransferSpan(names[i], *span) for i, *span in rows)
 
     def called(self, named: Naming) -> Timeline:
         """The same step with other names."""
@@ -169,9 +169,9 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
     ran = bool(np.isfinite(simulation.step_time))
     op = np.arange(problem.num_ops if ran else 0, dtype=np.int32)
     t, graph = simulation.transfers, problem.graph
-    kept = slice(None) if ran else slice(0, 0)
-    tensor = t.tensor[kept]
-    ends = t.source[kept], t.target[kept], t.start[kept], t.arrival[kept]
+    rows = slice(None) if ran else slice(0, 0)
+    tensor = t.tensor[rows]
+    ends = t.source[rows], t.target[rows], t.start[rows], t.arrival[rows]
     return Timeline(
         "predicted",
         name,
@@ -192,14 +192,14 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
 def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
     """The timeline of the run's most typical step."""
     index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
-    ops, moved = step.ops, step.transfers
+    ops, transfers = step.ops, step.transfers
     moves = Moves(
-        _ints(index[t.producer] for t in moved),
-        _ints(lane[t.source] for t in moved),
-        _ints(lane[t.target] for t in moved),
-        np.array([t.start for t in moved], dtype=np.float64),
-        np.array([t.finish for t in moved], dtype=np.float64),
-        np.array([t.bytes for t in moved], dtype=np.float64),
+        _ints(index[t.producer] for t in transfers),
+        _ints(lane[t.source] for t in transfers),
+        _ints(lane[t.target] for t in transfers),
+        np.array([t.start for t in transfers], dtype=np.float64),
+        np.array([t.finish for t in transfers], dtype=np.float64),
+        np.array([t.bytes for t in transfers], dtype=np.float64),
     )
     return Timeline(
         execution.mode,

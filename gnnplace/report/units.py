@@ -33,14 +33,16 @@ def bytes_text(value: float) -> str:
 
 def names_text(names: Sequence[str], most: int) -> str:
     """The first few names in one line, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    num_hidden = len(names) - most
+    return ", ".join(names[:most]) + (f" and {num_hidden} more" if num_hidden > 0 else "")
 
 
 def faults_text(faults: Sequence[str]) -> str:
     """The first few faults in one line, and how many more there are."""
-    more = len(faults) - MOST_FAULTS
-    return "; ".join(faults[:MOST_FAULTS]) + (f"; and {more:,} more" if more > 0 else "")
+    num_hidden = len(faults) - MOST_FAULTS
+    return "; ".join(faults[:MOST_FAULTS]) + (
+        f"; and {num_hidden:,} more" if num_hidden > 0 else ""
+    )
 
 
 def eager_line(times: Mapping[int, float]) -> str:

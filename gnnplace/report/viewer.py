@@ -103,20 +103,20 @@ class Waits:
 def waits(step: Timeline) -> Waits:
     """What holds the ops of a predicted step; unknown of a run."""
     count = len(step.op)
-    found = Waits(
+    causes_of_ops = Waits(
         np.full(count, UNKNOWN, dtype=np.uint8),
         np.full(count, -1, dtype=np.int32),
         np.full(count, -1, dtype=np.int32),
         np.zeros(count, dtype=bool),
     )
     if step.simulation is None or not count:
-        return found
+        return causes_of_ops
     causes = Causes(step.problem, step.simulation)
     for op in range(count):
-        _note(found, op, causes.of(op))
+        _note(causes_of_ops, op, causes.of(op))
     path = [piece.op for piece in critical_path(causes) if piece.kind == COMPUTING]
-    found.critical[path] = True
-    return found
+    causes_of_ops.critical[path] = True
+    return causes_of_ops
 
 
 def _note(found: Waits, op: int, cause: Cause | None) -> None:
@@ -136,10 +136,10 @@ def place_reasons(problem: Problem, free: str) -> tuple[list[str], IntArray]:
         free: what is said of an op that may be anywhere.
     """
     shared = Counter(problem.colocate)
-    told: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     texts = (_reason(problem, op, shared) or free for op in range(problem.num_ops))
-    index = [told.setdefault(text, len(told)) for text in texts]
-    return list(told), np.array(index, dtype=np.int32)
+    index = [numbers.setdefault(text, len(numbers)) for text in texts]
+    return list(numbers), np.array(index, dtype=np.int32)
 
 
 def _reason(problem: Problem, op: int, shared: Counter[str | None]) -> str:
@@ -183,13 +183,13 @@ def viewer(
         beside: whether the second is shown beside the first to begin with.
         title: the section's heading.
     """
-    held = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
     script = "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     # "<" could end the element that holds the data, or begin a comment in it.
-    held = held.replace("<", "\\u003c")
+    data = data.replace("<", "\\u003c")
     return Html(
         f"{heading(title)}{asset('viewer.html')}"
-        f'<script type="application/json" id="data">{held}</script>\n'
+        f'<script type="application/json" id="data">{data}</script>\n'
         f'<script>\n"use strict";\n{script}</script>'
     )
 
@@ -199,9 +199,9 @@ def viewer_data(timelines: Sequence[Timeline], *, beside: bool = False) -> dict[
     first: list[Timeline] = []  # of the steps of each graph
     graph = []
     for step in timelines:
-        known = next((k for k, other in enumerate(first) if _alike(step, other)), len(first))
-        first += [step] if known == len(first) else []
-        graph.append(known)
+        index = next((k for k, earlier in enumerate(first) if _alike(step, earlier)), len(first))
+        first += [step] if index == len(first) else []
+        graph.append(index)
     return {
         "graphs": [_graph(step.problem, step.named) for step in first],
         "steps": [_step(step, k) for step, k in zip(timelines, graph, strict=True)],
@@ -231,8 +231,8 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
     module = [modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module]
     reasons, reason = place_reasons(problem, named.why)
     graph, drawn = problem.graph, layout(problem)
-    made = np.bincount(graph.producer, graph.size * named.sized, problem.num_ops)
-    found = {
+    output_bytes = np.bincount(graph.producer, graph.size * named.sized, problem.num_ops)
+    data = {
         "names": list(graph.names),
         "modules": list(modules),
         "module": packed(module, "i4"),
@@ -242,15 +242,15 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
         "reasons": reasons,
         "reason": packed(reason, "i4"),
         "state": packed(problem.state, "f4"),
-        "made": packed(made, "f4"),
+        "made": packed(output_bytes, "f4"),
         "device_kinds": list(problem.cluster.kinds),
         "seconds": packed(problem.kind_times.T, "f4"),
         "limits": problem.cluster.memory.tolist(),
     }
     if drawn is not None:
         numbers = {name: packed(getattr(drawn, name), "f4") for name in ("x", "y", "size")}
-        found["layout"] = numbers | {"edges": packed(drawn.edges, "i4"), "tallest": drawn.tallest}
-    return found
+        data["layout"] = numbers | {"edges": packed(drawn.edges, "i4"), "tallest": drawn.tallest}
+    return data
 
 
 class Ticks:
@@ -260,10 +260,10 @@ class Ticks:
     """
 
     def __init__(self, step: Timeline) -> None:
-        held = [np.zeros(1), step.start, step.finish, step.moves.start, step.moves.finish]
-        held += [times for times, _ in step.memory]
-        self.origin = float(min(times.min() for times in held if len(times)))
-        last = float(max(times.max() for times in held if len(times)))
+        instants = [np.zeros(1), step.start, step.finish, step.moves.start, step.moves.finish]
+        instants += [times for times, _ in step.memory]
+        self.origin = float(min(times.min() for times in instants if len(times)))
+        last = float(max(times.max() for times in instants if len(times)))
         self.size = max(last - self.origin, 1e-30) / (2**32 - 1)
 
     def __call__(self, seconds: FloatArray) -> str:
@@ -272,7 +272,7 @@ class Ticks:
 
 
 def _step(step: Timeline, graph: int) -> dict[str, Any]:
-    held, moves, ticks = waits(step), step.moves, Ticks(step)
+    causes, moves, ticks = waits(step), step.moves, Ticks(step)
     return {
         "label": step.label,
         "name": step.name,
@@ -286,11 +286,11 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
         "tick": ticks.size,
         "start": ticks(step.start),
         "finish": ticks(step.finish),
-        "critical": packed(held.critical, "u1"),
+        "critical": packed(causes.critical, "u1"),
         "cause": {
-            "kind": packed(held.kind, "u1"),
-            "op": packed(held.op, "i4"),
-            "transfer": packed(held.transfer, "i4"),
+            "kind": packed(causes.kind, "u1"),
+            "op": packed(causes.op, "i4"),
+            "transfer": packed(causes.transfer, "i4"),
         },
         "transfers": {
             "op": packed(moves.op, "i4"),
@@ -300,5 +300,5 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
             "finish": ticks(moves.finish),
             "bytes": packed(moves.bytes if step.named.sized else moves.bytes * np.nan, "f4"),
         },
-        "memory": [[ticks(times), packed(held, "f4")] for times, held in step.memory],
+        "memory": [[ticks(times), packed(sizes, "f4")] for times, sizes in step.memory],
     }

@@ -120,11 +120,11 @@ def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str
     """Every fault of devices and links that names tell: repeated ones, and ends that are not."""
     names = Counter(device.name for device in devices)
     faults = [] if devices else ["devices: at least one device is needed"]
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     for i, device in enumerate(devices):
-        if device.name in seen:
+        if device.name in earlier_names:
             faults.append(f"devices[{i}].name: {device.name!r} is repeated")
-        seen.add(device.name)
+        earlier_names.add(device.name)
     pairs: set[tuple[str, str]] = set()
     for i, link in enumerate(links):
         ends = (("source", link.source), ("target", link.target))
@@ -222,7 +222,7 @@ class Cluster:
     def channels(self) -> IntArray:
         """Channel indices of each pair, W of them at most, -1 after the last. [D, D, W]"""
         names: dict[str, int] = {}
-        held = [
+        channel_ids = [
             # A link that names no channel has one of its own.
             [
                 names.setdefault(name, len(names))
@@ -230,10 +230,10 @@ class Cluster:
             ]
             for i, link in enumerate(self.links)
         ]
-        width = max(map(len, held), default=1)
+        width = max(map(len, channel_ids), default=1)
         matrix = np.full((self.num_devices, self.num_devices, width), -1, dtype=np.int32)
         matrix[self._ends] = np.array(
-            [row + [-1] * (width - len(row)) for row in held], dtype=np.int32
+            [row + [-1] * (width - len(row)) for row in channel_ids], dtype=np.int32
         ).reshape(-1, width)
         return matrix
 

@@ -55,8 +55,8 @@ class Gpu:
         From 2020 on it has 128 cores beside them, but for A100 (NVIDIA's architecture whitepapers;
         Shah et al., FlashAttention-3, 2024, section 3.1 has 3.9e12 of H100).
         """
-        many = self.year >= 2020 and not self.product.startswith("A100")
-        return self.rates[FLOAT32] / (16 if many else 8)
+        has_128_cores = self.year >= 2020 and not self.product.startswith("A100")
+        return self.rates[FLOAT32] / (16 if has_128_cores else 8)
 
     def flops(self, dtype: str) -> float:
         """Operations a second in a type; of float32 for types that are not listed."""
@@ -78,10 +78,10 @@ CPU = Gpu(
 def _gpus() -> dict[str, Gpu]:
     """The rows of ``gpus.json``: GB, GB/s, and TFLOP/s of float32, tf32, float16, bfloat16."""
     rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    found = {}
+    gpus = {}
     for name, row in rows.items():
         rates = zip((FLOAT32, "tf32", "float16", "bfloat16"), row["tflops"], strict=True)
-        found[name] = Gpu(
+        gpus[name] = Gpu(
             row["product"],
             row["memory_gb"] * GIGA,
             row["bandwidth_gb_s"] * GIGA,
@@ -90,7 +90,7 @@ def _gpus() -> dict[str, Gpu]:
             row["watts"],
             row["year"],
         )
-    return found
+    return gpus
 
 
 GPUS: Mapping[str, Gpu] = _gpus()
@@ -109,8 +109,8 @@ ALIASES: Mapping[str, str] = {
 def known_kind(kind: str) -> str | None:
     """The kind in `GPUS` (or `cpu`) that a name stands for, or None."""
     plain = kind.lower().replace("_", "-").removesuffix("gb")
-    found = ALIASES.get(plain, plain)
-    return found if found in GPUS or found == "cpu" else None
+    name = ALIASES.get(plain, plain)
+    return name if name in GPUS or name == "cpu" else None
 
 
 def figures(kind: str) -> Gpu:
@@ -119,10 +119,10 @@ def figures(kind: str) -> Gpu:
     Raises:
         InputError: no figures of this kind are known; the known kinds are listed.
     """
-    found = known_kind(kind)
-    if found is None:
+    name = known_kind(kind)
+    if name is None:
         raise InputError(
             f"device kind {kind!r}: not on this machine and no published peaks are known; "
             f"use one of {', '.join(('cpu', *GPUS))}, or a problem file with times"
         )
-    return CPU if found == "cpu" else GPUS[found]
+    return CPU if name == "cpu" else GPUS[name]

@@ -51,9 +51,9 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
         InputError: it is neither a share nor bytes.
     """
     text = f"{headroom:.0f}" if isinstance(headroom, int | float) else headroom.strip()
-    found = SHARE.fullmatch(text)
-    if found is not None and float(found[1]) < 100.0:
-        return float(found[1]) / 100.0, 0.0
+    match = SHARE.fullmatch(text)
+    if match is not None and float(match[1]) < 100.0:
+        return float(match[1]) / 100.0, 0.0
     try:
         return 0.0, float(read_size(text))
     except ValueError:

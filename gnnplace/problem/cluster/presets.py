@@ -138,8 +138,8 @@ def _link(
     assert fabric is not None
     figures = FABRICS[fabric]
     # Not validated: of 512 devices there are 262,000, and what stands here is known to be right.
-    own = {"source": f"gpu:{source}", "target": f"gpu:{target}", "channel": channel}
-    return _any_link(fabric, bandwidth or figures.bandwidth).model_copy(update=own)
+    update = {"source": f"gpu:{source}", "target": f"gpu:{target}", "channel": channel}
+    return _any_link(fabric, bandwidth or figures.bandwidth).model_copy(update=update)
 
 
 @cache
@@ -184,17 +184,17 @@ def with_servers(name: str) -> Cluster | None:
     Raises:
         InputError: more than ``MOST_DEVICES`` devices, or fewer than two servers.
     """
-    found = NUMBERED.fullmatch(name)
-    if found is None:
+    match = NUMBERED.fullmatch(name)
+    if match is None:
         return None
-    base, servers, each = found[1], int(found[2]), int(found[3])
+    base, servers, per_server = match[1], int(match[2]), int(match[3])
     alike = (m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-"))
-    machine = next((m for m in alike if m.each == each), None)
+    machine = next((m for m in alike if m.each == per_server), None)
     if machine is None:
         return None
-    if not (servers >= 2 and servers * each <= MOST_DEVICES):
-        told = f"two servers at least and {MOST_DEVICES} devices at most can be listed"
-        raise InputError(f"cluster preset {name!r}: {told}")
+    if not (servers >= 2 and servers * per_server <= MOST_DEVICES):
+        limits = f"two servers at least and {MOST_DEVICES} devices at most can be listed"
+        raise InputError(f"cluster preset {name!r}: {limits}")
     return replace(machine, servers=servers).cluster(name)
 
 
@@ -216,18 +216,18 @@ def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cl
         gb_s: of a link of a server, in each direction.
         servers: that have as many GPUs each.
     """
-    each, links = len(kinds) // servers, []
+    per_server, links = len(kinds) // servers, []
     for i, k in permutations(range(len(kinds)), 2):
         ports = (f"gpu:{i} out", f"gpu:{k} in")
-        own: dict[str, Any] = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
-        if i // each != k // each:
-            own |= {"latency": 10e-6, "bandwidth": 10 * GIGA}
-            own["channel"] = f"network-out:{i // each}"
+        fields: dict[str, Any] = {"source": f"gpu:{i}", "target": f"gpu:{k}"}
+        if i // per_server != k // per_server:
+            fields |= {"latency": 10e-6, "bandwidth": 10 * GIGA}
+            fields["channel"] = f"network-out:{i // per_server}"
         else:
-            own |= {"latency": 10e-6 if wire == "pcie" else 5e-6, "bandwidth": gb_s * GIGA}
-            own["channel"] = {"pcie": "pcie", "nvswitch": ports}.get(wire)
-            own["fabric"] = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
-        links.append(Link(**own))
+            fields |= {"latency": 10e-6 if wire == "pcie" else 5e-6, "bandwidth": gb_s * GIGA}
+            fields["channel"] = {"pcie": "pcie", "nvswitch": ports}.get(wire)
+            fields["fabric"] = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
+        links.append(Link(**fields))
     return Cluster(_devices(kinds), tuple(links))
 
 

@@ -109,7 +109,7 @@ def advise(
     used = np.bincount(result.placement.device, minlength=problem.num_devices) > 0
     space = SearchSpace(problem)
     return Advice(
-        tuple(name for name, own in zip(names, used, strict=True) if own),
+        tuple(name for name, is_used in zip(names, used, strict=True) if is_used),
         _single(space),
         tuple(_idle(space, result.simulation, used, max_devices, deadline)),
         tuple(sorted(_tries(problem, result, placer, deadline), key=lambda one: one.step_time)),
@@ -127,9 +127,9 @@ def _single(space: SearchSpace) -> float | None:
         space.check_possible()
     except GnnplaceError:
         return None
-    found = Single().search(space, np.random.default_rng(0), NO_BUDGET)
-    seconds, excess = space.simulator.excess(found.device, found.order)
-    alone = len(np.unique(found.device)) == 1 and excess <= 0 and np.isfinite(seconds)
+    placement = Single().search(space, np.random.default_rng(0), NO_BUDGET)
+    seconds, excess = space.simulator.excess(placement.device, placement.order)
+    alone = len(np.unique(placement.device)) == 1 and excess <= 0 and np.isfinite(seconds)
     return seconds if alone else None
 
 
@@ -142,13 +142,13 @@ def _idle(
 ) -> Iterator[Idle]:
     """Idle devices, those of one reason together."""
     problem, reasons = space.problem, dict[str, list[str]]()
-    known: dict[tuple[object, ...], str] = {}
+    reasons_by_sort: dict[tuple[object, ...], str] = {}
     for d in np.flatnonzero(~used).tolist():
         device = problem.cluster.devices[d]
         sort = device.kind, device.memory, device.reserve, problem.unit_allowed[:, d].tobytes()
-        if sort not in known:
-            known[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
-        reasons.setdefault(known[sort], []).append(device.name)
+        if sort not in reasons_by_sort:
+            reasons_by_sort[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
+        reasons.setdefault(reasons_by_sort[sort], []).append(device.name)
     for reason, names in reasons.items():
         yield Idle(tuple(names), reason)
 
@@ -190,8 +190,8 @@ def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator
     units = units[np.argsort(space.unit_coordinate[units], kind="stable")]
     for part in PARTS:
         count = int(np.ceil(abs(part) * len(units)))
-        chosen = units[-count:] if part < 0 else units[:count]
-        placed = np.where(np.isin(problem.unit_of, chosen), device, simulation.device)
+        moved_units = units[-count:] if part < 0 else units[:count]
+        placed = np.where(np.isin(problem.unit_of, moved_units), device, simulation.device)
         placed = placed.astype(np.int32)
         order = space.sequence(placed)[1]
         if space.simulator.excess(placed, order)[1] <= 0:
@@ -207,21 +207,21 @@ def _tries(problem: Problem, result: Result, placer: str, deadline: float) -> It
         if now() > deadline or problem.num_ops * count > MOST_OPS:
             return
         try:
-            found = place(_cut(problem, count), placer=quick)
+            trial = place(_cut(problem, count), placer=quick)
         except GnnplaceError:
             continue
-        speedup = result.step_time / max(found.step_time, 1e-300)
+        speedup = result.step_time / max(trial.step_time, 1e-300)
         if speedup >= WORTH:
-            yield Try(f"--microbatches {count}", found.step_time, speedup)
+            yield Try(f"--microbatches {count}", trial.step_time, speedup)
 
 
 def _cut(problem: Problem, count: int) -> Problem:
     """The problem in micro-batches whose ops take no less than their launches, or than whole."""
     cut = with_microbatches(problem, count)
-    launches, whole = np.array([len(names) for names in cut.members]), cut.phase == UPDATE
+    launches, updates = np.array([len(names) for names in cut.members]), cut.phase == UPDATE
     time = {}
     for kind, seconds in cut.time.items():
-        each = EAGER.view if kind == CPU else EAGER.backward
-        least = np.minimum(np.where(whole, 1, count) * seconds, launches * each)
-        time[kind] = np.maximum(seconds, least)
+        launch_seconds = EAGER.view if kind == CPU else EAGER.backward
+        lowest = np.minimum(np.where(updates, 1, count) * seconds, launches * launch_seconds)
+        time[kind] = np.maximum(seconds, lowest)
     return replace(cut, time=time)

@@ -71,14 +71,14 @@ def alternatives(
     """
     units = np.unique(space.problem.unit_of[ops])
     moving = np.isin(space.problem.unit_of, units)
-    found = []
+    choices = []
     for d in range(space.problem.num_devices):
         placed = np.where(moving, d, device).astype(np.int32)
-        moved = int((placed != device).sum())
+        num_moved = int((placed != device).sum())
         score = space.score(placed, order)  # a list schedule stands where it is better
-        other, listed = space.sequence(placed, cutoff=score)
-        best = listed if other < score else order
+        listed_score, listed = space.sequence(placed, cutoff=score)
+        best = listed if listed_score < score else order
         simulation = space.simulator.run(placed, best)
         fault = simulation.faults[0] if simulation.faults else ""
-        found.append(Alternative(d, simulation.step_time, moved, fault, placed, best))
-    return found
+        choices.append(Alternative(d, simulation.step_time, num_moved, fault, placed, best))
+    return choices

@@ -57,10 +57,10 @@ class Causes:
     @cached_property
     def before(self) -> IntArray:
         """The op before each op on its device, -1 for the first. [n]"""
-        before = np.full(self.problem.num_ops, -1, dtype=np.int32)
+        previous = np.full(self.problem.num_ops, -1, dtype=np.int32)
         for ops in self.sequences:
-            before[ops[1:]] = ops[:-1]
-        return before
+            previous[ops[1:]] = ops[:-1]
+        return previous
 
     @cached_property
     def producer(self) -> IntArray:
@@ -70,45 +70,49 @@ class Causes:
     @cached_property
     def incoming(self) -> list[list[int]]:
         """Transfers that bring an op's inputs. [n]"""
-        graph, moved = self.problem.graph, self.simulation.transfers
-        ends = zip(moved.tensor.tolist(), moved.target.tolist(), strict=True)
+        graph, transfers = self.problem.graph, self.simulation.transfers
+        ends = zip(transfers.tensor.tolist(), transfers.target.tolist(), strict=True)
         at = {end: i for i, end in enumerate(ends)}
-        found: list[list[int]] = [[] for _ in range(graph.num_ops)]
+        by_op: list[list[int]] = [[] for _ in range(graph.num_ops)]
         device = self.simulation.device.tolist()
         tensors = graph.consumption_tensor.tolist()
         for tensor, op in zip(tensors, graph.consumer.tolist(), strict=True):
             transfer = at.get((tensor, device[op]))
             if transfer is not None:
-                found[op].append(transfer)
-        return found
+                by_op[op].append(transfer)
+        return by_op
 
     @cached_property
     def copies(self) -> list[list[int]]:
         """Transfers that each device copies itself, by their end. [D]"""
-        moved, busy = self.simulation.transfers, self.problem.cluster.sender_busy
-        found: list[list[int]] = [[] for _ in range(self.problem.num_devices)]
-        for k in np.argsort(moved.end, kind="stable").tolist():
-            if busy[moved.source[k], moved.target[k]]:
-                found[moved.source[k]].append(k)
-        return found
+        transfers, busy = self.simulation.transfers, self.problem.cluster.sender_busy
+        by_device: list[list[int]] = [[] for _ in range(self.problem.num_devices)]
+        for k in np.argsort(transfers.end, kind="stable").tolist():
+            if busy[transfers.source[k], transfers.target[k]]:
+                by_device[transfers.source[k]].append(k)
+        return by_device
 
     def of(self, op: int) -> Cause | None:
         """What holds an op; None for one that nothing comes before.
 
         Of several that let go at one instant it is the op before, then a copy, then an arrival.
         """
-        moved, found = self.simulation.transfers, []
+        transfers, candidates = self.simulation.transfers, []
         for k in self.incoming[op]:
-            found.append((float(moved.arrival[k]), 0, Cause(float(moved.arrival[k]), -1, k)))
+            candidates.append(
+                (float(transfers.arrival[k]), 0, Cause(float(transfers.arrival[k]), -1, k))
+            )
         copy = self._copy_before(op)
         if copy >= 0:
-            found.append((float(moved.end[copy]), 1, Cause(float(moved.end[copy]), -1, copy, True)))
+            candidates.append(
+                (float(transfers.end[copy]), 1, Cause(float(transfers.end[copy]), -1, copy, True))
+            )
         if self.before[op] >= 0:
             end = float(self.simulation.finish[self.before[op]])
-            found.append((end, 2, Cause(end, int(self.before[op]))))
-        if not found:
+            candidates.append((end, 2, Cause(end, int(self.before[op]))))
+        if not candidates:
             return None
-        cause = max(found, key=lambda entry: entry[:2])[2]
+        cause = max(candidates, key=lambda entry: entry[:2])[2]
         if cause.transfer < 0:
             return cause
         return Cause(cause.end, int(self.producer[cause.transfer]), cause.transfer, cause.copies)

@@ -53,12 +53,12 @@ def _backwards(causes: Causes) -> Iterator[Piece]:
     s = causes.simulation
     op = int(np.argmax(s.finish))
     while True:
-        here, start = int(s.device[op]), float(s.start[op])
-        yield Piece(COMPUTING, start, float(s.finish[op]), op, here, here)
+        device, start = int(s.device[op]), float(s.start[op])
+        yield Piece(COMPUTING, start, float(s.finish[op]), op, device, device)
         cause = causes.of(op)
         end = 0.0 if cause is None else cause.end
         if end < start:
-            yield Piece(MESSAGES, end, start, op, here, here)
+            yield Piece(MESSAGES, end, start, op, device, device)
         if cause is None:
             return
         if cause.transfer >= 0:
@@ -68,9 +68,9 @@ def _backwards(causes: Causes) -> Iterator[Piece]:
 
 def _transfer(causes: Causes, cause: Cause) -> Iterator[Piece]:
     """A transfer, and before it the seconds for which its channels were taken."""
-    moved, k = causes.simulation.transfers, cause.transfer
-    ends = int(moved.source[k]), int(moved.target[k])
-    begin, queued = float(moved.start[k]), float(causes.simulation.finish[cause.op])
+    transfers, k = causes.simulation.transfers, cause.transfer
+    ends = int(transfers.source[k]), int(transfers.target[k])
+    begin, queued = float(transfers.start[k]), float(causes.simulation.finish[cause.op])
     yield Piece(TRANSFER, begin, cause.end, cause.op, *ends)
     if queued < begin:
         yield Piece(WAITING, queued, begin, cause.op, *ends)

@@ -111,22 +111,22 @@ def steps_differ(
     second = other or problem
     if names != tuple(device.name for device in second.cluster.devices):
         raise MismatchError("diff: the placements are on clusters whose devices differ")
-    whole = second.graph.names == problem.graph.names
-    first, then = _atoms(problem, before, whole), _atoms(second, after, whole)
+    same_groups = second.graph.names == problem.graph.names
+    first, then = _atoms(problem, before, same_groups), _atoms(second, after, same_groups)
     if first.keys() != then.keys():
-        odd = sorted(first.keys() ^ then.keys())[0]
+        unmatched = sorted(first.keys() ^ then.keys())[0]
         raise MismatchError(
-            f"diff: {odd!r} is in one of the placements alone; they are of other models, or cut "
-            "into other numbers of micro-batches"
+            f"diff: {unmatched!r} is in one of the placements alone; they are of other models, or "
+            "cut into other numbers of micro-batches"
         )
-    found: dict[tuple[str, int, int], list[float]] = {}
+    seconds_by_move: dict[tuple[str, int, int], list[float]] = {}
     for name, (module, source, seconds) in first.items():
         target = then[name][1]
         if source != target:
-            found.setdefault((module, source, target), []).append(seconds)
+            seconds_by_move.setdefault((module, source, target), []).append(seconds)
     moves = [
         Move(module, names[a], names[b], len(seconds), sum(seconds))
-        for (module, a, b), seconds in found.items()
+        for (module, a, b), seconds in seconds_by_move.items()
     ]
     moves.sort(key=lambda move: (-move.seconds, -move.ops, move.module))
     stayed = len(first) - sum(move.ops for move in moves)
@@ -141,12 +141,12 @@ def _atoms(
     """Row, device and seconds of each op, or of each captured op where groups may differ."""
     labels, row = module_rows(problem)
     spent = problem.times[np.arange(problem.num_ops), simulation.device].tolist()
-    device, found = simulation.device.tolist(), {}
+    device, atoms = simulation.device.tolist(), {}
     for op, name in enumerate(problem.graph.names):
         parts = (name,) if whole or not problem.members[op] else problem.members[op]
         for part in parts:
-            found[part] = (labels[row[op]], device[op], spent[op] / len(parts))
-    return found
+            atoms[part] = (labels[row[op]], device[op], spent[op] / len(parts))
+    return atoms
 
 
 def _side(problem: Problem, simulation: Simulation) -> Side:

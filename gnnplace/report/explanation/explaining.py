@@ -80,15 +80,15 @@ def loosened(
     """
     free = _without_rules(problem, constraints)
     with_all = min(known, _seconds(place, constrained(free, constraints), constraints)[0])
-    found = []
-    for what, base, asked in _each(problem, free, constraints):
+    prices = []
+    for label, base, remaining in _each(problem, free, constraints):
         try:
-            seconds, note = _seconds(place, constrained(base, asked), asked)
+            seconds, note = _seconds(place, constrained(base, remaining), remaining)
         except InfeasibleError as error:
             seconds, note = np.inf, str(error)
         seconds = min(seconds, with_all)
-        found.append(Loosened(what, seconds, with_all - seconds, note))
-    return with_all, sorted(found, key=lambda one: -one.gain)
+        prices.append(Loosened(label, seconds, with_all - seconds, note))
+    return with_all, sorted(prices, key=lambda one: -one.gain)
 
 
 def _seconds(place: Place, problem: Problem, asked: Constraints) -> tuple[float, str]:
@@ -147,8 +147,8 @@ def _without_rules(problem: Problem, asked: Constraints) -> Problem:
         pin[matched.ops] = -1
         if barred is not None:
             barred[matched.ops] = False
-    kept = barred if barred is not None and barred.any() else None
-    free = replace(problem, pin=pin, forbid=kept)
+    forbidden = barred if barred is not None and barred.any() else None
+    free = replace(problem, pin=pin, forbid=forbidden)
     same = (constrained(free, rules).allowed == problem.allowed).all()
     return free if same else problem
 
@@ -190,12 +190,12 @@ class Explanation:
     def by_module(self) -> list[tuple[str, dict[str, float]]]:
         """Seconds of the critical path by module of the op that computes or sends, most first."""
         labels, row = module_rows(self.problem)
-        found: dict[str, dict[str, float]] = {}
+        by_label: dict[str, dict[str, float]] = {}
         for piece in self.pieces:
             if piece.seconds > 0:
-                seconds = found.setdefault(labels[row[piece.op]], dict.fromkeys(KINDS, 0.0))
+                seconds = by_label.setdefault(labels[row[piece.op]], dict.fromkeys(KINDS, 0.0))
                 seconds[piece.kind] += piece.seconds
-        return sorted(found.items(), key=lambda entry: -sum(entry[1].values()))
+        return sorted(by_label.items(), key=lambda entry: -sum(entry[1].values()))
 
 
 def explain(
@@ -228,38 +228,41 @@ def explain(
         InfeasibleError: the placement cannot run.
         DeadlockError: its sequences contradict the graph.
     """
-    known = as_constraints(constraints)
-    base, problem = problem, constrained(problem, known)
+    rules = as_constraints(constraints)
+    base, problem = problem, constrained(problem, rules)
     space = SearchSpace(problem)
     order = space.simulator.order_of(placement)
     simulation = space.simulator.run(placement.device, order)
     if not np.isfinite(simulation.step_time):
         raise InfeasibleError(f"explain: the placement cannot run: {simulation.faults[0]}")
     causes = Causes(problem, simulation)
-    asked, where, others = "", (), ()  # type: tuple[str, tuple[str, ...], tuple[Alternative, ...]]
+    subject, device_names, elsewhere = "", (), ()  # type: tuple[str, tuple[str, ...], tuple[Alternative, ...]]
     if op is not None or module is not None:
         ops = ops_named(space, op=op, module=module)
-        asked = f"op {op}" if op is not None else f"module {module}"
+        subject = f"op {op}" if op is not None else f"module {module}"
         names = [problem.cluster.devices[d].name for d in np.unique(simulation.device[ops])]
-        where, others = tuple(names), tuple(alternatives(space, simulation.device, order, ops))
+        device_names, elsewhere = (
+            tuple(names),
+            tuple(alternatives(space, simulation.device, order, ops)),
+        )
     prices, searched = None, simulation.step_time
     if loosen:
 
         def search(changed: Problem, most: int | None) -> Result:
-            few = Constraints(max_devices=most)
-            return place(changed, placer=placer, budget=budget, seed=seed, constraints=few)
+            limit = Constraints(max_devices=most)
+            return place(changed, placer=placer, budget=budget, seed=seed, constraints=limit)
 
-        searched, each = loosened(base, known, simulation.step_time, search)
-        prices = tuple(each)
+        searched, prices_found = loosened(base, rules, simulation.step_time, search)
+        prices = tuple(prices_found)
     return Explanation(
         problem,
         simulation,
         critical_path(causes),
         tuple(device_times(causes)),
         lower_bounds(problem),
-        asked,
-        where,
-        others,
+        subject,
+        device_names,
+        elsewhere,
         prices,
         searched,
     )
@@ -299,7 +302,7 @@ def device_times(causes: Causes) -> list[DeviceTime]:
 
 def _device_time(causes: Causes, device: int) -> DeviceTime:
     s = causes.simulation
-    free = computing = other = transfer = messages = 0.0
+    free = computing = waiting = transfer = messages = 0.0
     sends = [
         (float(s.transfers.start[k]), float(s.transfers.end[k])) for k in causes.copies[device]
     ]
@@ -308,18 +311,18 @@ def _device_time(causes: Causes, device: int) -> DeviceTime:
         start, finish = float(s.start[op]), float(s.finish[op])
         while sent < len(sends) and sends[sent][1] <= free:
             sent += 1
-        made, there = _inputs(causes, op)
+        ready, arrived = _inputs(causes, op)
         copying = _within(sends[sent:], (free, start)) if start > free else []
         waits = _pieces(copying, (free, start))
-        other += sum(_overlap(wait, (0.0, made)) for wait in waits)
-        transfer += sum(_overlap(wait, (made, max(made, there))) for wait in waits)
-        messages += sum(_overlap(wait, (max(made, there), np.inf)) for wait in waits)
+        waiting += sum(_overlap(wait, (0.0, ready)) for wait in waits)
+        transfer += sum(_overlap(wait, (ready, max(ready, arrived))) for wait in waits)
+        messages += sum(_overlap(wait, (max(ready, arrived), np.inf)) for wait in waits)
         messages += sum(end - begin for begin, end in copying)
         computing, free = computing + finish - start, finish
-    left = float(s.step_time) - free
+    tail = float(s.step_time) - free
     copying = _within(sends, (free, float(s.step_time)))
     last = sum(end - begin for begin, end in copying)
-    return DeviceTime(computing, other, transfer, messages + last, left - last)
+    return DeviceTime(computing, waiting, transfer, messages + last, tail - last)
 
 
 def _inputs(causes: Causes, op: int) -> tuple[float, float]:
@@ -335,23 +338,23 @@ def _inputs(causes: Causes, op: int) -> tuple[float, float]:
 
 def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
     """The parts of copies that are in a gap; copies of one device come one after the other."""
-    found = []
+    clipped = []
     for begin, end in sends:
         if begin >= gap[1]:
             break
         if _overlap((begin, end), gap) > 0:
-            found.append((max(begin, gap[0]), min(end, gap[1])))
-    return found
+            clipped.append((max(begin, gap[0]), min(end, gap[1])))
+    return clipped
 
 
 def _pieces(copying: list[Interval], gap: Interval) -> list[Interval]:
     """What is left of a gap beside copies."""
-    found, at = [], gap[0]
+    gaps, at = [], gap[0]
     for begin, end in copying:
         if begin > at:
-            found.append((at, begin))
+            gaps.append((at, begin))
         at = max(at, end)
-    return [*found, (at, gap[1])] if gap[1] > at else found
+    return [*gaps, (at, gap[1])] if gap[1] > at else gaps
 
 
 def _overlap(one: Interval, other: Interval) -> float:
