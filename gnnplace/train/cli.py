@@ -55,7 +55,7 @@ def defer_torchmetrics() -> None:
         return
     loader, package = spec.loader, module_from_spec(spec)
 
-    def get_name(name: str) -> Any:
+    def get_name(name: str) -> object:
         if name in METRICS:
             import_module("torchmetrics.utilities")  # first: the two import each other
             return getattr(import_module(METRICS[name]), name)
