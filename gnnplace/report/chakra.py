@@ -31,7 +31,7 @@ Message = dict[str, Any]
 
 
 def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -> list[Path]:
-    """Writes ``rank.D.json`` for every device D, in the order of the cluster.
+    """Write ``rank.D.json`` for every device D, in the order of the cluster.
 
     Args:
         folder: is made if it is not there.
@@ -56,7 +56,7 @@ def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -
 
 
 def trace(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
-    """The messages of one device's trace."""
+    """Yield the messages of one device's trace."""
     name = problem.cluster.devices[device].name
     attributes = [_attribute("model", "string", problem.name), _attribute("rank", "int32", device)]
     yield {"version": VERSION, "attr": [*attributes, _attribute("device", "string", name)]}

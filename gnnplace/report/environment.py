@@ -66,7 +66,7 @@ class Cache:
 
 
 def age(seconds: float) -> str:
-    """A time as a number of the largest unit that it has at least two of."""
+    """Format a time as a number of the largest unit that it has at least two of."""
     for unit, name in UNITS:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"

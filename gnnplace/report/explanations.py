@@ -24,7 +24,7 @@ HEADINGS = ("waits for another device", "for a transfer", "messages", "nothing l
 
 
 def explanation_parts(found: Explanation) -> Iterator[str | Table]:
-    """An explanation as lines and tables."""
+    """Format an explanation as lines and tables."""
     simulation, bounds = found.simulation, found.bounds
     gap = simulation.step_time / bounds.best - 1.0 if bounds.best > 0 else 0.0
     yield (
@@ -106,7 +106,7 @@ def _prices_table(found: Explanation) -> Table:
 
 
 def explanation_data(found: Explanation) -> dict[str, Any]:
-    """An explanation as plain data; seconds and bytes."""
+    """Return an explanation as plain data, in seconds and bytes."""
     names = [device.name for device in found.problem.cluster.devices]
     data: dict[str, Any] = {
         "step_time": found.simulation.step_time,
@@ -157,7 +157,7 @@ def _finite(value: float) -> float | None:
 
 
 def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
-    """A difference as lines and tables."""
+    """Format a difference as lines and tables."""
     first, second = found.before, found.after
     num_moved = sum(move.ops for move in found.moves)
     yield (
@@ -194,7 +194,7 @@ def _change(before: float, after: float) -> str:
 
 
 def difference_data(found: PlacementDifference) -> dict[str, Any]:
-    """A difference as plain data; seconds and bytes."""
+    """Return a difference as plain data, in seconds and bytes."""
     return {
         "before": _side_data(found, found.before),
         "after": _side_data(found, found.after),
@@ -231,7 +231,7 @@ def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
 
 
 def _next(advice: Advice, result: Result) -> str:
-    """The one thing that is most worth trying."""
+    """Return the one thing that is most worth trying."""
     if advice.tries:
         best = advice.tries[0]
         return (

@@ -55,7 +55,7 @@ def _cells(row: FidelityRow) -> tuple[str, ...]:
 
 
 def study_lines(study: Study) -> list[str]:
-    """What the table comes to."""
+    """Format lines that sum up the table."""
     failures = sum(row.measured is None for row in study.rows)
     ops = [
         f"{r.op} {seconds_text(r.predicted)} -> {seconds_text(r.measured)}"
@@ -91,7 +91,7 @@ def _typical_line(study: Study) -> str:
 
 
 def study_data(study: Study) -> dict[str, Any]:
-    """The study as plain data."""
+    """Return the study as plain data."""
     halves = study.typical_repeated
     measured = halves is not None and np.isfinite(halves.spearman)
     top = ceiling(halves.spearman) if halves is not None and measured else None
@@ -120,7 +120,7 @@ def _finite(found: Agreement | None) -> dict[str, Any]:
 
 
 def _with_messages(study: Study) -> Sequence[Sample]:
-    """Runs whose messages were measured and not simulated."""
+    """Return the runs whose messages were measured and not simulated."""
     return study.samples if study.mode == "measured" else ()
 
 

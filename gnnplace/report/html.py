@@ -18,12 +18,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def asset(name: str) -> str:
-    """The text of a file of the page: its style, its markup or a part of its script."""
+    """Read a file of the page: its style, its markup or a part of its script."""
     return (files("gnnplace.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(title: str, parts: Sequence[Html], *, facts: str = "") -> str:
-    """The text of a whole page.
+    """Make the text of a page.
 
     Args:
         title: its heading.
@@ -46,7 +46,7 @@ def page(title: str, parts: Sequence[Html], *, facts: str = "") -> str:
 
 
 def cards(entries: Sequence[tuple[str, str]]) -> Html:
-    """The figures that matter most, each with what it is."""
+    """Make cards of the figures that matter most, each with its meaning."""
     shown = (
         f'<div class="card"><b>{escape(figure)}</b><span>{escape(meaning)}</span></div>'
         for figure, meaning in entries
@@ -55,12 +55,12 @@ def cards(entries: Sequence[tuple[str, str]]) -> Html:
 
 
 def hint(text: str) -> Html:
-    """A remark on what stands above it."""
+    """Make a remark on what stands above it."""
     return Html(f'<p class="hint">{escape(text)}</p>')
 
 
 def share(part: float, mark: float | None = None) -> Html:
-    """A bar that is full at a part of 1.
+    """Make a bar that is full at a share of 1.
 
     Args:
         part: how much of it is filled, 0..1.
@@ -71,18 +71,18 @@ def share(part: float, mark: float | None = None) -> Html:
 
 
 def heading(text: str, level: int = 2, anchor: str = "") -> Html:
-    """A heading of a level from 1 to 6; ``links`` leads to its anchor."""
+    """Make a heading of a level from 1 to 6; ``links`` leads to its anchor."""
     place = f' id="{escape(anchor)}"' if anchor else ""
     return Html(f"<h{level}{place}>{escape(text)}</h{level}>")
 
 
 def paragraph(text: str) -> Html:
-    """A paragraph."""
+    """Make a paragraph."""
     return Html(f"<p>{escape(text)}</p>")
 
 
 def links(anchors: Sequence[str]) -> Html:
-    """A line of links to headings of the same page."""
+    """Make a line of links to headings of the same page."""
     texts = (f'<a href="#{escape(anchor)}">{escape(anchor)}</a>' for anchor in anchors)
     return Html(f"<p>{' · '.join(texts)}</p>")
 
@@ -94,7 +94,7 @@ def table(
     bars: Sequence[Html] = (),
     words: bool = False,
 ) -> Html:
-    """A table; the first column is a name, the others are figures.
+    """Make a table; the first column is a name, the others are figures.
 
     Args:
         headings: of the columns, but that of bars.
@@ -118,10 +118,10 @@ def _line(tag: str, cells: Sequence[str], bar: str, words: bool) -> str:
 
 
 def figure(svg: str) -> Html:
-    """A picture, of the text of an SVG file, which is markup already."""
+    """Make a picture from the text of an SVG file, which is markup already."""
     return Html(f"<figure>{svg}</figure>")
 
 
 def footer(text: str) -> Html:
-    """What stands last on a page."""
+    """Make the last line of a page."""
     return Html(f"<footer>{escape(text)}</footer>")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def study_data(study: HybridStudy) -> dict[str, Any]:
-    """The study as plain data; seconds."""
+    """Return the study as plain data, in seconds."""
     published, best = published_gain(study.name), study.advice.best
     return {
         "model": study.what,
@@ -50,7 +50,7 @@ def study_data(study: HybridStudy) -> dict[str, Any]:
 
 
 def row_data(row: SplitRow) -> dict[str, Any]:
-    """A row as plain data; seconds."""
+    """Return a row as plain data, in seconds."""
     parts = row.parts
     return {
         "devices": row.total_devices,
@@ -70,7 +70,7 @@ def row_data(row: SplitRow) -> dict[str, Any]:
 
 
 def study_lines(study: HybridStudy) -> list[str]:
-    """What is below the table."""
+    """Format the lines below the table."""
     num_devices, cross = study.devices, study.advice.crossover
     lines = [f"{quantity.replace('_', '-')}: {source}" for quantity, source in study.origin.items()]
     if cross is None:
@@ -101,7 +101,7 @@ def _published_lines(study: HybridStudy) -> list[str]:
 
 
 def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> list[str]:
-    """The cells of a split: dashes where it was not placed, and why.
+    """Format the cells of a split: dashes and the reason if it was not placed.
 
     Args:
         row: the split.
@@ -164,7 +164,7 @@ HEADS = (
 
 
 def hybrid_page(study: HybridStudy) -> str:
-    """The text of the page."""
+    """Make the text of the page."""
     note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
     title = f"{study.what} on up to {study.devices} devices"
     picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
@@ -213,7 +213,7 @@ ROUND += [k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 480
 
 
 def hybrid_plot(rows: Sequence[SplitRow], *, title: str, note: str) -> Figure:
-    """The picture.
+    """Draw the time to converge of every split.
 
     Args:
         rows: splits; those without an end-to-end time are left out.

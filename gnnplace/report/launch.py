@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
-    """What `gnnplace convert --to` prints: what is written, what is lost, how to start.
+    """Format what `gnnplace convert --to` prints: the file, what it cannot carry, how to start.
 
     Args:
         plan: that was written.
@@ -36,7 +36,7 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
 
 
 def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: str) -> str:
-    """The launcher's file of a plan that was searched."""
+    """Return the launcher's file of a plan that was searched."""
     answer = found.answer
     lines = [
         f"A plan of gnnplace for {launcher}: {model} on {cluster}.",
@@ -47,7 +47,7 @@ def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: 
 
 
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
-    """What `gnnplace plan --launcher` prints as JSON."""
+    """Return what `gnnplace plan --launcher` prints as JSON."""
     free = None if found.free is None else found.free.words
     step = None if found.free_answer is None else found.free_answer.step_time
     return {
@@ -64,7 +64,7 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
 def launch_answer_lines(
     found: LaunchAnswer, model: str, cluster: str, path: str | None
 ) -> list[str]:
-    """What `gnnplace plan --launcher` and `--given FILE` of a launcher print."""
+    """Format what `gnnplace plan --launcher` and `--given FILE` of a launcher print."""
     answer = found.answer
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]

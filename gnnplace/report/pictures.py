@@ -46,12 +46,12 @@ UNTURNED = re.compile(r"rotate\(-?0 [^)]*\)")
 
 
 def told(texts: Sequence[str]) -> str:
-    """The id of a group whose marks have these tooltips; "" for a mark without one."""
+    """Return the id of a group whose marks have these tooltips; "" for a mark without one."""
     return json.dumps(list(texts))
 
 
 def cleaned(drawn: str, name: str) -> str:
-    """The picture as the text of an SVG file that may also stand inside a page.
+    """Return the picture as the text of an SVG file that may also stand inside a page.
 
     Args:
         drawn: an SVG document of matplotlib's.
@@ -98,7 +98,7 @@ def _shorten(element: Element) -> None:
 
 
 def _tell(group: Element, texts: Sequence[str]) -> None:
-    """A title in each of the group's marks: its markers, or its paths where it has none."""
+    """Put a title into each of the group's marks: its markers, or its paths if it has none."""
     marks = group.findall(".//use") or group.findall(".//path")
     for mark, text in zip(marks, texts, strict=True):
         if text:
@@ -108,7 +108,7 @@ def _tell(group: Element, texts: Sequence[str]) -> None:
 
 
 def _flatten(element: Element) -> None:
-    """Takes out what is not seen, and groups that say nothing of what is in them."""
+    """Take out what is not seen, and groups without attributes."""
     children: list[Element] = []
     for child in element:
         _flatten(child)
@@ -261,7 +261,7 @@ def _draw(plot: Axes, one: Series, number: int) -> None:
 
 
 def _scale(plot: Axes, letter: str, axis: Axis) -> None:
-    """Makes the x or the y axis what is asked for, after its lines are drawn."""
+    """Set up the x or the y axis, after its lines are drawn."""
     from matplotlib import ticker
 
     kind = "log" if axis.logarithmic else "linear"
@@ -283,7 +283,7 @@ def _scale(plot: Axes, letter: str, axis: Axis) -> None:
 
 @_style()
 def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> None:
-    """Marks a point of a chart by a larger dot and a text beside it, where there is more room."""
+    """Mark a point of a chart by a larger dot and a text on the side with more room."""
     [plot] = figure.axes
     [dot] = plot.plot([across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0)
     dot.set_gid(told([tooltip]))
@@ -348,7 +348,7 @@ def _shade(plot: Axes, table: Table, columns: Sequence[str], unit: str, most: fl
 
 @_style()
 def svg(figure: Figure) -> str:
-    """The picture as the text of an SVG file, which needs nothing else and bears tooltips."""
+    """Return the picture as the text of an SVG file with tooltips, which needs nothing else."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     return cleaned(file.getvalue(), _title(figure))
@@ -359,13 +359,13 @@ def _title(figure: Figure) -> str:
 
 
 def check_drawable(path: str | Path) -> None:
-    """Raises InputError unless the file's name says that it is to be .svg or .html."""
+    """Check that a file's name ends in .svg or .html; raise InputError if not."""
     if Path(path).suffix.lower() not in KINDS:
         raise InputError(f"{path}: a picture is drawn as {' or '.join(KINDS)}")
 
 
 def write_picture(path: str | Path, figure: Figure) -> None:
-    """Writes NAME.svg, or NAME.html with the picture in it.
+    """Write NAME.svg, or NAME.html with the picture in it.
 
     Raises:
         InputError: another kind of file, or one that can't be written.

@@ -50,7 +50,7 @@ MOVES = ("module", "from", "to", "ops", "seconds of work")
 def write_page(
     path: str | Path, problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
 ) -> None:
-    """Writes one page about what placers found, the fastest one first.
+    """Write one page about what placers found, the fastest one first.
 
     Args:
         path: where to; written at once or not at all.
@@ -76,7 +76,7 @@ def write_report(
     *,
     trace: str | Path | None = None,
 ) -> None:
-    """Writes one self-contained page: timelines, memory, graph and tables; two are compared.
+    """Write one self-contained page: timelines, memory, graph and tables; two are compared.
 
     Args:
         problem: a problem file.
@@ -125,7 +125,7 @@ def write_placements(
     *,
     beside: bool = False,
 ) -> None:
-    """Writes the page atomically.
+    """Write the page atomically.
 
     Args:
         path: where to.
@@ -144,7 +144,7 @@ def placements_page(
     *,
     beside: bool = False,
 ) -> str:
-    """The page's text; arguments as for ``write_placements``."""
+    """Make the page's text; arguments as for ``write_placements``."""
     placed = [row for row in rows if row.predicted is not None]
     parts = [html.cards(_cards(placed) if rows else _figures(timelines))]
     if len(rows) > 1:
@@ -168,7 +168,7 @@ def placements_page(
 
 
 def _figures(timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
-    """The step time of each step."""
+    """Return the step time of each step."""
     return [
         (seconds_text(step.step_time) if np.isfinite(step.step_time) else "none", step.label)
         for step in timelines
@@ -254,7 +254,7 @@ def _devices(step: Timeline) -> list[Html]:
 
 
 def _moves(before: Timeline, after: Timeline) -> list[Html]:
-    """What the second step does otherwise than the first, by module."""
+    """Make the section on what the second step does otherwise than the first, by module."""
     if before.simulation is None or after.simulation is None:
         return []
     try:

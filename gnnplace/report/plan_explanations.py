@@ -18,7 +18,7 @@ MOST = 3  # changes that are told
 
 
 def plan_explanation_lines(found: PlanExplanation) -> list[str]:
-    """What `gnnplace explain PLAN.json` prints."""
+    """Format what `gnnplace explain PLAN.json` prints."""
     step, (low, high) = found.step_time, found.interval
     range_told = f"({seconds_text(low)} to {seconds_text(high)} in nine of ten), " if high else ""
     lines = [
@@ -93,7 +93,7 @@ def measured_lines(
 
 
 def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) -> list[str]:
-    """What `gnnplace explain FILE` of a launcher prints."""
+    """Format what `gnnplace explain FILE` of a launcher prints."""
     lines = launch_answer_lines(found.answer, name, cluster, None)
     step, parts = found.answer.answer.step_time or 0.0, found.parts
     bound = max(parts, key=parts.__getitem__)
@@ -124,7 +124,7 @@ def part_lines(parts: Mapping[str, float], step: float, told: Mapping[str, str])
 
 
 def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
-    """What `gnnplace explain FILE --json` of a launcher prints."""
+    """Return what `gnnplace explain FILE --json` of a launcher prints."""
     changes = [{"change": x.told, **asdict(x.answer)} for x in found.changes]
     return {
         **launch_answer_data(found.answer),
@@ -137,13 +137,13 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
 
 
 def suspects_data(found: LaunchExplanation | PlanExplanation) -> list[dict[str, Any]]:
-    """What would explain the gap, the nearest first; without a run all that may."""
+    """Return what would explain the gap, the nearest first; without a run all that may."""
     suspects = found.likely if found.measured else found.suspects
     return [{"told": x.told, "seconds": x.seconds, "first": x.first} for x in suspects]
 
 
 def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
-    """What `gnnplace explain PLAN.json --json` prints."""
+    """Return what `gnnplace explain PLAN.json --json` prints."""
     return {
         "step_time": found.step_time,
         "interval": list(found.interval),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
-    """What `gnnplace plan` prints of a plan.
+    """Format what `gnnplace plan` prints of a plan.
 
     Args:
         plan: searched, given or read.
@@ -91,7 +91,7 @@ def _handed(plan: Plan) -> list[str]:
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
-    """What `gnnplace compare --plans` prints: the plan that was found, then baselines."""
+    """Format what `gnnplace compare --plans` prints: the best plan, then baselines."""
     best = found["plan"]
     if best is None:
         return ["no plan fits"]
@@ -108,7 +108,7 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
 
 
 def difference_lines(before: Plan, after: Plan) -> list[str]:
-    """What `gnnplace diff` prints of two plans of one model."""
+    """Format what `gnnplace diff` prints of two plans of one model."""
     lines = []
     for name, plan in (("before", before), ("after", after)):
         seconds = plan.file.step_time
@@ -121,7 +121,7 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
 
 
 def stage_lines(file: PlanFile) -> list[str]:
-    """A line a stage; more than `FOLDED` that are alike and follow each other are one.
+    """Format a line a stage; more than `FOLDED` identical stages in a row are one line.
 
     Where that leaves more than `STAGE_LINES`, those of like meshes and splits are one.
     """
@@ -270,7 +270,7 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_lines(run: Run) -> list[str]:
-    """What `gnnplace execute` prints of a plan's run."""
+    """Format what `gnnplace execute` prints of a plan's run."""
     file = run.plan.file
     low, high = file.interval or (0.0, 0.0)
     lines = [run.verification.summary()]
@@ -318,7 +318,7 @@ WHY = "The plan has its stage on this rank."
 
 
 def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
-    """The text of the page.
+    """Make the text of the page.
 
     Args:
         plan: with its times, as they were predicted.
@@ -379,7 +379,7 @@ def _stages(plan: Plan) -> Html:
 
 
 def _meshes(file: PlanFile) -> list[Html]:
-    """The devices as the plan has them, with their bytes: a row a replica of a rank's stages."""
+    """Draw the plan's devices with their bytes: a row a replica of a rank's stages."""
     width = max(len(row) for stage in file.stages for row in stage.rows)
     rows: dict[str, list[float]] = {}
     for rank in sorted(set(file.rank_of)):
@@ -399,7 +399,7 @@ def _meshes(file: PlanFile) -> list[Html]:
 
 
 def _timing(plan: Plan) -> Timing | None:
-    """The step again; None where the file does not say what it takes."""
+    """Time the step again; None if the file does not say what its passes take."""
     file = plan.file
     if not file.actions or not all(stage.seconds for stage in file.stages):
         return None
@@ -414,7 +414,7 @@ def _timing(plan: Plan) -> Timing | None:
 
 
 def plan_timeline(plan: Plan) -> Timeline | None:
-    """The plan's step: a lane for each pipeline rank; None without times, or with too many passes.
+    """Return the plan's step, a lane a pipeline rank; None without times or with too many passes.
 
     An op is a pass of a micro-batch through a stage, such as 2F0: stage 2, forward, the first.
     """
@@ -427,7 +427,7 @@ def plan_timeline(plan: Plan) -> Timeline | None:
 
 
 def write_plan_trace(path: str | Path, plan: Plan) -> None:
-    """Writes the plan's step as a trace that Perfetto opens.
+    """Write the plan's step as a trace that Perfetto opens.
 
     Raises:
         InputError: the plan has too many passes, or its file has no times.
@@ -468,7 +468,7 @@ def _kind(name: str) -> str:
 
 
 def _module(name: str) -> str:
-    """The stage of a pass, or the rank whose end it is."""
+    """Return the stage of a pass, or the rank whose end it is."""
     if name.startswith("end"):
         return f"end of rank {name.split()[1]}"
     return f"stage {name[: name.index(_kind(name))]}"

@@ -12,7 +12,7 @@ SHOWN = 30  # rows
 
 
 def priced_lines(priced: PricedTable) -> Iterator[str]:
-    """The plans, what is feasible first, the fastest first; then what cannot be, with why."""
+    """Format the feasible plans, the fastest first, then the others with the reason."""
     order = priced.best_first()
     environment = f", environment {priced.environment}" if priced.environment else ""
     count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
@@ -44,7 +44,7 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
 def constant_lines(
     constants: Iterable[Constant], network: ServerNetwork, kinds: set[str]
 ) -> Iterator[str]:
-    """What is assumed, an owner after the other; of kinds of devices that are not here nothing.
+    """Format what is assumed, by owner, for the kinds of devices of the cluster.
 
     Args:
         constants: in the order of their owners.

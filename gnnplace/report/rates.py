@@ -31,7 +31,7 @@ def utilization(file: PlanFile, seconds: float) -> float | None:
 
 
 def _kind(file: PlanFile) -> str | None:
-    """The kind of the cluster's GPUs, where all are alike."""
+    """Return the kind of the cluster's GPUs, if all are of one kind."""
     try:
         kinds = load_cluster(file.cluster_file or file.cluster).kinds
     except GnnplaceError:
@@ -51,7 +51,7 @@ def rates_line(file: PlanFile, seconds: float) -> str:
 
 
 def token_count(text: str, option: str = "--tokens") -> float:
-    """A number of tokens, such as 15T, 300B or 1.5e9.
+    """Parse a number of tokens, such as 15T, 300B or 1.5e9.
 
     Raises:
         InputError: it is none.

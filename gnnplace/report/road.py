@@ -96,7 +96,7 @@ class Road:
         return all(run.passed for run in self.runs.values())
 
     def write(self, folder: Path) -> None:
-        """Writes problem.json, report.html and trace.json.
+        """Write problem.json, report.html and trace.json.
 
         Args:
             folder: that is there.
@@ -127,7 +127,7 @@ def walk_road(
     store: MeasurementStore | None = None,
     progress: Progress = lambda line: None,
 ) -> Road:
-    """Captures, profiles, places with every placer, executes some, verifies, times eager PyTorch.
+    """Capture, profile, place with every placer, execute some, verify, time eager PyTorch.
 
     Args:
         walking: model, cluster, budget and so on.
@@ -206,7 +206,7 @@ def _execute(
 
 
 def _beside(road: Road, run: Callable[..., Executed], progress: Progress) -> None:
-    """What micro-batches have to beat, and eager PyTorch where it does the same work."""
+    """Run the whole batch on one device, and time eager PyTorch if it does the same work."""
     walking, size = road.walking, road.chosen
     if size is not None and size.microbatches > 1 and road.sizes[0].program is not None:
         progress("executing the whole batch on one device")

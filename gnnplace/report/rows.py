@@ -41,7 +41,7 @@ class Row:
     error: str = ""
 
     def data(self) -> dict[str, Any]:
-        """The row as plain data, without what is not known."""
+        """Return the row as plain data, without unknown values."""
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in self.__dict__.items()
@@ -54,7 +54,7 @@ def make_row(
     execution: Execution | None = None,
     verification: Verification | None = None,
 ) -> Row:
-    """The row of a placer's result, with its run if there was one."""
+    """Make the row of a placer's result, with its run if there was one."""
     if isinstance(result, tuple):
         return Row(result[0], error=str(result[1]))
     return Row(
@@ -73,7 +73,7 @@ def make_row(
 
 
 def with_best_bound(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the largest of their lower bounds: what one placer proves holds for all."""
+    """Give all rows the largest of their lower bounds: what one placer proves holds for all."""
     bounds = [row.lower_bound for row in rows if row.lower_bound is not None]
     if not bounds or max(bounds) <= 0:
         return list(rows)
@@ -103,7 +103,7 @@ WORDS = {
 
 
 def legend(rows: Sequence[Row]) -> str:
-    """What the words of a comparison's columns mean, those that are in it."""
+    """Explain the words of a comparison's columns that are in it."""
     meanings = ["predicted: simulated from op and link times", "gap: above the lower bound"]
     mode = next((row.mode for row in rows if row.executed), None)
     meanings += [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []

@@ -47,7 +47,7 @@ COLUMNS = ("total", "compute", "reduce", "gradients", "reshard")
 def split_data(
     problem: ShardingProblem, result: ShardingResult, setting: Setting | None = None
 ) -> dict[str, Any]:
-    """A split as plain data; of a network with what DDP costs, and layers without a rule."""
+    """Return a split as plain data; a network's with what DDP costs and layers without a rule."""
     return {
         "cost": result.cost,
         "memory": result.memory,
@@ -69,7 +69,7 @@ def _beside(setting: Setting) -> dict[str, Any]:
 def split_lines(
     problem: ShardingProblem, setting: Setting | None, result: ShardingResult
 ) -> list[str]:
-    """A split in words; for a network also its cost in parts, beside what others would cost."""
+    """Format a split; a network's also with its cost in parts, beside what others would cost."""
     return _network_lines(setting, problem, result) if setting else _table_lines(problem, result)
 
 
@@ -93,7 +93,7 @@ def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingR
 def strategies(
     setting: Setting, problem: ShardingProblem, result: ShardingResult
 ) -> dict[str, CostParts]:
-    """What this strategy costs, data parallelism, and what others would find, in this order."""
+    """Price this strategy, data parallelism and what others would find, in this order."""
     return {
         "this strategy": setting.parts(result.configuration),
         "data parallelism": setting.ddp(),
@@ -102,14 +102,14 @@ def strategies(
 
 
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """A line that names every layer that no rule knows how to split, and what becomes of it."""
+    """Format a line that names every layer that no rule can split, and what becomes of it."""
     layers = [f"{name} ({reason})" for name, reason in reasons if reason]
     count = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
     return [f"{count} cannot be split freely: {'; '.join(layers)}"] if layers else []
 
 
 def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: int) -> str:
-    """A strategy beside data parallelism, in words that say which of them to take."""
+    """Compare a strategy with data parallelism in a sentence that says which of them to take."""
     ratio = parallel.total / best.total
     if all(text == WHOLE for text in words):
         advice = f"no layer is split: use one device, {ratio:.3g} times as fast as data parallelism"
@@ -167,18 +167,18 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
 
 
 def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
-    """What was split, into how many strategies, and how exactly."""
+    """Return what was split, into how many strategies, and how exactly."""
     proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
 
 
 def draw_frontier(problem: ShardingProblem, answer: Frontier, path: str, *, network: bool) -> None:
-    """Writes the picture; a network's in milliseconds and gigabytes, else as in the tables."""
+    """Write the picture; a network's in milliseconds and gigabytes, else as in the tables."""
     write_picture(path, frontier_picture(problem, answer, network=network))
 
 
 def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: bool) -> Figure:
-    """The picture; a network's in milliseconds and gigabytes, else as in the tables."""
+    """Draw the picture; a network's in milliseconds and gigabytes, else as in the tables."""
     scale, units = ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
     trades = []
     for point in answer.points:
@@ -211,7 +211,7 @@ def planned_lines(split: LayerSplit) -> list[str]:
 
 
 def planned_data(split: LayerSplit) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the same as plain data."""
     return {
         **split_data(split.problem, split.result),
         "layers": {layer.name: layer.words for layer in split.words},
@@ -241,7 +241,7 @@ class Trade:
 def frontier_plot(
     trades: Sequence[Trade], knee: int | None, *, title: str, note: str, axes: tuple[str, str]
 ) -> Figure:
-    """The picture.
+    """Draw the frontier of time and memory.
 
     Args:
         trades: strategies by time, ascending; memory falls.
@@ -260,7 +260,7 @@ def frontier_plot(
 
 
 def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
-    """The staircase, which the fastest strategy carries on to the right, and a dot for each."""
+    """Return the staircase, carried on to the right by the fastest strategy, and a dot for each."""
     memory, time = [t.memory for t in reversed(trades)], [t.time for t in reversed(trades)]
     end = axis.limits[1] if axis.limits else memory[-1]
     stairs = Series("", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE)
@@ -290,7 +290,7 @@ WHY = "Every device does its share of it."
 
 
 def split_page(problem: ShardingProblem, setting: Setting | None, result: ShardingResult) -> str:
-    """The page of one split; of a file of tables it has no parts, and so no timeline."""
+    """Make the page of one split; one of a file of tables has no parts, and so no timeline."""
     title = f"{problem.name} on {problem.devices} devices"
     facts = f"The split is {proof(result)}; it was searched for {result.seconds:.3f} s."
     parts = [_tables(problem, result)] if setting is None else _network(problem, setting, result)
@@ -298,7 +298,7 @@ def split_page(problem: ShardingProblem, setting: Setting | None, result: Shardi
 
 
 def frontier_page(problem: ShardingProblem, answer: Frontier, *, network: bool) -> str:
-    """The page of every trade of time for memory.
+    """Make the page of every trade of time for memory.
 
     Args:
         problem: what was split.
@@ -374,7 +374,7 @@ def _tables(problem: ShardingProblem, result: ShardingResult) -> Html:
 
 
 def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
-    """What a device does in a step, layer by layer, as the cost model adds it up."""
+    """Return what a device does in a step, layer by layer, as the cost model adds it up."""
     names, modules, kinds, seconds = [], [], [], []
     costs = setting.by_layer(configuration)
     for layer, parts in zip(setting.network.layers, costs, strict=True):

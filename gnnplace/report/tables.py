@@ -107,7 +107,7 @@ def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
 
 
 def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
-    """What every number of micro-batches came to."""
+    """Make a table of the step time at every number of micro-batches."""
     table = Table("micro-batches", "work on one device", "step, predicted", "remarks")
     for size in sizes:
         step = "-" if size.result is None else seconds_text(size.result.step_time)
@@ -150,7 +150,7 @@ def interval_table(
 
 
 def interval_keys(result: Result) -> dict[str, Any]:
-    """What a placement file says of the throughput objective; nothing of the step time."""
+    """Return what a placement file says of the throughput objective; nothing of the step time."""
     if not isinstance(result, ThroughputResult):
         return {}
     return {
@@ -226,7 +226,7 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
 
 
 def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
-    """Writes a table, whole or not at all.
+    """Write a table atomically.
 
     Raises:
         InputError: neither .md nor .csv, or the file cannot be written.

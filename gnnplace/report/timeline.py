@@ -67,7 +67,7 @@ class Naming:
 
 
 def naming(problem: Problem) -> Naming:
-    """The problem's own: its phases and modules."""
+    """Return the problem's own names: its phases and modules."""
     return Naming(PHASES, problem.phase, [name or "" for name in problem.module])
 
 
@@ -160,12 +160,12 @@ class Timeline:
         return tuple(TransferSpan(names[i], *span) for i, *span in rows)
 
     def called(self, named: Naming) -> Timeline:
-        """The same step with other names."""
+        """Return the same step with other names."""
         return replace(self, named=named)
 
 
 def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Timeline:
-    """The timeline of a predicted step; empty if the placement cannot run."""
+    """Return the timeline of a predicted step; empty if the placement cannot run."""
     ran = bool(np.isfinite(simulation.step_time))
     op = np.arange(problem.num_ops if ran else 0, dtype=np.int32)
     t, graph = simulation.transfers, problem.graph
@@ -190,7 +190,7 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
 
 
 def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
-    """The timeline of the run's most typical step."""
+    """Return the timeline of the run's most typical step."""
     index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
     ops, transfers = step.ops, step.transfers
     moves = Moves(

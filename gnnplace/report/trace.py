@@ -19,7 +19,7 @@ MICRO = 1e6
 
 
 def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
-    """The trace of one or more steps side by side."""
+    """Return the trace of one or more steps side by side."""
     flow = count(1)
     events: list[dict[str, Any]] = []
     for pid, timeline in enumerate(timelines, 1):
@@ -31,7 +31,7 @@ def chrome_trace(timelines: Iterable[Timeline]) -> dict[str, Any]:
 
 
 def write_trace(path: str | Path, timelines: Iterable[Timeline]) -> None:
-    """Writes the trace atomically."""
+    """Write the trace atomically."""
     write_json(path, chrome_trace(timelines))
 
 

@@ -21,7 +21,7 @@ def seconds_text(value: float | None) -> str:
 
 
 def page_seconds(value: float | None) -> str:
-    """The same for a page, whose script writes ``µs``."""
+    """Format seconds for a page, whose script writes ``µs``."""
     return seconds_text(value).replace(" us", " µs")
 
 
@@ -32,13 +32,13 @@ def bytes_text(value: float) -> str:
 
 
 def names_text(names: Sequence[str], most: int) -> str:
-    """The first few names in one line, and how many more there are."""
+    """Format the first few names in one line, and how many more there are."""
     num_hidden = len(names) - most
     return ", ".join(names[:most]) + (f" and {num_hidden} more" if num_hidden > 0 else "")
 
 
 def faults_text(faults: Sequence[str]) -> str:
-    """The first few faults in one line, and how many more there are."""
+    """Format the first few faults in one line, and how many more there are."""
     num_hidden = len(faults) - MOST_FAULTS
     return "; ".join(faults[:MOST_FAULTS]) + (
         f"; and {num_hidden:,} more" if num_hidden > 0 else ""

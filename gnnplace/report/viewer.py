@@ -54,7 +54,7 @@ class Layout:
 
 
 def layout(problem: Problem) -> Layout | None:
-    """The drawing; None for a graph that is too large to be looked at."""
+    """Lay out the drawing; None for a graph that is too large to be looked at."""
     source, target, _ = problem.graph.edges
     if problem.num_ops > MOST_NODES or len(source) > MOST_EDGES:
         return None
@@ -101,7 +101,7 @@ class Waits:
 
 
 def waits(step: Timeline) -> Waits:
-    """What holds the ops of a predicted step; unknown of a run."""
+    """Return what the ops of a predicted step wait for; unknown of a run."""
     count = len(step.op)
     causes_of_ops = Waits(
         np.full(count, UNKNOWN, dtype=np.uint8),
@@ -176,7 +176,7 @@ NO_MODULE = "(no module)"
 def viewer(
     timelines: Sequence[Timeline], *, beside: bool = False, title: str = "Timeline of one step"
 ) -> Html:
-    """A section with a timeline; one a page.
+    """Make a section with a timeline; one a page.
 
     Args:
         timelines: steps to show, the first one first; at least one.
@@ -195,7 +195,7 @@ def viewer(
 
 
 def viewer_data(timelines: Sequence[Timeline], *, beside: bool = False) -> dict[str, Any]:
-    """What the script reads, as plain data; seconds and bytes."""
+    """Return what the script reads as plain data, in seconds and bytes."""
     first: list[Timeline] = []  # of the steps of each graph
     graph = []
     for step in timelines:

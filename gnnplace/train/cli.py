@@ -13,7 +13,6 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any
 
 from gnnplace.errors import InputError
 from gnnplace.imports import importable

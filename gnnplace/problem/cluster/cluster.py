@@ -163,7 +163,7 @@ class Cluster:
             raise of_faults(InputError, faults)
 
     def each_device(self, **changed: float) -> Cluster:
-        """The cluster with fields of all its devices changed."""
+        """Return the cluster with fields of all its devices changed."""
         devices = tuple(device.model_copy(update=changed) for device in self.devices)
         return replace(self, devices=devices)
 
@@ -250,7 +250,7 @@ class Cluster:
         return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
 
     def part(self, devices: Sequence[int]) -> Cluster:
-        """Some of the devices, in an order, and the links between them."""
+        """Return a cluster of some of the devices, in this order, and the links between them."""
         if tuple(devices) == tuple(range(self.num_devices)):
             return self
         names = {self.devices[d].name for d in devices}

@@ -76,7 +76,7 @@ CPU = Gpu(
 
 
 def _gpus() -> dict[str, Gpu]:
-    """The rows of ``gpus.json``: GB, GB/s, and TFLOP/s of float32, tf32, float16, bfloat16."""
+    """Read ``gpus.json``: GB, GB/s, and TFLOP/s of float32, tf32, float16, bfloat16."""
     rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     gpus = {}
     for name, row in rows.items():
@@ -107,7 +107,7 @@ ALIASES: Mapping[str, str] = {
 
 
 def known_kind(kind: str) -> str | None:
-    """The kind in `GPUS` (or `cpu`) that a name stands for, or None."""
+    """Return the kind in `GPUS` (or `cpu`) that a name stands for, or None."""
     plain = kind.lower().replace("_", "-").removesuffix("gb")
     name = ALIASES.get(plain, plain)
     return name if name in GPUS or name == "cpu" else None

@@ -22,7 +22,7 @@ SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
 
 
 def with_headroom(cluster: Cluster, headroom: str | float) -> Cluster:
-    """The cluster with headroom on every device, instead of what its devices reserve themselves.
+    """Return the cluster with headroom on every device, in place of what the devices reserve.
 
     Args:
         cluster: the cluster whose devices keep so much free.
@@ -45,7 +45,7 @@ def with_headroom(cluster: Cluster, headroom: str | float) -> Cluster:
 
 
 def read_headroom(headroom: str | float) -> tuple[float, float]:
-    """A share from 0 to 1, and bytes; one of them is 0.
+    """Return a share from 0 to 1, and bytes; one of them is 0.
 
     Raises:
         InputError: it is neither a share nor bytes.
@@ -63,7 +63,7 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
 
 
 def with_slack(cluster: Cluster) -> Cluster:
-    """The cluster with the room on every GPU that allocator, libraries and NCCL take.
+    """Reserve on every GPU of a cluster what the allocator, libraries and NCCL take.
 
     It stands in ``reserve``. A CPU needs none. The part of ``PROCESS`` that is the CUDA context is
     in the presets' memory already, and a GPU alone has no groups: it keeps the slack alone.

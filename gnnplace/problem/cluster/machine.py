@@ -15,7 +15,7 @@ PACKAGES = ("gnnplace", "torch", "numpy", "numba")
 
 
 def processor_name() -> str:
-    """The kernel's name for it (proc(5)); Python's or "unknown" where there is none."""
+    """Return the kernel's name of the processor (proc(5)); else Python's, or "unknown"."""
     try:
         lines = INFO.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -144,7 +144,7 @@ def _link(
 
 @cache
 def _any_link(fabric: str, bandwidth: float) -> Link:
-    """What links of a fabric have in common."""
+    """Make a link of a fabric that others are copied from."""
     latency = FABRICS[fabric].latency
     return Link(source="a", target="b", latency=latency, bandwidth=bandwidth, fabric=fabric)
 
@@ -179,7 +179,7 @@ MACHINES: Mapping[str, ServerGroup] = {
 
 @lru_cache(maxsize=2)
 def with_servers(name: str) -> Cluster | None:
-    """A preset with another number of servers, such as ``dgx-h100-16x8``; None if it is none.
+    """Make a preset with another number of servers, such as ``dgx-h100-16x8``, or None.
 
     Raises:
         InputError: more than ``MOST_DEVICES`` devices, or fewer than two servers.
@@ -252,7 +252,7 @@ def is_preset(name: str) -> bool:
 
 
 def preset(name: str) -> Cluster:
-    """The preset cluster of that name; one of several servers with any number of them.
+    """Make the preset cluster of a name; one of several servers may have any number of them.
 
     Raises:
         InputError: there is none; the names are listed.
@@ -276,7 +276,7 @@ class ClusterFile(Schema):
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Reads a YAML cluster file.
+    """Read a YAML cluster file.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -343,7 +343,7 @@ _FloatLoader.add_implicit_resolver(
 
 
 def write_cluster(path: str | Path, cluster: Cluster) -> None:
-    """Writes a cluster as a YAML file that ``read_cluster`` reads."""
+    """Write a cluster as a YAML file that ``read_cluster`` reads."""
     data = {
         "name": cluster.name,
         "devices": [device.model_dump(exclude_defaults=True) for device in cluster.devices],
@@ -353,7 +353,7 @@ def write_cluster(path: str | Path, cluster: Cluster) -> None:
 
 
 def load_cluster(name_or_path: str) -> Cluster:
-    """A cluster by its YAML file or a preset's name.
+    """Load a cluster by its YAML file or a preset's name.
 
     Raises:
         InputError: neither a file nor a preset; the presets are listed.

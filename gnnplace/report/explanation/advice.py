@@ -96,7 +96,7 @@ def advise(
     max_devices: int | None = None,
     seconds: float = 1.0,
 ) -> Advice:
-    """What a result comes to, and what is worth trying next.
+    """Compute how well a result uses its devices, and what is worth trying next.
 
     Args:
         problem: what was placed.
@@ -216,7 +216,7 @@ def _tries(problem: Problem, result: Result, placer: str, deadline: float) -> It
 
 
 def _cut(problem: Problem, count: int) -> Problem:
-    """The problem in micro-batches whose ops take no less than their launches, or than whole."""
+    """Return the problem in micro-batches, whose ops take no less than their launches."""
     cut = with_microbatches(problem, count)
     launches, updates = np.array([len(names) for names in cut.members]), cut.phase == UPDATE
     time = {}

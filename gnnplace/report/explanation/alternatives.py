@@ -40,7 +40,7 @@ class Alternative:
 
 
 def ops_named(space: SearchSpace, *, op: str | None = None, module: str | None = None) -> IntArray:
-    """The ops that are asked about, by the name of one or by a pattern of modules.
+    """Find ops by the name of one or by a pattern of modules.
 
     Raises:
         InputError: there is none; shows names that are like it.
@@ -61,7 +61,7 @@ def ops_named(space: SearchSpace, *, op: str | None = None, module: str | None =
 def alternatives(
     space: SearchSpace, device: IntArray, order: IntArray, ops: IntArray
 ) -> list[Alternative]:
-    """The step with some ops on each device, in the order of devices.
+    """Simulate the step with some ops on each device, in the order of devices.
 
     Args:
         space: the problem.

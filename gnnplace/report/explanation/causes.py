@@ -93,7 +93,7 @@ class Causes:
         return by_device
 
     def of(self, op: int) -> Cause | None:
-        """What holds an op; None for one that nothing comes before.
+        """Return what an op waits for; None for one that nothing comes before.
 
         Of several that let go at one instant it is the op before, then a copy, then an arrival.
         """
@@ -118,7 +118,7 @@ class Causes:
         return Cause(cause.end, int(self.producer[cause.transfer]), cause.transfer, cause.copies)
 
     def _copy_before(self, op: int) -> int:
-        """The last copy that the op's device makes of what comes before it there, or -1."""
+        """Return the last copy that the op's device makes of what comes before it there, or -1."""
         place = int(self._place[op])
         device, start = int(self.simulation.device[op]), float(self.simulation.start[op])
         last = int(np.searchsorted(self._copy_ends[device], start, side="right")) - 1

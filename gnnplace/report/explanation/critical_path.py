@@ -45,7 +45,7 @@ class Piece:
 
 
 def critical_path(causes: Causes) -> tuple[Piece, ...]:
-    """The pieces of the path, first to last; none of a step of no seconds is left out."""
+    """Return the pieces of the path, first to last; those without seconds are included."""
     return tuple(reversed(list(_backwards(causes))))
 
 
@@ -67,7 +67,7 @@ def _backwards(causes: Causes) -> Iterator[Piece]:
 
 
 def _transfer(causes: Causes, cause: Cause) -> Iterator[Piece]:
-    """A transfer, and before it the seconds for which its channels were taken."""
+    """Yield a transfer, and the seconds before it in which its channels were busy."""
     transfers, k = causes.simulation.transfers, cause.transfer
     ends = int(transfers.source[k]), int(transfers.target[k])
     begin, queued = float(transfers.start[k]), float(causes.simulation.finish[cause.op])

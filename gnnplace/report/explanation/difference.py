@@ -76,7 +76,7 @@ class PlacementDifference:
 def difference(
     problem: Problem, before: Placement, after: Placement, other: Problem | None = None
 ) -> PlacementDifference:
-    """What two placements of a problem do differently; both are simulated.
+    """Simulate two placements of a problem and compare them.
 
     Args:
         problem: what was placed.
@@ -95,7 +95,7 @@ def difference(
 def steps_differ(
     problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
 ) -> PlacementDifference:
-    """What two simulated placements of a model do differently.
+    """Compare two simulated placements of a model.
 
     Args:
         problem: what was placed first.

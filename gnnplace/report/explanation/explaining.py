@@ -66,7 +66,7 @@ def loosened(
     known: float,
     place: Place,
 ) -> tuple[float, list[Loosened]]:
-    """The price of every constraint of a problem, the dearest first.
+    """Price every constraint of a problem, the dearest first.
 
     Args:
         problem: what is placed, its own pins, forbids and memory among the constraints.
@@ -136,7 +136,7 @@ def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
 
 
 def _without_rules(problem: Problem, asked: Constraints) -> Problem:
-    """The problem without pins and forbids, if it has those that the constraints ask for."""
+    """Return the problem without pins and forbids, if these are what the constraints ask for."""
     rules = Constraints(pin=asked.pin, forbid=asked.forbid)
     if not rules:
         return problem
@@ -337,7 +337,7 @@ def _inputs(causes: Causes, op: int) -> tuple[float, float]:
 
 
 def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
-    """The parts of copies that are in a gap; copies of one device come one after the other."""
+    """Clip copies to a gap. Copies of one device come one after the other."""
     clipped = []
     for begin, end in sends:
         if begin >= gap[1]:
@@ -348,7 +348,7 @@ def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
 
 
 def _pieces(copying: list[Interval], gap: Interval) -> list[Interval]:
-    """What is left of a gap beside copies."""
+    """Return the parts of a gap in which nothing is copied."""
     gaps, at = [], gap[0]
     for begin, end in copying:
         if begin > at:
