@@ -150,20 +150,20 @@ def _more(links: Links, overhead: FloatArray, extra: float) -> FloatArray:
 def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
     """Mean number of other devices that compute while each op does. [n]"""
     start, finish, device = simulation.start, simulation.finish, simulation.device
-    others = np.zeros(len(start))
+    overlapped = np.zeros(len(start))
     for d in range(num_devices):
-        mine = np.flatnonzero(device == d)
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        instants = np.ravel([start[mine], finish[mine]], order="F")
-        busy = np.ravel([np.cumsum(finish[mine] - start[mine])] * 2, order="F")
-        busy[::2] -= (finish - start)[mine]
-        if not len(mine):
+        local_ops = np.flatnonzero(device == d)
+        local_ops = local_ops[np.argsort(start[local_ops], kind="stable")]
+        instants = np.ravel([start[local_ops], finish[local_ops]], order="F")
+        busy = np.ravel([np.cumsum(finish[local_ops] - start[local_ops])] * 2, order="F")
+        busy[::2] -= (finish - start)[local_ops]
+        if not len(local_ops):
             continue
         elsewhere = device != d
         share = np.interp(finish, instants, busy) - np.interp(start, instants, busy)
-        others[elsewhere] += share[elsewhere]
+        overlapped[elsewhere] += share[elsewhere]
     length = finish - start
-    return np.divide(others, length, out=np.zeros_like(others), where=length > 0)
+    return np.divide(overlapped, length, out=np.zeros_like(overlapped), where=length > 0)
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:
@@ -189,8 +189,8 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
 
     limits = (LOWEST / UNIT, HIGHEST / UNIT)
     options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}
-    found = [least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS]
-    best = min(found, key=lambda result: result.cost).x
+    fits = [least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS]
+    best = min(fits, key=lambda result: result.cost).x
     noise = float(np.median(np.abs(errors(best, 0.0)[: len(models)])))
     ridge = max(RIDGE, PRIOR * noise)
     return Calibration(*(least_squares(errors, best, args=(ridge,), **options).x * UNIT).tolist())
@@ -325,14 +325,14 @@ def calibrate(
     """
     if clock not in ("auto", *CLOCKS):
         raise InputError(f"--clock {clock!r}: must be auto, {' or '.join(CLOCKS)}")
-    given = None if clock == "auto" else clock
-    found = stored_samples(store, selection or Selection(), given, machine())
-    if not found:
+    clock_name = None if clock == "auto" else clock
+    stored = stored_samples(store, selection or Selection(), clock_name, machine())
+    if not stored:
         raise InputError(
             f"measurements calibrate: store {store.url!r} has no such runs of this machine; "
             "make some with gnnplace fidelity"
         )
-    samples = thinned(least_disturbed(found), MOST, seed)  # of every placement one run
+    samples = thinned(least_disturbed(stored), MOST, seed)  # of every placement one run
     problems = dict.fromkeys(sample.problem.fingerprint for sample in samples)
     several = len(problems) > 1
     progress(f"fitting to {len(samples)} placements of {len(problems)} problems")

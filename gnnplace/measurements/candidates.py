@@ -69,13 +69,16 @@ def candidates(
         count: Placements wanted; small problems may not have so many.
         seed: The seed of all randomness.
     """
-    made = [_placed(name, place) for name in placers]
-    failed = [c for c in made if c.placement is None]
+    proposals = [_placed(name, place) for name in placers]
+    failed = [c for c in proposals if c.placement is None]
     simulator, rng = Simulator(problem), np.random.default_rng(seed)
-    placed = [c.placement for c in made if c.placement is not None]
+    placed = [c.placement for c in proposals if c.placement is not None]
     best = min(placed, key=lambda p: _seconds(simulator, p), default=None)
     distinct: dict[bytes, Candidate] = {}
-    for candidate in (*made, *islice(_variations(problem, simulator, best, rng), TRIES * count)):
+    for candidate in (
+        *proposals,
+        *islice(_variations(problem, simulator, best, rng), TRIES * count),
+    ):
         _add(distinct, simulator, candidate)
     return [*_spanning(list(distinct.values()), simulator, count), *failed]
 
@@ -86,26 +89,26 @@ def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[
     kinds: dict[str, list[Candidate]] = {}
     for candidate in found:
         kinds.setdefault(candidate.kind, []).append(candidate)
-    chosen = [candidate for candidate in found if candidate.name in ALWAYS][:count]
-    for candidate in chosen:
+    selected = [candidate for candidate in found if candidate.name in ALWAYS][:count]
+    for candidate in selected:
         kinds[candidate.kind].remove(candidate)
     turn = 0
-    while len(chosen) < min(count, len(found)):
-        left = list(kinds.values())[turn % len(kinds)]
+    while len(selected) < min(count, len(found)):
+        remaining = list(kinds.values())[turn % len(kinds)]
         turn += 1
-        if left:
-            chosen.append(max(left, key=lambda c: _farness(c, chosen, predicted)))
-            left.remove(chosen[-1])
-    return chosen
+        if remaining:
+            selected.append(max(remaining, key=lambda c: _farness(c, selected, predicted)))
+            remaining.remove(selected[-1])
+    return selected
 
 
 def _farness(
     candidate: Candidate, chosen: list[Candidate], predicted: dict[str, float]
 ) -> tuple[float, float]:
     """How far a predicted time is from all chosen ones; of equal ones, and at first, the least."""
-    own = predicted[candidate.name]
-    near = min((abs(own - predicted[other.name]) for other in chosen), default=0.0)
-    return near, -own
+    candidate_log = predicted[candidate.name]
+    near = min((abs(candidate_log - predicted[other.name]) for other in chosen), default=0.0)
+    return near, -candidate_log
 
 
 def _placed(name: str, place: Place) -> Candidate:
@@ -203,8 +206,8 @@ def _completed(problem: Problem, simulator: Simulator, units: IntArray) -> float
 
 def _unbalanced(base: IntArray, rng: np.random.Generator, share: float) -> IntArray:
     """A share of all units moved to the device of one of them."""
-    moved = rng.random(len(base)) < share
-    return np.where(moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
+    is_moved = rng.random(len(base)) < share
+    return np.where(is_moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
 
 
 def _mixed(base: IntArray, other: IntArray, rng: np.random.Generator, share: float) -> IntArray:

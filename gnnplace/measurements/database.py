@@ -217,9 +217,9 @@ def _begin(connection: Connection) -> None:
 
 def _check_version(connection: Connection, url: str) -> None:
     add_once(connection, ABOUT, {"version": VERSION})
-    found = [row.version for row in connection.execute(select(ABOUT))]
-    if found != [VERSION]:
+    versions = [row.version for row in connection.execute(select(ABOUT))]
+    if versions != [VERSION]:
         raise InputError(
-            f"store {url!r}: its version is {max(found)}, this gnnplace knows {VERSION}; update "
+            f"store {url!r}: its version is {max(versions)}, this gnnplace knows {VERSION}; update "
             "gnnplace or use another store"
         )

@@ -147,11 +147,11 @@ def op_residuals(
                 measured[name].append(median(busy for _, _, busy in spans))
                 predicted[name].append(float(problem.times[i, sample.placement.device[i]]))
                 module[name] = problem.module[i]
-    found = [
+    residuals = [
         OpResidual(name, module[name], median(predicted[name]), median(values))
         for name, values in measured.items()
     ]
-    return sorted(found, key=lambda r: -abs(r.excess))
+    return sorted(residuals, key=lambda r: -abs(r.excess))
 
 
 def link_residuals(

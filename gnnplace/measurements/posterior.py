@@ -113,11 +113,11 @@ def _drift(problem: Problem, ratios: dict[str, FloatArray], count: int) -> Float
     for _ in range(SWEEPS if count > 1 else 0):
         above, weight = np.zeros(count), np.zeros(count)
         for kind, rows in ratios.items():
-            seen = np.isfinite(rows)
-            level = np.where(seen, rows - drift[:, None], 0.0).sum(axis=0)
-            level /= np.maximum(seen.sum(axis=0), 1)
-            work = np.where(seen, problem.time[kind], 0.0)
-            above += (work * np.where(seen, rows - level, 0.0)).sum(axis=1)
+            is_observed = np.isfinite(rows)
+            level = np.where(is_observed, rows - drift[:, None], 0.0).sum(axis=0)
+            level /= np.maximum(is_observed.sum(axis=0), 1)
+            work = np.where(is_observed, problem.time[kind], 0.0)
+            above += (work * np.where(is_observed, rows - level, 0.0)).sum(axis=1)
             weight += work.sum(axis=1)
         drift = np.divide(above, weight, out=np.zeros(count), where=weight > 0)
         drift[weight > 0] -= drift[weight > 0].mean() if (weight > 0).any() else 0.0
@@ -220,23 +220,25 @@ class Posterior:
         Raises:
             ValueError: none could be measured.
         """
-        known = self.succeeded
-        mean, _ = self.predict([entry.placement for entry in known])
-        return known[int(mean.argmin())]
+        measured_entries = self.succeeded
+        mean, _ = self.predict([entry.placement for entry in measured_entries])
+        return measured_entries[int(mean.argmin())]
 
     def _fit(self) -> None:
-        known = self.succeeded
-        self.ops = OpTimes(self.profiled, known)
-        models = [Forward(self.ops.problem, entry.placement) for entry in known]
-        measured = np.array([entry.measured.seconds for entry in known], dtype=np.float64)
+        measured_entries = self.succeeded
+        self.ops = OpTimes(self.profiled, measured_entries)
+        models = [Forward(self.ops.problem, entry.placement) for entry in measured_entries]
+        measured = np.array(
+            [entry.measured.seconds for entry in measured_entries], dtype=np.float64
+        )
         measured *= np.exp(-self.ops.drift)
         self.calibration = fit_parameters(models, measured, max(self.noise, LEFT))
         self._overlap = mean_overlap(models[int(measured.argmin())]) if models else 0.0
-        left = self._left(measured)
-        spare = np.maximum(left[left < np.log(FAILURE)] ** 2 - self.noise**2, 0.0)
+        residuals = self._left(measured)
+        spare = np.maximum(residuals[residuals < np.log(FAILURE)] ** 2 - self.noise**2, 0.0)
         weight = LEFT_WEIGHT + len(spare)
         self._scale = float(np.sqrt((LEFT_WEIGHT * LEFT**2 + spare.sum()) / weight))
-        self._solve(left)
+        self._solve(residuals)
 
     def _solve(self, left: FloatArray) -> None:
         """The process given what the simulator leaves unexplained."""
@@ -253,12 +255,12 @@ class Posterior:
 
     def _left(self, measured: FloatArray) -> FloatArray:
         """Log of what was measured over what is simulated; of a failure FAILURE's. [observed]"""
-        left, seconds = [], iter(np.log(measured).tolist())
+        residuals, seconds = [], iter(np.log(measured).tolist())
         for entry in self.observed:
             failed = entry.measured.seconds is None
             above = np.log(FAILURE) if failed else next(seconds) - self._simulated(entry.placement)
-            left.append(float(above))
-        return np.array(left)
+            residuals.append(float(above))
+        return np.array(residuals)
 
     def _simulated(self, placement: Placement) -> float:
         return float(np.log(Forward(self.ops.problem, placement).seconds(self.calibration)))

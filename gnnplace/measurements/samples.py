@@ -90,8 +90,8 @@ def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]
     """At most so many samples, drawn without replacement, in their order."""
     if len(samples) <= most:
         return list(samples)
-    chosen = np.random.default_rng(seed).choice(len(samples), most, replace=False)
-    return [samples[i] for i in sorted(chosen.tolist())]
+    drawn = np.random.default_rng(seed).choice(len(samples), most, replace=False)
+    return [samples[i] for i in sorted(drawn.tolist())]
 
 
 def fastest_of(run: StoredRun, clock: str | None) -> float | None:

@@ -200,8 +200,8 @@ class MeasurementStore:
                 connection.execute(delete(STEPS).where(STEPS.c.run.in_(part)))
                 connection.execute(delete(OUTCOMES).where(OUTCOMES.c.run.in_(part)))
                 connection.execute(delete(RUNS).where(RUNS.c.id.in_(part)))
-            left = select(RUNS.c.problem).where(RUNS.c.problem == PROBLEMS.c.digest).exists()
-            connection.execute(delete(PROBLEMS).where(~left))
+            is_used = select(RUNS.c.problem).where(RUNS.c.problem == PROBLEMS.c.digest).exists()
+            connection.execute(delete(PROBLEMS).where(~is_used))
         return len(names)
 
 

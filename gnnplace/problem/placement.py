@@ -98,15 +98,17 @@ def placement_from_data(data: Any, problem: Problem, source: str = "placement") 
 
 def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
     """What a placement and a problem differ in, the first of what can be told."""
-    theirs, mine = data.get(OPTIONS_KEY), problem.captured
-    if isinstance(theirs, dict) and mine is not None:
-        odd = [key for key in theirs if key in mine and theirs[key] != mine[key]]
-        if odd:
-            return f"captured with {_options(theirs, odd)}, not {_options(mine, odd)}"
-    there = set(file.device.values()) | set(file.sequence or {})
+    theirs, options = data.get(OPTIONS_KEY), problem.captured
+    if isinstance(theirs, dict) and options is not None:
+        differing = [key for key in theirs if key in options and theirs[key] != options[key]]
+        if differing:
+            return (
+                f"captured with {_options(theirs, differing)}, not {_options(options, differing)}"
+            )
+    placed_devices = set(file.device.values()) | set(file.sequence or {})
     devices = [device.name for device in problem.cluster.devices]
-    if file.sequence is not None and there != set(devices):
-        return f"devices {', '.join(sorted(there))}, not {', '.join(devices)}"
+    if file.sequence is not None and placed_devices != set(devices):
+        return f"devices {', '.join(sorted(placed_devices))}, not {', '.join(devices)}"
     only = [name for name in file.device if name not in problem.graph.index]
     if len(file.device) != problem.num_ops or only:
         example = f", such as {only[0]!r} there alone" if only else ""
@@ -143,16 +145,16 @@ def _sequences(
         if name not in devices:
             raise FormatError(f"{source}: sequence.{name}: no device is named {name!r}")
         for j, op in enumerate(ops):
-            where = f"{source}: sequence.{name}[{j}]"
+            location = f"{source}: sequence.{name}[{j}]"
             if op not in index:
-                raise FormatError(f"{where}: no op is named {op!r} in the problem")
+                raise FormatError(f"{location}: no op is named {op!r} in the problem")
             if device[index[op]] != devices[name]:
-                raise FormatError(f"{where}: op {op!r} is placed on {file.device[op]!r}")
+                raise FormatError(f"{location}: op {op!r} is placed on {file.device[op]!r}")
     count = Counter(op for ops in file.sequence.values() for op in ops)
     for name in problem.graph.names:
         if count[name] != 1:
-            what = "is missing" if count[name] == 0 else "is repeated"
-            raise FormatError(f"{source}: sequence: op {name!r} {what}")
+            problem_with_op = "is missing" if count[name] == 0 else "is repeated"
+            raise FormatError(f"{source}: sequence: op {name!r} {problem_with_op}")
     return tuple(
         np.array([index[op] for op in file.sequence.get(d.name, [])], dtype=np.int32)
         for d in problem.cluster.devices

@@ -78,20 +78,22 @@ class Problem:
     def __post_init__(self) -> None:
         if self.num_ops == 0:
             raise InputError("ops: at least one op is needed")
-        for what in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
-            if len(getattr(self, what)) != self.num_ops:
-                raise InputError(f"{what}: has {len(getattr(self, what))} entries, not one an op")
+        for field_name in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
+            if len(getattr(self, field_name)) != self.num_ops:
+                raise InputError(
+                    f"{field_name}: has {len(getattr(self, field_name))} entries, not one an op"
+                )
         if self.forbid is not None and self.forbid.shape != (self.num_ops, self.num_devices):
             raise InputError(f"forbid: its shape is {self.forbid.shape}, not ops by devices")
-        told: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
-        for kind, values in told:
+        by_kind: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
+        for kind, values in by_kind:
             if len(values) != self.num_ops:
                 raise InputError(f"{kind}: has {len(values)} errors or sources, not one an op")
         for kind, seconds in self.time.items():
             bad = np.flatnonzero(~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds))))
             if len(seconds) != self.num_ops or bad.size:
-                where = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
-                raise InputError(f"{where}: must be one number of seconds, 0 to {MOST:g}, an op")
+                key_path = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
+                raise InputError(f"{key_path}: must be one number of seconds, 0 to {MOST:g}, an op")
         bad = np.flatnonzero(~((self.state >= 0) & (self.state <= MOST)))
         if bad.size:
             raise InputError(f"ops[{bad[0]}].state: must be a number of bytes, 0 to {MOST:g}")
@@ -142,20 +144,20 @@ class Problem:
         if not names:
             return ""
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        known = ", ".join(repr(kind) for kind in self.time) or "none"
+        kinds_with_times = ", ".join(repr(kind) for kind in self.time) or "none"
         return (
             f"no op has a time for kind {' or '.join(map(repr, without))}, so nothing can run on "
-            f"{shown}; there are times for {known}"
+            f"{shown}; there are times for {kinds_with_times}"
         )
 
     @cached_property
     def unit_of(self) -> IntArray:
         """Placement unit of each op: its colocation class, or the op alone. [num_ops]"""
-        own, n = np.arange(self.num_ops, dtype=np.int32), self.num_ops
+        itself, n = np.arange(self.num_ops, dtype=np.int32), self.num_ops
         first = dict(zip(reversed(self.colocate), range(n - 1, -1, -1), strict=True))
         leader = np.fromiter(map(first.__getitem__, self.colocate), np.int32, n)
-        leader = np.where(leader == first.get(None, -1), own, leader)
-        unit = np.cumsum(leader == own, dtype=np.int32) - np.int32(1)
+        leader = np.where(leader == first.get(None, -1), itself, leader)
+        unit = np.cumsum(leader == itself, dtype=np.int32) - np.int32(1)
         return np.asarray(unit[leader])
 
     @cached_property
@@ -286,8 +288,8 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     file = parse(ProblemFile, data, source)
     faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
     if file.microbatches > len(file.ops):  # each op that is no update has a copy for every one
-        told = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
-        faults.append(f"microbatches: {told}")
+        reason = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
+        faults.append(f"microbatches: {reason}")
     if faults:
         raise of_faults(FormatError, faults, source)
     try:
@@ -309,8 +311,8 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
 
 
 def _captured(data: Any) -> dict[str, Any] | None:
-    kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    return kept if isinstance(kept, dict) else None
+    options = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    return options if isinstance(options, dict) else None
 
 
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
@@ -356,11 +358,11 @@ def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
 
 def _op_faults(file: ProblemFile) -> list[str]:
     """Names of ops that are repeated, and pins to devices that are not there."""
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     devices = {device.name for device in file.devices}
     faults = []
     for i, op in enumerate(file.ops):
-        if op.name in seen:
+        if op.name in earlier_names:
             faults.append(f"ops[{i}].name: {op.name!r} is repeated")
         if op.pin is not None and op.pin not in devices:
             faults.append(f"ops[{i}].pin: no device is named {op.pin!r}")
@@ -369,7 +371,7 @@ def _op_faults(file: ProblemFile) -> list[str]:
             for j, name in enumerate(op.forbid)
             if name not in devices
         ]
-        seen.add(op.name)
+        earlier_names.add(op.name)
     return faults
 
 

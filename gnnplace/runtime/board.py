@@ -56,8 +56,8 @@ class Board:
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits until all workers are at `meeting`, a number that grows from call to call."""
         self.put(worker, ARRIVED, meeting)
-        for other in range(self.num_workers):
-            self.wait(self.words, other * STRIDE + ARRIVED, meeting)
+        for peer in range(self.num_workers):
+            self.wait(self.words, peer * STRIDE + ARRIVED, meeting)
 
     def wait(self, words: memoryview, index: int, value: int) -> None:
         """Waits until `words[index]` is at least `value`."""

@@ -88,11 +88,11 @@ def differences(
     floor = 0.0 if nothing is None else nothing * _largest(expected)
     different = []
     for name, tensor in expected.items():
-        other = found.get(name)
-        if other is None or _equal(other, tensor, bits=bits):
+        actual = found.get(name)
+        if actual is None or _equal(actual, tensor, bits=bits):
             continue
         allowed = tolerance if isinstance(tolerance, float) else tolerance.get(tensor.dtype, 0.0)
-        absolute = _apart(other, tensor, bits=bits)
+        absolute = _apart(actual, tensor, bits=bits)
         if bits and absolute == float("inf"):
             allowed = 0.0
         scale = max(float(tensor.double().nan_to_num(0.0).abs().max()), floor)
@@ -113,8 +113,8 @@ def _equal(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> bool:
         return torch.equal(first.double(), second.double())
     if first.dtype != second.dtype:
         return False
-    one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (first, second))
-    return torch.equal(one, other)
+    first_bytes, second_bytes = (tensor.reshape(-1).view(torch.uint8) for tensor in (first, second))
+    return torch.equal(first_bytes, second_bytes)
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> float:

@@ -79,8 +79,8 @@ class Hosts:
             MismatchError: another host is about to do something else.
             ExecutionError: a host did not come.
         """
-        for rank, other in enumerate(self.exchange(what, text)):
-            if other != text:
+        for rank, host_text in enumerate(self.exchange(what, text)):
+            if host_text != text:
                 raise MismatchError(
                     f"hosts: {what} of host {rank} differs from that of host {self.rank}; give all "
                     "the same command, files and versions"
@@ -104,13 +104,13 @@ class Hosts:
 
     def free_cores(self, wanted: int) -> list[int]:
         """Cores for this host's workers, beside those of other hosts on the same machine."""
-        said = self.exchange("cores", f"{_machine()} {wanted}")
-        before = 0
-        for other in said[: self.rank]:
-            machine, count = other.rsplit(" ", 1)
-            before += int(count) if machine == _machine() else 0
+        wanted_by_host = self.exchange("cores", f"{_machine()} {wanted}")
+        offset = 0
+        for host_text in wanted_by_host[: self.rank]:
+            machine, count = host_text.rsplit(" ", 1)
+            offset += int(count) if machine == _machine() else 0
         cores = available_cores()
-        return cores[before:] + cores[:before] if before < len(cores) else cores
+        return cores[offset:] + cores[:offset] if offset < len(cores) else cores
 
 
 def from_environment() -> Hosts | None:

@@ -83,15 +83,15 @@ def measure_link(devices: Sequence[torch.device] | None = None) -> Link:
 def fit_link(source: str, target: str, times: MessageTimes) -> Link:
     """The link that explains the times best (see the module)."""
     size = np.array(times.sizes, dtype=float)
-    own, slope = fit_line(size, np.array(times.send))
-    rest = np.array(times.one_way) - np.array(times.warm_send) - times.receive
+    send_overhead, slope = fit_line(size, np.array(times.send))
+    transit = np.array(times.one_way) - np.array(times.warm_send) - times.receive
     return Link(
         source=source,
         target=target,
-        latency=float(max(np.median(rest[size <= SMALL]), LEAST_LATENCY)),
+        latency=float(max(np.median(transit[size <= SMALL]), LEAST_LATENCY)),
         bandwidth=float(1 / slope),
         sender_busy=True,
-        send_overhead=float(own),
+        send_overhead=float(send_overhead),
         receive_overhead=times.receive,
     )
 

@@ -168,8 +168,8 @@ class PeakMemory:
             lines = STATUS.read_text(encoding="ascii").splitlines()
         except OSError:
             return None
-        found = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
-        return KIB * float(found[0]) if found else None
+        values = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
+        return KIB * float(values[0]) if values else None
 
 
 class StepPeak:
@@ -188,9 +188,9 @@ class StepPeak:
         """Measures what runs inside, as ``bytes``."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-            before = torch.cuda.memory_allocated(self._device)
+            allocated_before = torch.cuda.memory_allocated(self._device)
             yield
-            self.bytes = float(torch.cuda.max_memory_allocated(self._device) - before)
+            self.bytes = float(torch.cuda.max_memory_allocated(self._device) - allocated_before)
             return
         profiled = profile(profile_memory=True)
         with silent(2):
@@ -211,5 +211,5 @@ class StepPeak:
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> float:
     """Bytes of the storages below some tensors, each once."""
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return float(sum(storage.nbytes() for storage in storages.values()))

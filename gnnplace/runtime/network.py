@@ -71,21 +71,23 @@ class NetworkTransport(GlooMessages):
 
         The other clock is read in the middle of a round trip, of the fastest of several.
         """
-        word, found = torch.zeros(1, dtype=torch.int64), (1 << 62, 0)
-        others = [w for w in range(len(self._host_of)) if self._host_of[w] != self._host_of[0]]
-        for other in others:
+        word, fastest = torch.zeros(1, dtype=torch.int64), (1 << 62, 0)
+        remote_workers = [
+            w for w in range(len(self._host_of)) if self._host_of[w] != self._host_of[0]
+        ]
+        for remote in remote_workers:
             for _ in range(ROUNDS):
                 if self._worker == 0:
-                    dist.recv(word, other)
+                    dist.recv(word, remote)
                     word[0] = time.perf_counter_ns()
-                    dist.send(word, other)
-                elif self._worker == other:
+                    dist.send(word, remote)
+                elif self._worker == remote:
                     start = time.perf_counter_ns()
                     dist.send(word, 0)
                     dist.recv(word, 0)
                     end = time.perf_counter_ns()
-                    found = min(found, (end - start, int(word[0]) - (start + end) // 2))
-        return found[1]
+                    fastest = min(fastest, (end - start, int(word[0]) - (start + end) // 2))
+        return fastest[1]
 
     def barrier(self, worker: int, meeting: int) -> None:
         """Waits for all workers of all hosts."""

@@ -89,12 +89,12 @@ def time_steps(
     for turn in range(warm_up + steps):
         for name, run in runs.items():
             meet()
-            start, before = time.perf_counter(), time.process_time()
+            start, cpu_start = time.perf_counter(), time.process_time()
             if run is not None:
                 run()
             if turn >= warm_up:
                 wall[name].append(time.perf_counter() - start)
-                cpu[name].append(time.process_time() - before)
+                cpu[name].append(time.process_time() - cpu_start)
     return wall, cpu
 
 

@@ -268,18 +268,18 @@ class SharedMemoryTransport(Transport):
         """A function that waits for the flag and returns the buffer itself, on the CPU."""
         board, flags, slot = self._board, self._flags, message * STRIDE
         state = self._worker * STRIDE + WAITING
-        there: torch.Tensor | None = None
+        received: torch.Tensor | None = None
 
         def receive(turn: int) -> torch.Tensor:
-            nonlocal there
+            nonlocal received
             if flags[slot] < turn:
                 board.words[state] = message + 1
                 board.wait(flags, slot, turn)
                 board.words[state] = 0
-            if there is None:
+            if received is None:
                 shape, stride = self._messages[message].shape, self._layouts.read(message)
-                there = self._buffer(message, shape, stride, self._layouts.shift(message))
-            return there if there.device == self._device else there.to(self._device)
+                received = self._buffer(message, shape, stride, self._layouts.shift(message))
+            return received if received.device == self._device else received.to(self._device)
 
         return receive
 
@@ -340,12 +340,12 @@ class GlooMessages(Transport):
         """A function that waits for the message and returns its buffer, with its strides."""
         form, state = self._messages[message], self._worker * STRIDE + WAITING
         room: torch.Tensor | None = None
-        there: torch.Tensor | None = None
+        received: torch.Tensor | None = None
 
         def receive(turn: int) -> torch.Tensor:
-            nonlocal room, there
+            nonlocal room, received
             self._board.words[state] = message + 1
-            if room is None or there is None:
+            if room is None or received is None:
                 header = torch.zeros(ROW, dtype=torch.int64)
                 with self.reaching(form.source):
                     dist.recv(header, form.source, tag=2 * message + 1)
@@ -353,11 +353,11 @@ class GlooMessages(Transport):
                 size, at = span(form.shape, stride), int(header[-1])
                 vector = torch.empty(size + LINE // form.dtype.itemsize, dtype=form.dtype)
                 room = vector[at : at + size].view(torch.uint8)
-                there = vector.as_strided(form.shape, stride, at)
+                received = vector.as_strided(form.shape, stride, at)
             with self.reaching(form.source):
                 dist.recv(room, form.source, tag=2 * message)
             self._board.words[state] = 0
-            return there if self._device.type == "cpu" else there.to(self._device)
+            return received if self._device.type == "cpu" else received.to(self._device)
 
         return receive
 

@@ -214,15 +214,15 @@ def supervise(
         ExecutionError: a worker died, raised, hung or is stopped; names it and what it was doing.
     """
     results: dict[int, Any] = {}
-    seen, since, stopped = progress(), time.monotonic(), StoppedWorkers()
+    snapshot, since, stopped = progress(), time.monotonic(), StoppedWorkers()
     while len(results) < len(workers):
         running = [i for i in range(len(workers)) if i not in results]
         pipes = [workers[i].pipe for i in running]
         if wait([*pipes, *(workers[i].process.sentinel for i in running)], POLL):
             results |= _collect(workers, running, doing)
             since = time.monotonic()
-        elif (now := progress()) != seen:
-            seen, since = now, time.monotonic()
+        elif (latest := progress()) != snapshot:
+            snapshot, since = latest, time.monotonic()
         elif time.monotonic() - since > timeout:
             _give_up(workers, running, timeout, doing, suspect)
         elif (pid := stopped.look(workers[i].process.pid for i in running)) is not None:
@@ -253,8 +253,8 @@ def _collect(
     for i in ended:
         if i not in messages:
             workers[i].process.join()
-            what = exit_text(workers[i].process.exitcode)
-            raise ExecutionError(f"worker {workers[i].task.name!r} {what}{doing(i)}")
+            cause = exit_text(workers[i].process.exitcode)
+            raise ExecutionError(f"worker {workers[i].task.name!r} {cause}{doing(i)}")
     failures = [(m.time, i) for i, m in messages.items() if m.failed]
     if failures:
         _, i = min(failures)
@@ -266,14 +266,14 @@ def _collect(
 
 def _messages(workers: list[Worker], running: list[int]) -> dict[int, Reply]:
     """What workers have sent, if anything."""
-    found: dict[int, Reply] = {}
+    replies: dict[int, Reply] = {}
     for i in running:
         try:
             if workers[i].pipe.poll():
-                found[i] = workers[i].pipe.recv()
+                replies[i] = workers[i].pipe.recv()
         except (EOFError, ConnectionError):
             pass
-    return found
+    return replies
 
 
 def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:

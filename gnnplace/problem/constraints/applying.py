@@ -99,10 +99,10 @@ class Resolved:
         """Colocation classes with those that stay together as one. [n]"""
         labels = list(colocate)
         for matched in self.together:
-            mine = np.flatnonzero(matched.ops).tolist()
-            met = dict.fromkeys(labels[i] for i in mine if labels[i] is not None)
+            members = np.flatnonzero(matched.ops).tolist()
+            met = dict.fromkeys(labels[i] for i in members if labels[i] is not None)
             name = next(iter(met), None) or _fresh(matched.what, labels)
-            for i in mine:
+            for i in members:
                 labels[i] = name
             labels = [name if label in met else label for label in labels]
         return tuple(labels)
@@ -148,16 +148,16 @@ def resolve(
 
 def _units(units: Sequence[str | None]) -> list[Matched]:
     """The ops of each unit."""
-    given = np.array([name if name is not None else "\0" for name in units], dtype=object)
+    unit_names = np.array([name if name is not None else "\0" for name in units], dtype=object)
     names = dict.fromkeys(name for name in units if name is not None)
-    return [Matched(name or "model", given == name, 1) for name in names]
+    return [Matched(name or "model", unit_names == name, 1) for name in names]
 
 
 def _any_of(names: Names, patterns: Sequence[str]) -> Matched:
-    what = f"together {','.join(patterns)}"
-    found = [names.matched(pattern, what) for pattern in patterns]
-    ops = np.logical_or.reduce([one.ops for one in found])
-    return Matched(what, ops, len(np.unique(names.index[ops])))
+    label = f"together {','.join(patterns)}"
+    matches = [names.matched(pattern, label) for pattern in patterns]
+    ops = np.logical_or.reduce([one.ops for one in matches])
+    return Matched(label, ops, len(np.unique(names.index[ops])))
 
 
 def constrained(
@@ -174,8 +174,8 @@ def constrained(
         InputError: a pattern or device matches nothing.
         InfeasibleError: constraints leave an op, or ops that share a device, no device.
     """
-    known = (problem.captured or {}).get("constraints") or {}
-    if known.get("by_module") or known.get("no_split"):
+    captured = (problem.captured or {}).get("constraints") or {}
+    if captured.get("by_module") or captured.get("no_split"):
         constraints = replace(constraints, by_module=False, no_split=())  # its classes say so
     if constraints.patterns:
         resolved = resolve(constraints, problem.module, problem.graph.names, progress)
@@ -200,29 +200,29 @@ def on_devices(problem: Problem, resolved: Resolved) -> Problem:
         InputError: no device is named so.
         InfeasibleError: an op, or ops that share a device, have none left.
     """
-    asked = np.ones((problem.num_ops, problem.num_devices), dtype=bool)
+    permitted = np.ones((problem.num_ops, problem.num_devices), dtype=bool)
     for ops, devices in resolved.devices(problem.cluster):
-        asked[ops] &= devices
-    sole = (asked.sum(axis=1) == 1) & (problem.pin < 0) & (problem.num_devices > 1)
-    barred = ~asked & ~sole[:, None]
+        permitted[ops] &= devices
+    sole = (permitted.sum(axis=1) == 1) & (problem.pin < 0) & (problem.num_devices > 1)
+    barred = ~permitted & ~sole[:, None]
     if problem.forbid is not None:
         barred |= problem.forbid
-    made = replace(
+    restricted = replace(
         problem,
-        pin=np.where(sole, asked.argmax(axis=1), problem.pin).astype(np.int32),
+        pin=np.where(sole, permitted.argmax(axis=1), problem.pin).astype(np.int32),
         forbid=barred if barred.any() else None,
     )
-    _check(made, resolved)
-    return made
+    _check(restricted, resolved)
+    return restricted
 
 
 def _check(problem: Problem, resolved: Resolved) -> None:
     """Names the constraints that leave a unit nothing."""
     for unit in np.flatnonzero(~problem.unit_allowed.any(axis=1)).tolist():
-        own = problem.unit_of == unit
-        mine = [repr(m.what) for m in resolved.matched if (m.ops & own).any()]
-        if mine:
-            raise InfeasibleError(_contradiction(problem, own, mine))
+        members = problem.unit_of == unit
+        rules = [repr(m.what) for m in resolved.matched if (m.ops & members).any()]
+        if rules:
+            raise InfeasibleError(_contradiction(problem, members, rules))
 
 
 def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str:
@@ -252,8 +252,8 @@ def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Prob
     devices = list(problem.cluster.devices)
     for name, size in most:
         for index in _indices(problem.cluster, name):
-            least = min(devices[index].memory, size)
-            devices[index] = devices[index].model_copy(update={"memory": least})
+            memory = min(devices[index].memory, size)
+            devices[index] = devices[index].model_copy(update={"memory": memory})
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
@@ -267,8 +267,8 @@ def _indices(cluster: Cluster, name: str) -> list[int]:
         return [gpus[int(name)]]
     if name in ELSEWHERE:
         return [i for i, d in enumerate(cluster.devices) if d.kind == name]
-    known = ", ".join(device.name for device in cluster.devices[:8])
-    raise InputError(f"max-memory {name!r}: no device is called so; devices: {known}")
+    device_names = ", ".join(device.name for device in cluster.devices[:8])
+    raise InputError(f"max-memory {name!r}: no device is called so; devices: {device_names}")
 
 
 INSIDE = ".*"
@@ -308,9 +308,11 @@ class Names:
     def __init__(self, modules: Sequence[str | None], ops: Sequence[str]) -> None:
         self.of_modules = any(modules)
         shown = modules if self.of_modules else [name.partition("#")[0] for name in ops]
-        known: dict[str, int] = {}
-        self.index = np.array([known.setdefault(name or "", len(known)) for name in shown])
-        self.names = list(known)
+        index_by_name: dict[str, int] = {}
+        self.index = np.array(
+            [index_by_name.setdefault(name or "", len(index_by_name)) for name in shown]
+        )
+        self.names = list(index_by_name)
 
     def matched(self, pattern: str, what: str) -> Matched:
         """The ops that a pattern matches.
@@ -334,11 +336,11 @@ class Names:
         return "module" if self.of_modules else "op"
 
     def _near(self, pattern: str) -> str:
-        known = dict.fromkeys(part for name in self.names for part in _around(name) if part)
-        near = get_close_matches(pattern, known, NEAR, LIKENESS)
+        candidates = dict.fromkeys(part for name in self.names for part in _around(name) if part)
+        near = get_close_matches(pattern, candidates, NEAR, LIKENESS)
         if near:
             return f"; near: {', '.join(map(repr, near))}"
-        first = ", ".join(map(repr, list(dict.fromkeys(n.split(".")[0] for n in known))[:8]))
+        first = ", ".join(map(repr, list(dict.fromkeys(n.split(".")[0] for n in candidates))[:8]))
         return f"; {self._noun}s are {first}" if first else ""
 
 
@@ -354,14 +356,14 @@ def devices_matched(patterns: Sequence[str], devices: Sequence[str], what: str) 
     Raises:
         InputError: one matches none; shows the devices there are.
     """
-    found = np.zeros(len(devices), dtype=bool)
+    matched = np.zeros(len(devices), dtype=bool)
     for pattern in patterns:
         hit = np.array([fnmatchcase(name, pattern) for name in devices])
         if not hit.any():
             shown = get_close_matches(pattern, devices, NEAR, LIKENESS) or list(devices[:4])
-            more = ", ..." if len(shown) < len(devices) else ""
+            ellipsis = ", ..." if len(shown) < len(devices) else ""
             raise InputError(
-                f"{what}: no device is named {pattern!r}; devices: {', '.join(shown)}{more}"
+                f"{what}: no device is named {pattern!r}; devices: {', '.join(shown)}{ellipsis}"
             )
-        found |= hit
-    return found
+        matched |= hit
+    return matched

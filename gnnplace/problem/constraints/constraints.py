@@ -102,18 +102,18 @@ class Constraints:
         data: dict[str, Any] = {}
         for name, rules in (("pin", self.pin), ("forbid", self.forbid)):
             for rule in rules:
-                known = data.setdefault(name, {}).setdefault(rule.pattern, [])
-                known += [device for device in rule.devices if device not in known]
+                devices = data.setdefault(name, {}).setdefault(rule.pattern, [])
+                devices += [device for device in rule.devices if device not in devices]
         if self.together:
             data["together"] = [list(patterns) for patterns in self.together]
-        rest: dict[str, Any] = {
+        limits: dict[str, Any] = {
             "headroom": self.headroom,
             "max_devices": self.max_devices,
             "by_module": self.by_module or None,
             "no_split": list(self.no_split) or None,
             "max_memory": dict(self.max_memory) or None,
         }
-        return data | {key: value for key, value in rest.items() if value is not None}
+        return data | {key: value for key, value in limits.items() if value is not None}
 
 
 Given: TypeAlias = Constraints | Mapping[str, Any] | str | Path
@@ -178,14 +178,14 @@ def _from_data(data: Any, source: str) -> Constraints:
 
 def _sizes(given: Mapping[Any, int | float | str], what: str) -> tuple[tuple[str, float], ...]:
     """Bytes by device, from numbers or words such as "10GiB"."""
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for device, size in given.items():
         try:
-            found[str(device)] = float(read_size(str(size)))
+            sizes[str(device)] = float(read_size(str(size)))
         except ValueError:
-            told = "give bytes, as 10GiB or 2e9"
-            raise InputError(f"{what}: {device}={size}: {told}") from None
-    return tuple(found.items())
+            hint = "give bytes, as 10GiB or 2e9"
+            raise InputError(f"{what}: {device}={size}: {hint}") from None
+    return tuple(sizes.items())
 
 
 def _names(given: Names) -> tuple[str, ...]:

@@ -128,18 +128,18 @@ def problem_of(
         raise InputError("nodes: none")
     graph = ComputationGraph.from_tensors([op.name for op in ops], tensors)
     _ = graph.topological_order  # names the ops of a cycle
-    found = {kind: [op.seconds(kind) for op in ops] for kind in cluster.kinds}
+    times_by_kind = {kind: [op.seconds(kind) for op in ops] for kind in cluster.kinds}
     return build_problem(
         name,
         graph,
         cluster,
-        {kind: [seconds for seconds, _ in each] for kind, each in found.items()},
+        {kind: [seconds for seconds, _ in times] for kind, times in times_by_kind.items()},
         state=np.array([op.number("state", 0.0) for op in ops]),
         phase=np.array([_phase(op) for op in ops], dtype=np.int8),
         colocate=tuple(_text(op, "colocate") for op in ops),
         module=tuple(_text(op, "module") for op in ops),
         estimated=np.array(
-            [any(guess for _, guess in op) for op in zip(*found.values(), strict=True)]
+            [any(guess for _, guess in op) for op in zip(*times_by_kind.values(), strict=True)]
         ),
     )
 
@@ -175,20 +175,20 @@ def from_networkx(
     index = {node: k for k, node in enumerate(graph.nodes)}
     tensors: dict[tuple[int, Any], tuple[float, list[int]]] = {}
     for k, (source, target, keys) in enumerate(graph.edges(data=True)):
-        where, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
+        key_path, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
         if "bytes" not in keys and "output" not in one:
-            raise InputError(f"{where}.bytes: missing; give bytes, or output of its first node")
+            raise InputError(f"{key_path}.bytes: missing; give bytes, or output of its first node")
         if "bytes" in keys:
-            size = number(keys, "bytes", where)
+            size = number(keys, "bytes", key_path)
             key: tuple[int, Any] = (index[source], k)
             if "tensor" in keys:
                 key = (index[source], ("tensor", keys["tensor"]))
         else:
             size, key = number(one, "output", f"nodes[{source!r}]"), (index[source], "output")
-        known = tensors.setdefault(key, (size, []))
-        if known[0] != size:
-            raise InputError(f"{where}.bytes: {size:g}, but its tensor has {known[0]:g}")
-        known[1].append(index[target])
+        tensor = tensors.setdefault(key, (size, []))
+        if tensor[0] != size:
+            raise InputError(f"{key_path}.bytes: {size:g}, but its tensor has {tensor[0]:g}")
+        tensor[1].append(index[target])
     triples = [(key[0], size, consumers) for key, (size, consumers) in tensors.items()]
     return problem_of(name or str(graph.name or "graph"), ops, triples, cluster)
 
@@ -224,10 +224,10 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
     for k, edge in enumerate(data[key]):
         for end in ("source", "target"):
             if not isinstance(edge, dict) or edge.get(end) not in graph:
-                told = edge.get(end) if isinstance(edge, dict) else None
-                raise InputError(f"{key}[{k}].{end}: no node has the id {told!r}")
-        given = {n: v for n, v in edge.items() if n not in ("source", "target", "key")}
-        graph.add_edge(edge["source"], edge["target"], **given)
+                end_id = edge.get(end) if isinstance(edge, dict) else None
+                raise InputError(f"{key}[{k}].{end}: no node has the id {end_id!r}")
+        attributes = {n: v for n, v in edge.items() if n not in ("source", "target", "key")}
+        graph.add_edge(edge["source"], edge["target"], **attributes)
     return graph
 
 
@@ -242,7 +242,7 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         graph = nx.read_graphml(path)
     except (OSError, ParseError, nx.NetworkXError, KeyError, ValueError) as error:
-        told = str(error).splitlines() or [type(error).__name__]
-        raise FormatError(f"{path}: cannot be read: {told[0]}") from None
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise FormatError(f"{path}: cannot be read: {lines[0]}") from None
     with within(path):
         return from_networkx(graph, cluster, Path(path).stem)

@@ -49,22 +49,22 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
     Raises:
         FormatError: naming the file, the key path and the fault.
     """
-    where, nodes = Path(path), list[Node]()
-    traces = [where] if not where.is_dir() else [*where.glob("*.json"), *where.glob("*.et")]
+    source, nodes = Path(path), list[Node]()
+    traces = [source] if not source.is_dir() else [*source.glob("*.json"), *source.glob("*.et")]
     files = sorted(traces, key=lambda file: (len(file.name), file.name))
     if not files:
         raise FormatError(f"{path}: holds no trace: neither *.json nor *.et")
     for rank, file in enumerate(files):
         try:
             data = file.read_bytes()
-            found = _of_lines(data) if data[:1] == b"{" else _of_messages(data)
-            nodes += [{**node, "rank": rank} for node in found]
+            messages = _of_lines(data) if data[:1] == b"{" else _of_messages(data)
+            nodes += [{**node, "rank": rank} for node in messages]
         except OSError as error:
             raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
         except InputError as error:
             raise FormatError(f"{file}: {error}") from None
     with within(path):
-        return _problem(where.stem, nodes, cluster)
+        return _problem(source.stem, nodes, cluster)
 
 
 class _Outputs(Schema, extra="ignore"):
@@ -121,18 +121,18 @@ def _of_messages(data: bytes) -> Iterator[Node]:
 def _node(message: WireMessage) -> Node:
     keys: dict[str, Any] = {}
     for one in message.messages(10):
-        whole = [n for field in (7, 9, 11, 13, 27) for n in one.numbers(field)[:1]]
+        integers = [n for field in (7, 9, 11, 13, 27) for n in one.numbers(field)[:1]]
         double = one.double(3)
-        keys[one.text(1)] = double if double is not None else next(iter(whole), one.text(29))
+        keys[one.text(1)] = double if double is not None else next(iter(integers), one.text(29))
     outputs = message.messages(9)
-    told = {"shapes": outputs[0].text(2), "types": outputs[0].text(3)} if outputs else {}
+    described = {"shapes": outputs[0].text(2), "types": outputs[0].text(3)} if outputs else {}
     return {
         "id": message.number(1),
         "name": message.text(2),
         "type": TYPES.get(message.number(3), ""),
         "deps": message.numbers(5),
         "micros": float(message.number(7)),
-        "outputs": told,
+        "outputs": described,
         "keys": keys,
     }
 
@@ -142,19 +142,22 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
     computing = sorted((n for n in nodes if n["type"] == COMPUTE), key=lambda n: n["id"])
     index = {(node["rank"], node["id"]): k for k, node in enumerate(computing)}
     sent = _sends(nodes)
-    made = [_tensors(node) for node in computing]
+    sizes_by_tensor = [_tensors(node) for node in computing]
     consumers: dict[tuple[int, int], list[int]] = {
-        (k, tensor): [] for k, own in enumerate(made) for tensor in own if tensor >= 0
+        (k, tensor): []
+        for k, sizes in enumerate(sizes_by_tensor)
+        for tensor in sizes
+        if tensor >= 0
     }
     for k, node in enumerate(computing):
-        reads = {_whole(each, f"{_where(node)}.attr.reads") for each in _list(node, "reads")}
+        reads = {_whole(readers, f"{_where(node)}.attr.reads") for readers in _list(node, "reads")}
         for producer in _producers(node, by_id, sent):
-            for tensor in made[index[producer]]:
+            for tensor in sizes_by_tensor[index[producer]]:
                 if tensor < 0 or tensor in reads:
                     consumers.setdefault((index[producer], tensor), []).append(k)
     tensors = [
-        (k, made[k][tensor] if tensor >= 0 else _output(computing[k]), each)
-        for (k, tensor), each in sorted(consumers.items(), key=lambda x: (x[0][1], x[0][0]))
+        (k, sizes_by_tensor[k][tensor] if tensor >= 0 else _output(computing[k]), readers)
+        for (k, tensor), readers in sorted(consumers.items(), key=lambda x: (x[0][1], x[0][0]))
     ]
     alone = len({node["name"] for node in computing}) == len(computing)
     return problem_of(name, [_op(node, alone) for node in computing], tensors, cluster)
@@ -166,26 +169,30 @@ def _where(node: Node) -> str:
 
 def _sends(nodes: list[Node]) -> dict[Number, Number]:
     """The send of every receive: of those of one message the first of the first, and so on."""
-    found: dict[str, dict[tuple[Any, ...], list[Number]]] = {SEND: {}, RECEIVE: {}}
+    by_message: dict[str, dict[tuple[Any, ...], list[Number]]] = {SEND: {}, RECEIVE: {}}
     for node in nodes:
-        if node["type"] in found:
+        if node["type"] in by_message:
             message = tuple(node["keys"].get(key) for key in MESSAGE)
-            found[node["type"]].setdefault(message, []).append((node["rank"], node["id"]))
+            by_message[node["type"]].setdefault(message, []).append((node["rank"], node["id"]))
     return {
         receive: send
-        for message, receives in found[RECEIVE].items()
-        for receive, send in zip(receives, found[SEND].get(message, []), strict=False)
+        for message, receives in by_message[RECEIVE].items()
+        for receive, send in zip(receives, by_message[SEND].get(message, []), strict=False)
     }
 
 
 def _op(node: Node, alone: bool) -> GivenOp:
     """By its name, where all have names of their own."""
-    known, keys = node["keys"], dict[str, Any]()
-    if "seconds" in known or node["micros"]:
-        keys["time"] = known.get("seconds", node["micros"] / 1e6)
-    elif "num_ops" in known and "tensor_size" in known:
-        keys |= {"flops": known["num_ops"], "bytes": known["tensor_size"]}
-    keys |= {key: known[key] for key in ("phase", "module", "colocate", "state") if known.get(key)}
+    given_keys, keys = node["keys"], dict[str, Any]()
+    if "seconds" in given_keys or node["micros"]:
+        keys["time"] = given_keys.get("seconds", node["micros"] / 1e6)
+    elif "num_ops" in given_keys and "tensor_size" in given_keys:
+        keys |= {"flops": given_keys["num_ops"], "bytes": given_keys["tensor_size"]}
+    keys |= {
+        key: given_keys[key]
+        for key in ("phase", "module", "colocate", "state")
+        if given_keys.get(key)
+    }
     name = node["name"] if alone else f"{node['name']} {node['id']}"
     if not alone and node["rank"]:
         name = f"{name} of rank {node['rank']}"
@@ -196,44 +203,44 @@ def _producers(
     node: Node, by_id: Mapping[Number, Node], sent: Mapping[Number, Number]
 ) -> list[Number]:
     """Compute nodes whose tensors a node waits for, through others and from rank to rank."""
-    found: dict[Number, None] = {}
-    open_ids, seen = [(node["rank"], one) for one in node["deps"]], set[Number]()
+    producers: dict[Number, None] = {}
+    open_ids, visited = [(node["rank"], one) for one in node["deps"]], set[Number]()
     while open_ids:
         one = open_ids.pop()
-        if one in seen:
+        if one in visited:
             continue
-        seen.add(one)
+        visited.add(one)
         if one not in by_id:
             raise InputError(f"{_where(node)}.data_deps: there is no node {one[1]}")
-        other = by_id[one]
-        if other["type"] == COMPUTE:
-            found[one] = None
+        predecessor = by_id[one]
+        if predecessor["type"] == COMPUTE:
+            producers[one] = None
             continue
-        open_ids += [(one[0], each) for each in other["deps"]]
+        open_ids += [(one[0], dependency) for dependency in predecessor["deps"]]
         open_ids += [sent[one]] if one in sent else []
-    return list(found)
+    return list(producers)
 
 
 def _tensors(node: Node) -> dict[int, float]:
     """Bytes of every tensor that a node makes, by its number; -1: one, of what its outputs are."""
     if "tensors" not in node["keys"]:
         return {-1: 0.0}
-    where = f"{_where(node)}.attr.tensors"
+    key_path = f"{_where(node)}.attr.tensors"
     pairs = _list(node, "tensors")
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-        raise InputError(f"{where}: must be a list of [number, bytes]")
-    return {_whole(n, where): number({"bytes": size}, "bytes", where) for n, size in pairs}
+        raise InputError(f"{key_path}: must be a list of [number, bytes]")
+    return {_whole(n, key_path): number({"bytes": size}, "bytes", key_path) for n, size in pairs}
 
 
 def _list(node: Node, key: str) -> list[Any]:
     """A list that an attribute has as JSON."""
     try:
-        found = json.loads(node["keys"].get(key, "[]"))
+        entries = json.loads(node["keys"].get(key, "[]"))
     except (TypeError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list):
+        entries = None
+    if not isinstance(entries, list):
         raise InputError(f"{_where(node)}.attr.{key}: must be a list in JSON")
-    return found
+    return entries
 
 
 def _whole(value: Any, where: str) -> int:
@@ -244,15 +251,15 @@ def _whole(value: Any, where: str) -> int:
 
 def _output(node: Node) -> float:
     """Bytes of what a node makes."""
-    where = _where(node)
+    key_path = _where(node)
     if "tensor_size" in node["keys"]:
-        return number(node["keys"], "tensor_size", f"{where}.attr")
-    told = node["outputs"]
+        return number(node["keys"], "tensor_size", f"{key_path}.attr")
+    outputs = node["outputs"]
     try:
-        shapes, types = json.loads(told["shapes"]), json.loads(told["types"])
+        shapes, types = json.loads(outputs["shapes"]), json.loads(outputs["types"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise InputError(
-            f"{where}.attr.tensor_size: missing, and so are the shapes and types of its outputs"
+            f"{key_path}.attr.tensor_size: missing, and so are the shapes and types of its outputs"
         ) from None
     return float(sum(_bytes(s, str(t)) for s, t in zip(shapes, types, strict=False)))
 
@@ -262,8 +269,8 @@ def _bytes(shape: Any, kind: str) -> int:
     if shape and isinstance(shape[0], list):
         inner = re.findall(r"Tensor\(([^()]*)\)", kind)
         return sum(_bytes(s, f"Tensor({k})") for s, k in zip(shape, inner, strict=False))
-    found = re.fullmatch(r"Tensor\(([^()]*)\)", kind)
-    if not found:
+    match = re.fullmatch(r"Tensor\(([^()]*)\)", kind)
+    if not match:
         return 0
-    plain = found[1].replace("c10::", "").lower()
+    plain = match[1].replace("c10::", "").lower()
     return prod(shape) * (1 if plain in BYTE else ITEMS.get(plain, 4))

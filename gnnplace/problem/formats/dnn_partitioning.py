@@ -104,7 +104,7 @@ def own_cluster(file: PartitioningFile) -> Cluster:
 
 
 def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Problem:
-    nodes, own = file.nodes, cluster is None
+    nodes, has_own_cluster = file.nodes, cluster is None
     cluster = cluster or own_cluster(file)
     cpu = [node.cpuLatency * MILLISECOND for node in nodes]
     accelerator = [
@@ -122,7 +122,7 @@ def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Prob
             None if node.colorClass is None else f"color:{node.colorClass}" for node in nodes
         ),
         module=tuple(node.name for node in nodes),
-        estimated=np.full(len(nodes), not own),
+        estimated=np.full(len(nodes), not has_own_cluster),
     )
 
 

@@ -112,8 +112,8 @@ def _read_line(text: str, number: int, sections: list[_Section]) -> None:
     elif rank:
         index = int(rank[1])
         if index in section.hosts:
-            told = f"rank {index} is there twice: build nccl-tests with MPI=1 to run processes"
-            raise ValueError(f"{told} together")
+            message = f"rank {index} is there twice: build nccl-tests with MPI=1 to run processes"
+            raise ValueError(f"{message} together")
         section.hosts[index] = rank[2]
     elif COLUMNS.match(text):
         section.columns = text.replace("# ", " ").split()
@@ -138,8 +138,8 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
         size, micro = float(row["size"]), float(row["time"])
         rate, bus = float(row["algbw"]), float(row["busbw"])
     except (KeyError, ValueError):
-        told = "size, time, algbw and busbw must be numbers"
-        raise ValueError(f"{told}: {' '.join(words[: len(names)])}") from None
+        message = "size, time, algbw and busbw must be numbers"
+        raise ValueError(f"{message}: {' '.join(words[: len(names)])}") from None
     if not (0 <= size < 1e18 and 0 < micro < 1e12):
         raise ValueError(f"size {row['size']} and time {row['time']}: must be positive")
     _check(row, size, micro, rate)
@@ -154,8 +154,8 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
 def _check(row: dict[str, str], size: float, micro: float, rate: float) -> None:
     """Refuses wrong results, and times in another unit than microseconds."""
     if rate > 1.0 and abs(size / micro / 1e3 / rate - 1.0) > SLACK:
-        told = f"{row['size']} bytes in {row['time']} us are not {row['algbw']} GB/s"
-        raise ValueError(told)
+        message = f"{row['size']} bytes in {row['time']} us are not {row['algbw']} GB/s"
+        raise ValueError(message)
     wrong = row.get("#wrong", "0")
     if wrong not in ("0", "N/A"):
         raise ValueError(f"{wrong} wrong elements: this run cannot be relied on")
@@ -167,19 +167,24 @@ def _run(section: _Section) -> Run | None:
     Raises:
         ValueError: it does not say which program, or with which GPUs.
     """
-    each = Counter(section.hosts.values())
+    gpus_by_host = Counter(section.hosts.values())
     if len(section.hosts) < 2:
-        told = f"{len(section.hosts)} lines '#  Rank … on HOST device' before this row"
-        raise ValueError(f"{told}: two GPUs at least are needed")
+        message = f"{len(section.hosts)} lines '#  Rank … on HOST device' before this row"
+        raise ValueError(f"{message}: two GPUs at least are needed")
     missing = sorted(set(range(max(section.hosts) + 1)) - set(section.hosts))
     if missing:
         raise ValueError(f"the line '#  Rank' of rank {missing[0]} is missing before this row")
-    if len(set(each.values())) > 1:
-        raise ValueError(f"servers with different numbers of GPUs: {dict(each)}")
+    if len(set(gpus_by_host.values())) > 1:
+        raise ValueError(f"servers with different numbers of GPUs: {dict(gpus_by_host)}")
     program = section.program or _guess(section)
     if program not in OPS:
         return None
-    return Run(OPS[program], len(each), next(iter(each.values())), sorted(section.rows.items()))
+    return Run(
+        OPS[program],
+        len(gpus_by_host),
+        next(iter(gpus_by_host.values())),
+        sorted(section.rows.items()),
+    )
 
 
 def _guess(section: _Section) -> str:
@@ -192,9 +197,9 @@ def _guess(section: _Section) -> str:
         "sendrecv": 1.0,
     }
     if section.reduces:
-        found = [name for name, value in formulas.items() if abs(ratio / value - 1.0) < SLACK]
-        if len(found) == 1:
-            return found[0]
+        programs = [name for name, value in formulas.items() if abs(ratio / value - 1.0) < SLACK]
+        if len(programs) == 1:
+            return programs[0]
     raise ValueError(
         "the log does not name its program; put a line such as '# all_reduce_perf' before the run"
     )

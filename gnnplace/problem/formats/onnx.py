@@ -60,27 +60,29 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
 def _problem(name: str, graph: WireMessage, cluster: Cluster | None) -> Problem:
     values, weights = _values(graph), {one.text(8) for one in graph.messages(INITIALIZER)}
     nodes = graph.messages(NODE)
-    made = {value: k for k, node in enumerate(nodes) for value in node.texts(2) if value}
+    producer_of = {value: k for k, node in enumerate(nodes) for value in node.texts(2) if value}
     readers: dict[str, list[int]] = {}
-    consumers: dict[str, list[int]] = {value: [] for value in made}
+    consumers: dict[str, list[int]] = {value: [] for value in producer_of}
     for k, node in enumerate(nodes):
         for value in filter(None, node.texts(1)):
             if value in weights:
                 readers.setdefault(value, []).append(k)
-            if value in made and k not in consumers[value]:
+            if value in producer_of and k not in consumers[value]:
                 consumers[value].append(k)
     from networkx.utils import UnionFind  # late: of this format alone
 
     together = UnionFind(range(len(nodes)))
     for sharing in readers.values():
         together.union(*sharing)
-    for value, each in consumers.items():
-        if not each:  # nobody reads it, such as the mask of a Dropout: it may have no shape
+    for value, readers_of_value in consumers.items():
+        if (
+            not readers_of_value
+        ):  # nobody reads it, such as the mask of a Dropout: it may have no shape
             values.setdefault(value, Value((0,), 0))
     ops = [_op(k, node, values, readers, f"weights {together[k]}") for k, node in enumerate(nodes)]
     tensors = [
         (producer, float(_of(value, values).bytes), consumers[value])
-        for value, producer in made.items()
+        for value, producer in producer_of.items()
         if consumers[value]
     ]
     return problem_of(name, ops, tensors, cluster)
@@ -128,10 +130,10 @@ def _of(name: str, values: Mapping[str, Value]) -> Value:
 
 def _values(graph: WireMessage) -> dict[str, Value]:
     """Shapes of initializers, inputs, outputs and values between, by name."""
-    found = dict[str, Value]()
+    shapes_by_name = dict[str, Value]()
     for one in graph.messages(INITIALIZER):
         shape, kind = tuple(one.numbers(1)), one.number(2)
-        found[one.text(8)] = Value(shape, SIZES.get(kind, 4))
+        shapes_by_name[one.text(8)] = Value(shape, SIZES.get(kind, 4))
     keys = {INPUT: "input", OUTPUT: "output", VALUE: "value_info"}
     for number, key in keys.items():
         for one in graph.messages(number):
@@ -139,15 +141,15 @@ def _values(graph: WireMessage) -> dict[str, Value]:
             tensors = [t for kind in one.messages(2) for t in kind.messages(1)]
             shapes = tensors[0].messages(2) if tensors else []
             if shapes:
-                where = f"graph.{key}[{name}].type.tensor_type.shape"
+                key_path = f"graph.{key}[{name}].type.tensor_type.shape"
                 dims = enumerate(shapes[0].messages(1))
-                shape = tuple(_size(dim, f"{where}.dim[{i}]") for i, dim in dims)
-                found[name] = Value(shape, SIZES.get(tensors[0].number(1), 4))
-    return found
+                shape = tuple(_size(dim, f"{key_path}.dim[{i}]") for i, dim in dims)
+                shapes_by_name[name] = Value(shape, SIZES.get(tensors[0].number(1), 4))
+    return shapes_by_name
 
 
 def _size(dim: WireMessage, where: str) -> int:
     if not dim.numbers(1):
-        told = f"is {dim.text(2)!r}" if dim.text(2) else "has no value"
-        raise InputError(f"{where}: {told}; export the model with fixed sizes")
+        state = f"is {dim.text(2)!r}" if dim.text(2) else "has no value"
+        raise InputError(f"{where}: {state}; export the model with fixed sizes")
     return dim.number(1)

@@ -61,18 +61,18 @@ def _parse(source: str, text: str) -> tuple[dict[str, PipedreamLayer], list[tupl
     layers: dict[str, PipedreamLayer] = {}
     edges: dict[tuple[str, str], int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        where = f"{source}: line {number}"
+        location = f"{source}: line {number}"
         parts = [part.strip() for part in line.split(" -- ")]
         if not line.strip():
             continue
         if line.startswith(("\t", " ")):
             if len(parts) != 2:
-                raise FormatError(f"{where}: an edge must read 'nodeA -- nodeB'")
+                raise FormatError(f"{location}: an edge must read 'nodeA -- nodeB'")
             edges[parts[0], parts[1]] = number
             continue
-        layer = _layer(parts, where)
+        layer = _layer(parts, location)
         if layer.name in layers:
-            raise FormatError(f"{where}: node {layer.name!r} is repeated")
+            raise FormatError(f"{location}: node {layer.name!r} is repeated")
         layers[layer.name] = layer
     for (a, b), number in edges.items():
         for end in (a, b):
@@ -167,18 +167,18 @@ def _tensors(
     backward: dict[str, int],
 ) -> list[tuple[int, float, list[int]]]:
     """Activations to the next layers and to the backward ops that need them; gradients back."""
-    after: dict[str, list[str]] = {name: [] for name in layers}
-    before: dict[str, list[str]] = {name: [] for name in layers}
+    successors: dict[str, list[str]] = {name: [] for name in layers}
+    predecessors: dict[str, list[str]] = {name: [] for name in layers}
     for a, b in edges:
-        after[a].append(b)
-        before[b].append(a)
+        successors[a].append(b)
+        predecessors[b].append(a)
     tensors = []
     for name, layer in layers.items():
-        saved = [backward[k] for k in (name, *after[name]) if k in backward]
-        consumers = [forward[k] for k in after[name]] + saved
+        saved = [backward[k] for k in (name, *successors[name]) if k in backward]
+        consumers = [forward[k] for k in successors[name]] + saved
         tensors.append((forward[name], layer.activation, consumers))
     for name in backward:
-        for source in before[name]:
+        for source in predecessors[name]:
             if source in backward:
                 tensors.append((backward[name], layers[source].activation, [backward[source]]))
     return tensors

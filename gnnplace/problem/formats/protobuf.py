@@ -91,14 +91,14 @@ class WireMessage:
 
     def numbers(self, name: int) -> list[int]:
         """A repeated field of whole numbers, packed or not."""
-        found: list[int] = []
+        integers: list[int] = []
         for one in self._values.get(name, ()):
             at = 0
             while isinstance(one, bytes) and at < len(one):
                 value, at = varint(one, at)
-                found.append(value)
-            found += [one] if isinstance(one, int) else []
-        return found
+                integers.append(value)
+            integers += [one] if isinstance(one, int) else []
+        return integers
 
     def number(self, name: int, default: int = 0) -> int:
         """A field of a whole number."""

@@ -68,23 +68,23 @@ def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "grap
 
     if cluster is None or isinstance(cluster, str):
         cluster = load_cluster(cluster or DEFAULT_CLUSTER)
-    given = data.to_dict()
-    edges = _array(given, "edge_index", (2, None))
-    columns = _columns(given, int(data.num_nodes or 0), cluster)
+    fields = data.to_dict()
+    edges = _array(fields, "edge_index", (2, None))
+    columns = _columns(fields, int(data.num_nodes or 0), cluster)
     count = len(columns["names"])
     if edges.size and (edges.min() < 0 or edges.max() >= count):
         raise InputError(f"edge_index: {int(edges.max())} is outside of {count} ops")
-    sizes = _array(given, "edge_bytes", (edges.shape[1],))
+    sizes = _array(fields, "edge_bytes", (edges.shape[1],))
     which = np.arange(edges.shape[1])
-    if "edge_tensor" in given:
-        which = _array(given, "edge_tensor", which.shape)
+    if "edge_tensor" in fields:
+        which = _array(fields, "edge_tensor", which.shape)
     tensors: dict[int, tuple[int, float, list[int]]] = {}
     for k, tensor in enumerate(which.tolist()):
         source, target = (int(end) for end in edges[:, k])
-        known = tensors.setdefault(tensor, (source, float(sizes[k]), []))
-        if known[:2] != (source, float(sizes[k])):
+        entry = tensors.setdefault(tensor, (source, float(sizes[k]), []))
+        if entry[:2] != (source, float(sizes[k])):
             raise InputError(f"edge_tensor[{k}]: {tensor} has another producer or other bytes")
-        known[2].append(target)
+        entry[2].append(target)
     ops = [
         GivenOp(
             str(columns["names"][k]),
@@ -107,12 +107,12 @@ def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, S
         kinds = given.get("kinds", list(cluster.kinds))
         shape = (count,) if len(np.shape(given["time"])) == 1 else (count, len(kinds))
         times = _array(given, "time", shape)
-        each = (
+        times_by_key = (
             {"time": times}
             if times.ndim == 1
             else {f"time.{kind}": times[:, k] for k, kind in enumerate(kinds)}
         )
-        columns |= {key: column.tolist() for key, column in each.items()}
+        columns |= {key: column.tolist() for key, column in times_by_key.items()}
     if "phase" in given:
         phases = _array(given, "phase", (count,)).tolist()
         columns["phase"] = [PHASES[p] if p in range(len(PHASES)) else p for p in phases]
@@ -133,8 +133,8 @@ def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> An
         want in (None, have) for want, have in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        told = "x".join("E" if n is None else str(n) for n in shape)
-        raise InputError(f"{key}: has shape {value.shape}, must have {told}")
+        expected = "x".join("E" if n is None else str(n) for n in shape)
+        raise InputError(f"{key}: has shape {value.shape}, must have {expected}")
     return value
 
 
@@ -149,15 +149,15 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
-    known = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    safe_classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     try:
-        with torch.serialization.safe_globals(known):
+        with torch.serialization.safe_globals(safe_classes):
             data = torch.load(path, weights_only=True)
     except Exception as error:  # what a damaged file makes torch's reader raise is no list
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        if told.startswith("Weights only"):
-            told = "it is no file of torch.save, or holds more than a Data of tensors"
-        raise FormatError(f"{path}: cannot be read: {told}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if reason.startswith("Weights only"):
+            reason = "it is no file of torch.save, or holds more than a Data of tensors"
+        raise FormatError(f"{path}: cannot be read: {reason}") from None
     if not isinstance(data, Data):
         raise FormatError(f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data")
     with within(path):
