@@ -26,7 +26,7 @@ from jsonargparse import ArgumentParser
 from gnnplace.bench.rows import identity, read_rows, results_file
 from gnnplace.bench.runner import run_suite
 from gnnplace.bench.suite import cells, read_suite
-from gnnplace.bench.summary import summarise
+from gnnplace.bench.summary import SummaryOptions, summarise
 from gnnplace.cli.console import console, say
 from gnnplace.errors import GnnplaceError, InputError
 
@@ -118,7 +118,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             for one in found:
                 made = one.rows.parent
                 run_suite(str(SUITES / f"{one.suite}.yaml"), str(made), console(), say)
-                summarise([str(one.rows)], console(), folder=str(made))
+                summarise([str(one.rows)], console(), SummaryOptions(folder=str(made)))
         if args.take:
             for name in names:
                 take(left_of(SUITES / f"{name}.yaml", Path(args.output)))

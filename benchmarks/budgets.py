@@ -26,7 +26,7 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem, read_problem, write_problem
 from gnnplace.problem.cluster import preset
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 PLACERS = (
     "single,contiguous,interleaved,expert,heft,heft-contention,etf,m-topo,min-cut,"
@@ -65,7 +65,7 @@ def drawn(family: str, ops: int) -> Problem:
     if family == "wide":
         return wide(ops)
     given: dict[str, Any] = {"devices": (8, 8), "microbatches": (1,), "most_ops": 10 * ops}
-    return random_problem(family, 0, ops=(ops, ops), **given)
+    return random_problem(family, 0, RandomDraws(ops=(ops, ops), **given))
 
 
 def wide(ops: int) -> Problem:

@@ -24,7 +24,7 @@ from gnnplace.policy.placing import make_placer
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data.captured import AMPLE, MEMORY, TRAIN, VALIDATION, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 RIVALS = ("single", "min-cut", "heft", "portfolio", "learned")
 CASES = ((200, 1), (200, 4), (0, 1))  # groups, 0 for none, and micro-batches
@@ -55,7 +55,7 @@ def drawn() -> Problems:
     shape = {"ops": (60, 300), "devices": (4, 4), "microbatches": (1,)}
     return {
         f"random, {cluster}": [
-            SearchSpace(random_problem(family, 7000 + i, clusters=(cluster,), **shape))
+            SearchSpace(random_problem(family, 7000 + i, RandomDraws(clusters=(cluster,), **shape)))
             for family in ("nas", "two-tower")
             for i in range(16)
         ]

@@ -215,7 +215,12 @@ def measured(case: Case, device: str, folder: Path, steps: int) -> dict[str, Any
     placement = gnnplace.place(problem, placer="single", budget=0).placement
     simulated = gnnplace.simulate(problem, placement)
     run = gnnplace.execute(
-        program, problem, placement, options=options, steps=steps, mode="measured", label=case.name
+        program,
+        problem,
+        placement,
+        options=options,
+        run=gnnplace.ExecutionOptions(steps=steps, mode="measured"),
+        record=gnnplace.RecordOptions(label=case.name),
     )
     return {
         "ops": problem.num_ops,

@@ -47,7 +47,13 @@ def rows(model: str, optimizer: str, microbatches: int) -> list[str]:
     for workers, placer in ((1, "single"), (2, "contiguous")):
         problem = gnnplace.profile(model, f"cpu:{workers}", options=options)
         placed = gnnplace.place(problem, placer=placer, budget=0)
-        done = gnnplace.execute(program, problem, placed.placement, options=options, steps=1)
+        done = gnnplace.execute(
+            program,
+            problem,
+            placed.placement,
+            options=options,
+            run=gnnplace.ExecutionOptions(steps=1),
+        )
         names = [device.name for device in problem.cluster.devices]
         predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))
         name = max(predicted, key=lambda each: predicted[each])

@@ -44,7 +44,12 @@ def report(model: str, arguments: argparse.Namespace) -> None:
     exact = [True] * len(cases)
     for _ in range(arguments.rounds):
         for k, (program, problem, result) in enumerate(cases):
-            run = gnnplace.execute(program, problem, result.placement, steps=arguments.steps)
+            run = gnnplace.execute(
+                program,
+                problem,
+                result.placement,
+                run=gnnplace.ExecutionOptions(steps=arguments.steps),
+            )
             wall[k].append(run.execution.wall_step_time)
             virtual[k].append(run.execution.virtual_step_time)
             exact[k] &= run.verification.bitwise

@@ -26,7 +26,7 @@ from gnnplace.policy.gnn.features import message_features, static_features
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import finished_placement, lower_bound
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 UNITS = ("work", "mean_work", "unit_order", "unit_edges", "unit_ops", "memory_matters", "penalty")
 
@@ -63,10 +63,9 @@ def problem(ops: int, devices: int) -> Problem:
     return random_problem(
         "inception",
         1,
-        ops=(ops, ops),
-        devices=(devices, devices),
-        clusters=("two-tier",),
-        microbatches=(1,),
+        RandomDraws(
+            ops=(ops, ops), devices=(devices, devices), clusters=("two-tier",), microbatches=(1,)
+        ),
     )
 
 

@@ -82,7 +82,9 @@ def placed(arguments: argparse.Namespace, microbatches: int, placer: str) -> Cal
     result = gnnplace.place(problem, placer=placer, budget=arguments.budget)
 
     def run() -> float:
-        done = gnnplace.execute(program, problem, result.placement, steps=arguments.steps)
+        done = gnnplace.execute(
+            program, problem, result.placement, run=gnnplace.ExecutionOptions(steps=arguments.steps)
+        )
         assert done.verification.passed
         return done.execution.wall_step_time
 

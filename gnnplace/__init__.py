@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.execution.device_map import check_device_map as check_device_map
     from gnnplace.execution.device_map import device_map as device_map
     from gnnplace.execution.fidelity import check_fidelity as check_fidelity
+    from gnnplace.execution.options import ExecutionOptions as ExecutionOptions
+    from gnnplace.execution.options import RecordOptions as RecordOptions
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
@@ -59,6 +61,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
     from gnnplace.policy.placing import TIME as TIME
     from gnnplace.policy.placing import Failure as Failure
+    from gnnplace.policy.placing import SearchOptions as SearchOptions
     from gnnplace.policy.placing import check_budget as check_budget
     from gnnplace.policy.placing import compare as compare
     from gnnplace.policy.placing import compare_intervals as compare_intervals

@@ -23,7 +23,9 @@ def test_a_module_of_ones_own_goes_the_whole_way():
     assert problem.microbatches == 3
     assert problem.estimated.all()
     result = gnnplace.place(problem, placer="round-robin", budget=0.0)
-    run = gnnplace.execute(program, problem, result.placement, options=options, steps=2)
+    run = gnnplace.execute(
+        program, problem, result.placement, options=options, run=gnnplace.ExecutionOptions(steps=2)
+    )
     assert run.execution.mode == "emulated"
     assert run.verification.passed, run.verification.summary()
 

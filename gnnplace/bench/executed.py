@@ -18,6 +18,7 @@ from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError
 from gnnplace.execution import Execution
+from gnnplace.execution.options import ExecutionOptions
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
 from gnnplace.tracing import Program
@@ -70,7 +71,10 @@ def _run(loaded: Executable, result: Result, mode: str) -> Execution:
         ExecutionError: it failed, or computed something else than one process.
     """
     run = execute_placement(
-        loaded.program, loaded.problem, result.placement, steps=STEPS, mode=mode
+        loaded.program,
+        loaded.problem,
+        result.placement,
+        run=ExecutionOptions(steps=STEPS, mode=mode),
     )
     if not run.passed:
         raise ExecutionError(f"the run computed something else: {run.summary()}")

@@ -40,10 +40,10 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import captured_problem, shipped_store
+from gnnplace.train.data.captured import CapturedDraws, captured_problem, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS
-from gnnplace.train.data.random_families import MOST_OPS, random_problem
+from gnnplace.train.data.random_families import MOST_OPS, RandomDraws, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE
 
 if TYPE_CHECKING:
@@ -196,11 +196,13 @@ class ProblemEntry(Schema):
             shipped_store(),
             name,
             self.seed,
-            groups=None if self.whole else (self.groups, self.groups),
-            clusters=(self.cluster,) if self.cluster else CLUSTERS,
-            devices=self.devices,
-            microbatches=(self.microbatches,),
-            memory=(self.memory,),
+            CapturedDraws(
+                groups=None if self.whole else (self.groups, self.groups),
+                clusters=(self.cluster,) if self.cluster else CLUSTERS,
+                devices=self.devices,
+                microbatches=(self.microbatches,),
+                memory=(self.memory,),
+            ),
         )
 
     def _uncut(self, folder: Path) -> Problem:
@@ -208,12 +210,14 @@ class ProblemEntry(Schema):
             return random_problem(
                 self.family,
                 self.seed,
-                ops=self.ops,
-                devices=self.devices,
-                clusters=(self.cluster,) if self.cluster else CLUSTERS,
-                most_ops=MOST_OPS if max(self.ops) <= MOST_OPS else max(self.ops),
-                ccr=self.ccr,
-                heterogeneity=self.heterogeneity,
+                RandomDraws(
+                    ops=self.ops,
+                    devices=self.devices,
+                    clusters=(self.cluster,) if self.cluster else CLUSTERS,
+                    most_ops=MOST_OPS if max(self.ops) <= MOST_OPS else max(self.ops),
+                    ccr=self.ccr,
+                    heterogeneity=self.heterogeneity,
+                ),
             )
         if self.profile is not None:
             cluster = resolve_cluster(self.cluster) if self.cluster else None

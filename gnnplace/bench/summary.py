@@ -141,40 +141,48 @@ NOTE = (
 )
 
 
-def summarise(
-    files: Sequence[str],
-    out: Console,
-    *,
-    best_known: str | None = None,
-    record: bool = False,
-    rival: str = RIVAL,
-    only: str = "",
-    folder: str | None = None,
-    dirty: bool = False,
-) -> int:
-    """Prints standings of all rows of result files.
+@dataclass(frozen=True)
+class SummaryOptions:
+    """What a summary of rows counts and writes.
+
+    Attributes:
+        best_known: File of best known step times that count as well.
+        record: Write that file anew with what the rows found.
+        rival: The placer that wins and losses are counted against.
+        only: Problems whose key contains this text.
+        folder: Tables and plots are written here too, as Markdown, HTML and SVG.
+        dirty: Rows of a checkout with changes that no commit has count, too.
+    """
+
+    best_known: str | None = None
+    record: bool = False
+    rival: str = RIVAL
+    only: str = ""
+    folder: str | None = None
+    dirty: bool = False
+
+
+def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None = None) -> int:
+    """Print standings of all rows of result files.
 
     Args:
-        files: the files of rows.
-        out: where the tables go.
-        best_known: file of best known step times that count as well.
-        record: write that file anew with what the rows found.
-        rival: who wins and losses are counted against.
-        only: problems whose key contains this text.
-        folder: tables and plots are written here too, as Markdown, HTML and SVG.
-        dirty: rows of a checkout with changes that no commit has count, too.
+        files: The files of rows.
+        out: Where the tables go.
+        options: What counts and what is written.
 
     Raises:
         InputError: there are no rows, or no file to record in; rows of changed code; two rows of
             one suite disagree on what their problem says.
         FormatError: a malformed file.
     """
+    options = options or SummaryOptions()
+    best_known, record, only = options.best_known, options.record, options.only
     if record and best_known is None:
         raise InputError("bench summary: --record needs --best-known FILE")
     for path in files:
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file of rows")
-    rows = [row for path in files for row in _clean(path, dirty)]
+    rows = [row for path in files for row in _clean(path, options.dirty)]
     best = merged(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
         write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
@@ -183,7 +191,7 @@ def summarise(
         raise InputError("bench summary: no file has a row; give files of rows, as bench writes")
     if not shown:
         raise InputError(f"bench summary: no row's problem contains {only!r}")
-    print_standings(shown, out, best, rival, folder)
+    print_standings(shown, out, best, options.rival, options.folder)
     return 0
 
 

@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.bench.runner import Override, Where
+from gnnplace.bench.summary import SummaryOptions
 from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
@@ -21,12 +22,14 @@ def run(args: Namespace) -> int:
         return gnnplace.summarise(
             args.files,
             console(),
-            best_known=args.best_known,
-            record=args.record,
-            rival=args.rival,
-            only=args.only,
-            folder=args.output,
-            dirty=args.dirty,
+            SummaryOptions(
+                best_known=args.best_known,
+                record=args.record,
+                rival=args.rival,
+                only=args.only,
+                folder=args.output,
+                dirty=args.dirty,
+            ),
         )
     if args.files or args.output is None:
         raise InputError("bench: give one suite and -o FOLDER, or: gnnplace bench summary FILE...")

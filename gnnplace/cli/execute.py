@@ -65,13 +65,8 @@ def run(args: Namespace) -> int:
         problem,
         placement,
         options=options,
-        steps=args.steps,
-        mode="measured" if hosts and args.mode == "auto" else args.mode,
-        transport=args.transport,
-        timeout=args.timeout,
-        store=store,
-        label=args.model,
-        hosts=hosts,
+        run=_execution_options(args, hosts),
+        record=gnnplace.RecordOptions(store=store, label=args.model),
         progress=say,
     )
     say_kept(done.fault)
@@ -138,13 +133,20 @@ def _help(args: Namespace, hosts: Hosts) -> int:
         problem,
         placement,
         options=options,
+        run=_execution_options(args, hosts),
+    )
+    return 0
+
+
+def _execution_options(args: Namespace, hosts: Hosts | None) -> gnnplace.ExecutionOptions:
+    """Return how workers run; several hosts measure, since each has cores of its own."""
+    return gnnplace.ExecutionOptions(
         steps=args.steps,
-        mode="measured" if args.mode == "auto" else args.mode,
+        mode="measured" if hosts and args.mode == "auto" else args.mode,
         transport=args.transport,
         timeout=args.timeout,
         hosts=hosts,
     )
-    return 0
 
 
 def _print_run(

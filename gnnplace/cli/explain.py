@@ -24,16 +24,14 @@ def run(args: Namespace) -> int:
     if args.loosen:
         gnnplace.make_placer(args.placer)
         gnnplace.warm([args.placer], progress=say, num_ops=problem.num_ops)
+    search = gnnplace.SearchOptions(args.placer, args.budget, args.seed)
     found = gnnplace.explain(
         problem,
         placement,
         op=op or (args.name if known else None),
         module=module,
         constraints=asked,
-        loosen=args.loosen,
-        placer=args.placer,
-        budget=args.budget,
-        seed=args.seed,
+        loosen=search if args.loosen else None,
     )
     print_answer(args, lambda: explanation_data(found), lambda: explanation_parts(found))
     return 0

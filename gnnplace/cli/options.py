@@ -117,11 +117,10 @@ def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     """What the user asks of the answer: the file's constraints and the flags'."""
-    from gnnplace.problem.constraints import from_words
+    from gnnplace.problem.constraints import ConstraintWords
 
     headroom = changed.get("headroom", getattr(args, "headroom", None))
-    return from_words(
-        args.constraints,
+    words = ConstraintWords(
         pin=args.pin or (),
         forbid=args.forbid or (),
         together=args.together or (),
@@ -131,6 +130,7 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
         no_split=getattr(args, "no_split", None) or (),
         max_memory=getattr(args, "max_memory", None) or (),
     )
+    return words.constraints(args.constraints)
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.execution.executor import execute as execute
     from gnnplace.execution.objective import Measured as Measured
     from gnnplace.execution.objective import MeasuredObjective as MeasuredObjective
+    from gnnplace.execution.options import ExecutionOptions as ExecutionOptions
+    from gnnplace.execution.options import RecordOptions as RecordOptions
     from gnnplace.execution.result import Execution as Execution
     from gnnplace.execution.result import OpTiming as OpTiming
     from gnnplace.execution.result import StepTiming as StepTiming

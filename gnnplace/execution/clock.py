@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from gnnplace.execution.result import OpTiming, StepTiming, TransferTiming
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import Records
 from gnnplace.problem.placement import Placement
-from gnnplace.runtime.board import DONE, Board
+from gnnplace.runtime.board import DONE
 from gnnplace.simulation import Transfers, simulate
+
+if TYPE_CHECKING:
+    from gnnplace.execution.setting import RunSetting
 
 WALL, CPU = 0, 1
 NANO = 1e-9
@@ -196,11 +200,8 @@ class StepStream:
     """The steps of a run after its warm-up, in order, as soon as every worker has done them.
 
     Args:
-        plan: The plan that runs.
-        programs: The programs of every worker.
-        records: Where the workers note their clocks.
-        board: Where they say which steps they have done.
-        mode: "measured" or "emulated".
+        setting: What the workers share: plan, programs, clocks, and the board where they say which
+            steps they have done.
         placement: The placement that runs, with its sequences.
         warmup: Steps that are left out.
         observer: Handed the steps; None if nobody wants them before the end.
@@ -208,18 +209,13 @@ class StepStream:
 
     def __init__(
         self,
-        plan: ExecutionPlan,
-        programs: Sequence[DeviceProgram],
-        records: Sequence[Records],
-        board: Board,
-        mode: str,
+        setting: RunSetting,
         placement: Placement,
         warmup: int,
         observer: Observer | None,
     ) -> None:
         self.timings: list[StepTiming] = []
-        self._about = (plan, programs, records)
-        self._board, self._mode, self._placement = board, mode, placement
+        self._setting, self._placement = setting, placement
         self._warmup, self._observer = warmup, observer
         self._last = time.monotonic()
 
@@ -230,11 +226,12 @@ class StepStream:
 
     def flush(self) -> None:
         """Hands over what is complete."""
-        first = len(self.timings)
-        done = min(self._board.get(w, DONE) for w in range(self._board.num_workers))
+        first, setting = len(self.timings), self._setting
+        board = setting.board
+        done = min(board.get(w, DONE) for w in range(board.num_workers))
         for step in range(self._warmup + first, done):
-            clock = StepClock(*self._about, step)
-            self.timings.append(step_timing(clock, self._mode, self._placement))
+            clock = StepClock(setting.plan, setting.programs, setting.records, step)
+            self.timings.append(step_timing(clock, setting.mode, self._placement))
         if self._observer is not None and len(self.timings) > first:
             self._observer(first, self.timings[first:])
         self._last = time.monotonic()

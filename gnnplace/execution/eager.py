@@ -17,6 +17,7 @@ from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule
 
 Progress = Callable[[str], None]
+WARMUP = 2  # steps before those that are timed
 
 
 def eager_step_time(
@@ -27,7 +28,6 @@ def eager_step_time(
     optimizer: str | Optimizer = "sgd",
     threads: int = 1,
     steps: int = 5,
-    warmup: int = 2,
     progress: Progress | None = None,
 ) -> float:
     """Median wall-clock seconds of a training step of eager PyTorch on the CPU.
@@ -39,7 +39,6 @@ def eager_step_time(
         optimizer: The optimizer, as `capture` takes it.
         threads: Threads that every op may use.
         steps: Steps that are timed.
-        warmup: The number of steps before those that are timed.
         progress: Called with a line before every step.
 
     Raises:
@@ -51,12 +50,12 @@ def eager_step_time(
     update = torch_optimizer(find_optimizer(optimizer), module)
     with torch_threads(threads):
         times = []
-        for k in range(warmup + steps):
+        for k in range(WARMUP + steps):
             if progress is not None:
                 cores = "1 core" if threads == 1 else f"{threads} cores"
-                progress(f"timing eager PyTorch on {cores}: step {k + 1} of {warmup + steps}")
+                progress(f"timing eager PyTorch on {cores}: step {k + 1} of {WARMUP + steps}")
             times.append(_step(module, update))
-    return median(times[warmup:])
+    return median(times[WARMUP:])
 
 
 def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimizer:

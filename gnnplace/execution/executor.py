@@ -11,14 +11,16 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gnnplace.costs.profiling.cache import program_digest
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError
 from gnnplace.execution.clock import EVERY, Observer, StepStream
+from gnnplace.execution.options import AUTO, ExecutionOptions
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.execution.result import Execution, SavedValues, made_values, state_values
-from gnnplace.execution.setting import RunSetting, made_for, played_kinds
+from gnnplace.execution.setting import RunSetting, execution_mode, made_for, played_kinds
 from gnnplace.execution.source import TICKS
 from gnnplace.execution.worker import DeviceWorker, Records
 from gnnplace.problem import Problem
@@ -175,34 +177,19 @@ def execute(
     program: Program,
     problem: Problem,
     placement: Placement,
+    options: ExecutionOptions | None = None,
     *,
-    steps: int = 5,
-    warmup: int = 2,
-    mode: str = "measured",
-    transport: str = "shm",
-    timeout: float = 120.0,
-    outputs: bool = True,
     observer: Observer | None = None,
-    hosts: Hosts | None = None,
 ) -> Execution:
-    """Runs several steps of `program` on one worker process for each device in use.
+    """Run several steps of `program` on one worker process for each device in use.
 
     Args:
         program: The captured program, with its initial tensors.
         problem: Its problem: names the devices and groups the ops.
         placement: Where the ops go, and in which order.
-        steps: Steps that are timed; parameters go on from step to step.
-        warmup: The number of steps before those that are timed.
-        mode: "measured": a core for each worker, wall clock. "emulated": workers may share cores;
-            each worker's own CPU time and the problem's links make a virtual clock.
-        transport: "shm" (shared memory) or "gloo" (`torch.distributed`).
-        timeout: Seconds without progress after which the run is given up.
-        outputs: Whether to bring the numbers of the first step back.
+        options: How workers run it; the defaults of `ExecutionOptions` without it.
         observer: Handed the steps after the warm-up as they are completed, and what is left of
             them before an error of the run is raised.
-        hosts: Several hosts, each of which calls this with the same arguments; shared memory is
-            used inside a host and gloo across, whatever `transport` says. The first one has the
-            result; on the others there are neither steps nor numbers.
 
     Raises:
         InputError: an argument out of range, or a program captured without tensors.
@@ -211,25 +198,27 @@ def execute(
         MismatchError, DeadlockError: see `plan_execution`.
         ExecutionError: a worker died, failed or hung.
     """
+    options = options or ExecutionOptions()
+    steps, warmup, hosts = options.steps, options.warmup, options.hosts
     if steps < 1 or warmup < 0:
         raise InputError(f"steps={steps}, warmup={warmup}: at least one step and no less than none")
-    check_runnable(program, problem, placement, mode, transport)
+    mode = execution_mode(placement, problem) if options.mode == AUTO else options.mode
+    options = replace(options, mode=mode)
+    check_runnable(program, problem, placement, mode, options.transport)
     placement = with_sequences(problem, placement)
     plan = plan_execution(made_for(program, problem, placement, mode), problem, placement)
     if hosts is not None:
         hosts.agree("run", _digest(plan, steps, warmup, mode))
-    run = _WorkerRun(plan, steps + warmup, mode, transport, outputs, hosts)
-    stream = StepStream(
-        plan, run.programs, run.records, run.board, mode, placement, warmup, observer
-    )
-    reports = run.start(timeout, stream)
+    run = _WorkerRun(plan, options)
+    stream = StepStream(run, placement, warmup, observer)
+    reports = run.start(options.timeout, stream)
     names = [device.name for device in problem.cluster.devices]
     return Execution(
         mode=mode,
-        transport=transport,
+        transport=options.transport,
         devices=tuple(names[d] for d in plan.devices),
         steps=tuple(stream.timings),
-        first=run.saved.values() if run.saved and (hosts is None or hosts.first) else None,
+        first=run.saved.values() if run.saved and options.reports else None,
         memory={run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)},
         played=played_kinds(problem, plan.devices, mode),
     )
@@ -277,17 +266,12 @@ def check_possible(problem: Problem, placement: Placement) -> None:
 class _WorkerRun(RunSetting):
     """Everything that parent and workers share in one run; made before forking."""
 
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        num_steps: int,
-        mode: str,
-        transport: str,
-        outputs: bool,
-        hosts: Hosts | None,
-    ) -> None:
+    def __init__(self, plan: ExecutionPlan, options: ExecutionOptions) -> None:
         made, state = made_values(plan.program), state_values(plan.program)
-        super().__init__(plan, mode, transport, num_steps, made if outputs else (), hosts)
+        num_steps, hosts, outputs = options.steps + options.warmup, options.hosts, options.outputs
+        super().__init__(
+            plan, options.mode, options.transport, num_steps, made if outputs else (), hosts
+        )
         self.exchange = (
             HostExchange(hosts, self.host_of, self.records, self.board)
             if hosts is not None

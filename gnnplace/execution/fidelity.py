@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from gnnplace.costs.profiling.profiler import local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
+from gnnplace.execution.options import ExecutionOptions, RecordOptions
 from gnnplace.execution.recording import step_record
 from gnnplace.execution.running import Executed, execute_placement
 from gnnplace.execution.setting import execution_mode
@@ -198,13 +199,13 @@ class _Runner:
             self.study.problem,
             placement,
             options=self.capture,
-            steps=self.options.steps,
-            mode=self.options.mode,
-            transport=self.options.transport,
-            timeout=self.options.timeout,
-            store=self.store,
-            source="fidelity",
-            label=self.study.model,
+            run=ExecutionOptions(
+                steps=self.options.steps,
+                mode=self.options.mode,
+                transport=self.options.transport,
+                timeout=self.options.timeout,
+            ),
+            record=RecordOptions(store=self.store, label=self.study.model, source="fidelity"),
         )
         if run.fault:
             self.progress(f"measurements are not all kept: {run.fault}")

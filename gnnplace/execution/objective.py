@@ -22,11 +22,12 @@ import numpy as np
 
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.executor import execute, with_sequences
+from gnnplace.execution.options import AUTO, ExecutionOptions, RecordOptions
 from gnnplace.execution.recording import recording, step_record
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import verify
-from gnnplace.measurements import MeasurementStore, Selection, StoredRun
+from gnnplace.measurements import Selection, StoredRun
 from gnnplace.measurements.objective import Measured as Measured
 from gnnplace.measurements.records import FAILED, OK, StepRecord
 from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
@@ -39,6 +40,8 @@ from gnnplace.tracing.program import Program
 
 SOURCE = "objective"
 """What the store calls these runs; failures of others may have had other reasons."""
+OPTIONS = ExecutionOptions(timeout=60.0)
+UNRECORDED = RecordOptions()
 PENALTY = 10.0
 """A failure counts as so many times the work of all ops on one device."""
 DIED = Measured(None, "the process that measured it died")
@@ -49,13 +52,9 @@ class MeasuredObjective:
 
     Args:
         program: Captured at 1/M of the batch, with its tensors.
-        store: Where every run goes, and where known ones are looked up.
-        label: What the store calls the model; the program's name by default.
+        run: How workers run a placement; whether they bring numbers back is for `check` to say.
+        record: Where every run goes, and where known ones are looked up.
         clock: "wall", "virtual" (which a busy machine does not disturb), or None: by the mode.
-        mode: "measured", "emulated" or "auto"; see `execute`.
-        steps: Steps of a measurement.
-        transport: "shm" or "gloo".
-        timeout: Seconds without progress after which a placement has failed.
         check: Whether a run that computes something else than one process has failed.
         max_age: Seconds after which what a placement took is measured again; None: never.
 
@@ -71,23 +70,18 @@ class MeasuredObjective:
         self,
         program: Program,
         *,
-        store: MeasurementStore | None = None,
-        label: str | None = None,
+        run: ExecutionOptions = OPTIONS,
+        record: RecordOptions = UNRECORDED,
         clock: str | None = None,
-        mode: str = "auto",
-        steps: int = 5,
-        transport: str = "shm",
-        timeout: float = 60.0,
         check: bool = True,
         max_age: float | None = None,
     ) -> None:
         if clock not in (None, *CLOCKS):
             raise InputError(f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}")
         self.runs, self.known = 0, 0
-        self._program, self._store = program, store
-        self._label, self._clock, self._mode = label or program.name, clock, mode
-        self._options: dict[str, Any] = {"steps": steps, "timeout": timeout}
-        self._transport, self._check = transport, check
+        self._program, self._store = program, record.store
+        self._label, self._clock = record.label or program.name, clock
+        self._options, self._check = replace(run, outputs=check), check
         self._memory: dict[str, Measured] = {}
         self._max_age, self._began = max_age, dict[str, datetime]()  # of runs, by key
         self._runs: dict[str, str] = {}  # of the store, by key
@@ -148,7 +142,8 @@ class MeasuredObjective:
         return f"{mode} {placement_key(placement_to_data(placement, problem))}"
 
     def _mode_of(self, problem: Problem, placement: Placement) -> str:
-        return execution_mode(placement, problem) if self._mode == "auto" else self._mode
+        mode = self._options.mode
+        return execution_mode(placement, problem) if mode == AUTO else mode
 
     def _with_ops(self, key: str) -> Measured:
         """A known result with its ops, which are read when they are needed."""
@@ -159,22 +154,15 @@ class MeasuredObjective:
         return self._memory[key]
 
     def _run(self, problem: Problem, placement: Placement) -> Measured:
-        program, mode = self._program, self._mode_of(problem, placement)
+        program = self._program
+        options = replace(self._options, mode=self._mode_of(problem, placement))
         if problem.microbatches > 1 and program.microbatches == 1:
             program = microbatched(program, problem.microbatches)
-        about = {"mode": mode, "transport": self._transport, "source": SOURCE}
+        about = {"mode": options.mode, "transport": options.transport, "source": SOURCE}
         try:
             with recording(self._store, self._label, problem, placement, **about) as recorder:
-                run = execute(
-                    program,
-                    problem,
-                    placement,
-                    mode=mode,
-                    transport=self._transport,
-                    outputs=self._check,
-                    observer=recorder.steps if recorder else None,
-                    **self._options,
-                )
+                observer = recorder.steps if recorder else None
+                run = execute(program, problem, placement, options, observer=observer)
                 verification = verify(program, run) if self._check else None
                 if verification is not None and not verification.passed:
                     raise ExecutionError(verification.summary())

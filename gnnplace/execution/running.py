@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gnnplace.execution.dry_run import DryRun, claimed_count, dry_run
 from gnnplace.execution.eager import eager_step_time
 from gnnplace.execution.executor import execute
+from gnnplace.execution.options import AUTO, ExecutionOptions, RecordOptions
 from gnnplace.execution.recording import recording
 from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import read_given
 from gnnplace.execution.verification import WholeBatch, beside_whole_batch, verify
-from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.runtime.comparison import Verification
-from gnnplace.runtime.hosts import Hosts
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.models import capture_model, workload_of
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
+
+STEPS = 10  # of a run that does not say how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +63,8 @@ def execute_placement(
     placement: Placement,
     *,
     options: CaptureOptions | None = None,
-    steps: int = 10,
-    mode: str = "auto",
-    transport: str = "shm",
-    timeout: float = 120.0,
-    store: MeasurementStore | None = None,
-    source: str = "execute",
-    label: str | None = None,
-    hosts: Hosts | None = None,
+    run: ExecutionOptions | None = None,
+    record: RecordOptions | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Executed:
     """Runs a placement for real and checks it against one process.
@@ -79,15 +74,9 @@ def execute_placement(
         problem: What the placement is of.
         placement: The devices of the ops, and their sequences if it has any.
         options: As the model was captured.
-        steps: The number of steps to time.
-        mode: ``measured`` (a core a device), ``emulated`` (virtual clock), or ``auto``: measured
-            where there are enough cores.
-        transport: How tensors travel, ``shm`` or ``gloo``.
-        timeout: Seconds without progress after which the run is given up.
-        store: Where to keep every measured step, and why the run failed if it fails.
-        source: What makes the run, for the store.
-        label: What the store calls the model; its name by default.
-        hosts: Several hosts that do the same; the first one verifies, keeps and reports.
+        run: How workers run it; ten steps, and else the defaults, without it.
+        record: Where to keep every measured step, and why the run failed if it fails; nothing is
+            kept without it.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
@@ -97,32 +86,25 @@ def execute_placement(
     program = capture_model(model, options=options) if isinstance(model, str) else model
     if problem.microbatches > 1 and program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
-    mode = execution_mode(placement, problem) if mode == "auto" else mode
-    name = label or (model if isinstance(model, str) else program.name)
-    about = {"mode": mode, "transport": transport, "source": source}
-    progress(f"running {steps} steps on {problem.num_devices} workers ({mode})")
-    with recording(store, name, problem, placement, **about) as recorder:
-        run = execute(
-            program,
-            problem,
-            placement,
-            steps=steps,
-            mode=mode,
-            transport=transport,
-            timeout=timeout,
-            observer=recorder.steps if recorder else None,
-            hosts=hosts,
-        )
-        if hosts is not None and not hosts.first:
-            return Executed(run, Verification(0, ()))
+    run, record = run or ExecutionOptions(steps=STEPS), record or RecordOptions()
+    if run.mode == AUTO:
+        run = replace(run, mode=execution_mode(placement, problem))
+    name = record.label or (model if isinstance(model, str) else program.name)
+    about = {"mode": run.mode, "transport": run.transport, "source": record.source}
+    progress(f"running {run.steps} steps on {problem.num_devices} workers ({run.mode})")
+    with recording(record.store, name, problem, placement, **about) as recorder:
+        observer = recorder.steps if recorder else None
+        execution = execute(program, problem, placement, run, observer=observer)
+        if not run.reports:
+            return Executed(execution, Verification(0, ()))
         progress("comparing with one process")
-        verification = verify(program, run)
+        verification = verify(program, execution)
     progress("comparing with eager PyTorch on the whole batch")
-    whole = beside_whole_batch(program, run.first)
+    whole = beside_whole_batch(program, execution.first)
     if recorder is None:
-        return Executed(run, verification, whole=whole)
+        return Executed(execution, verification, whole=whole)
     recorder.finish(verification)
-    return Executed(run, verification, recorder.run, recorder.fault, whole)
+    return Executed(execution, verification, recorder.run, recorder.fault, whole)
 
 
 def dry_run_placement(

@@ -53,7 +53,7 @@ class RunSetting:
         saved: Iterable[str],
         hosts: Hosts | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.mode = plan, mode
         count, rank = len(plan.devices), hosts.rank if hosts else 0
         self.host_of = (
             hosts.host_of(plan.devices, plan.problem.num_devices) if hosts else (0,) * count

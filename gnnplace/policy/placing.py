@@ -9,7 +9,7 @@ placer is made at all, so that to list placers takes next to nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
@@ -32,6 +32,21 @@ Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]
 DEFAULT_BUDGET = 2.0
 TIME, THROUGHPUT = "time", "throughput"
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Which placer searches, and for how long.
+
+    Attributes:
+        placer: One of ``placer_names()``, ``module:Class`` or ``path/to/file.py:Class``.
+        budget: Seconds of each search.
+        seed: The seed of all randomness.
+    """
+
+    placer: str = "best"
+    budget: float = DEFAULT_BUDGET
+    seed: int = 0
 
 
 def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:

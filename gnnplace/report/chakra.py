@@ -16,7 +16,8 @@ times on other kinds of devices, pins, forbidden devices, captured nodes, and wh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,17 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
         ]
         start = float(simulation.start[op])
         named = problem.graph.names[op]
-        yield _node(
-            op, named, "COMP_NODE", start, seconds, attributes, inputs.get(op, []), previous
+        node = _Node(
+            number=op,
+            name=named,
+            kind="COMP_NODE",
+            start=start,
+            seconds=seconds,
+            attributes=attributes,
+            data=inputs.get(op, []),
+            control=previous,
         )
+        yield node.message()
         previous = [op]
 
 
@@ -122,39 +131,54 @@ def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterato
         sends = device == ends[0]
         producer = int(graph.producer[tensor])
         number = problem.num_ops + k + (0 if sends else len(transfers.tensor))
-        yield _node(
-            number,
-            f"{'send' if sends else 'receive'} {graph.names[producer]}",
-            "COMM_SEND_NODE" if sends else "COMM_RECV_NODE",
-            float(transfers.start[k]),
-            float(transfers.arrival[k] - transfers.start[k]),
-            attributes,
-            [producer] if sends else [],
-            [],
+        node = _Node(
+            number=number,
+            name=f"{'send' if sends else 'receive'} {graph.names[producer]}",
+            kind="COMM_SEND_NODE" if sends else "COMM_RECV_NODE",
+            start=float(transfers.start[k]),
+            seconds=float(transfers.arrival[k] - transfers.start[k]),
+            attributes=attributes,
+            data=[producer] if sends else [],
         )
+        yield node.message()
 
 
-def _node(
-    number: int,
-    name: str,
-    kind: str,
-    start: float,
-    seconds: float,
-    attributes: list[Message],
-    data: list[int],
-    control: list[int],
-) -> Message:
-    """One node; numbers of 64 bits are text in this form, as protobuf has them."""
-    return {
-        "id": str(number),
-        "name": name,
-        "type": kind,
-        "ctrl_deps": [str(dependency) for dependency in control],
-        "data_deps": [str(dependency) for dependency in data],
-        "start_time_micros": str(round(start * MICRO)),
-        "duration_micros": str(round(seconds * MICRO)),
-        "attr": attributes,
-    }
+@dataclass(frozen=True)
+class _Node:
+    """One node of a trace.
+
+    Attributes:
+        number: Its number in the trace.
+        name: What it is called.
+        kind: Its type, in Chakra's words.
+        start: Seconds from the beginning of the step to its start.
+        seconds: Its duration.
+        attributes: Everything else that the format has a place for.
+        data: Nodes whose results it reads.
+        control: Nodes that it waits for without reading anything.
+    """
+
+    number: int
+    name: str
+    kind: str
+    start: float
+    seconds: float
+    attributes: list[Message]
+    data: Sequence[int] = ()
+    control: Sequence[int] = ()
+
+    def message(self) -> Message:
+        """Return the node as protobuf's JSON form has it: numbers of 64 bits are text."""
+        return {
+            "id": str(self.number),
+            "name": self.name,
+            "type": self.kind,
+            "ctrl_deps": [str(node) for node in self.control],
+            "data_deps": [str(node) for node in self.data],
+            "start_time_micros": str(round(self.start * MICRO)),
+            "duration_micros": str(round(self.seconds * MICRO)),
+            "attr": self.attributes,
+        }
 
 
 def _attribute(name: str, kind: str, value: Any) -> Message:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.execution.options import ExecutionOptions, RecordOptions
 from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
@@ -192,13 +193,13 @@ def _execute(
         program,
         problem,
         placement,
-        steps=walking.steps,
-        mode=walking.mode,
-        transport=walking.transport,
-        timeout=walking.timeout,
-        store=store,
-        source="demo",
-        label=walking.model,
+        run=ExecutionOptions(
+            steps=walking.steps,
+            mode=walking.mode,
+            transport=walking.transport,
+            timeout=walking.timeout,
+        ),
+        record=RecordOptions(store=store, label=walking.model, source="demo"),
     )
     if run.fault:
         progress(f"measurements are not all kept: {run.fault}")

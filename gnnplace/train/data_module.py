@@ -29,6 +29,7 @@ from gnnplace.train.data.captured import (
     TIGHT_MEMORY,
     TRAIN,
     VALIDATION,
+    CapturedDraws,
     CapturedStore,
     captured_problem,
     shipped_store,
@@ -186,11 +187,13 @@ class ProblemDraws:
         return random_families.random_problem(
             self.families[index % len(self.families)],
             self.seed + index,
-            ops=self.large_ops if large else self.ops,
-            devices=self.devices,
-            clusters=self.clusters,
-            microbatches=self.microbatches,
-            most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
+            random_families.RandomDraws(
+                ops=self.large_ops if large else self.ops,
+                devices=self.devices,
+                clusters=self.clusters,
+                microbatches=self.microbatches,
+                most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
+            ),
         )
 
     @cached_property
@@ -212,12 +215,14 @@ class ProblemDraws:
             store,
             name,
             self.seed + index,
-            groups=None if large else self.groups,
-            devices=self.devices,
-            clusters=self.clusters,
-            microbatches=self.microbatches,
-            batch=self.batch,
-            most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
+            CapturedDraws(
+                groups=None if large else self.groups,
+                devices=self.devices,
+                clusters=self.clusters,
+                microbatches=self.microbatches,
+                batch=self.batch,
+                most_ops=self.large_ops[1] if large else random_families.MOST_OPS,
+            ),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,27 +27,75 @@ if TYPE_CHECKING:
     from gnnplace.tracing import Program
 
 
+@dataclass(frozen=True)
+class CaptureSettings:
+    """How the model of a workbench is captured.
+
+    Attributes:
+        microbatches: Micro-batches that the batch is cut into.
+        optimizer: The optimizer of the step, ``sgd`` or ``adamw``.
+        dtype: The element type of the model, ``float32`` or ``bfloat16``.
+        groups: Ops of the problem to aim at; None: all of them.
+    """
+
+    microbatches: int = 1
+    optimizer: str = "sgd"
+    dtype: str = "float32"
+    groups: int | None = None
+
+
+@dataclass(frozen=True)
+class MeasurementSettings:
+    """How the placements of a workbench are measured.
+
+    Attributes:
+        mode: ``measured``, ``emulated`` or ``auto``.
+        steps: Steps of a measurement.
+        transport: How tensors travel, ``shm`` or ``gloo``.
+        timeout: Seconds without progress after which a placement has failed.
+        clock: ``wall``, ``virtual``, or None: by the mode.
+        parallel: Measurements at a time; None for as many as there are cores for.
+        check: Whether a placement that computes something else than one device has failed.
+    """
+
+    mode: str = "auto"
+    steps: int = 7
+    transport: str = "shm"
+    timeout: float = 60.0
+    clock: str | None = None
+    parallel: int | None = None
+    check: bool = True
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where the measurements of a workbench are kept.
+
+    Attributes:
+        url: Where every run goes and earlier ones are found: a path or URL, ``none``, or None for
+            the usual store.
+        label: What the store calls the model: runs of another label are not found.
+        max_age_hours: Hours after which a placement is measured again; None: never.
+    """
+
+    url: str | None = None
+    label: str | None = None
+    max_age_hours: float | None = 24.0
+
+
+DEFAULT_CAPTURE, DEFAULT_MEASUREMENT = CaptureSettings(), MeasurementSettings()
+DEFAULT_STORE = StoreSettings()
+
+
 class Workbench(StepObjective):
     """Measures placements of a model.
 
     Args:
         model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
         cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
-        microbatches: Shares that the batch is cut into.
-        optimizer: The optimizer of the step, ``sgd`` or ``adamw``.
-        dtype: The element type of the model, ``float32`` or ``bfloat16``.
-        groups: Ops of the problem to aim at; None: all of them.
-        store: Where every run goes and known ones are found: a path or URL, ``none``, or None for
-            the usual store.
-        label: What the store calls the model: runs of another label are not known here.
-        clock: ``wall``, ``virtual``, or None: by the mode.
-        mode: ``measured``, ``emulated`` or ``auto``.
-        steps: Steps of a measurement.
-        transport: How tensors travel, ``shm`` or ``gloo``.
-        timeout: Seconds without progress after which a placement has failed.
-        parallel: Measurements at a time; None for as many as there are cores for.
-        check: Whether a placement that computes something else than one device has failed.
-        max_age_hours: Hours after which a known placement is measured again; None: never.
+        capture: How the model is captured.
+        measurement: How placements are measured.
+        store: Where measurements are kept.
     """
 
     def __init__(
@@ -54,27 +103,18 @@ class Workbench(StepObjective):
         model: str,
         cluster: str = "cpu:2",
         *,
-        microbatches: int = 1,
-        optimizer: str = "sgd",
-        dtype: str = "float32",
-        groups: int | None = None,
-        store: str | None = None,
-        label: str | None = None,
-        clock: str | None = None,
-        mode: str = "auto",
-        steps: int = 7,
-        transport: str = "shm",
-        timeout: float = 60.0,
-        parallel: int | None = None,
-        check: bool = True,
-        max_age_hours: float | None = 24.0,
+        capture: CaptureSettings = DEFAULT_CAPTURE,
+        measurement: MeasurementSettings = DEFAULT_MEASUREMENT,
+        store: StoreSettings = DEFAULT_STORE,
     ) -> None:
-        self.options = CaptureOptions(optimizer, dtype, False, groups, microbatches)
-        self._model, self._cluster, self._store, self._label = model, cluster, store, label
-        self._clock, self._mode, self._steps = clock, mode, steps
-        self._transport, self._timeout, self._parallel = transport, timeout, parallel
-        self._check = check
-        self._max_age = None if max_age_hours is None else 3600.0 * max_age_hours
+        self.options = CaptureOptions(
+            optimizer=capture.optimizer,
+            dtype=capture.dtype,
+            groups=capture.groups,
+            microbatches=capture.microbatches,
+        )
+        self._model, self._cluster = model, cluster
+        self._measurement, self._store = measurement, store
 
     @cached_property
     def program(self) -> Program:
@@ -93,36 +133,38 @@ class Workbench(StepObjective):
     @property
     def name(self) -> str:
         """What the store calls the model."""
-        return self._label or self._model
+        return self._store.label or self._model
 
     @cached_property
     def objective(self) -> MeasuredObjective:
         """What runs placements."""
-        from gnnplace.execution import MeasuredObjective
+        from gnnplace.execution import ExecutionOptions, MeasuredObjective, RecordOptions
 
+        settings, url, hours = self._measurement, self._store.url, self._store.max_age_hours
         return MeasuredObjective(
             self.program,
-            store=open_store(self._store),
-            label=self.name,
-            clock=self._clock,
-            mode=self._mode,
-            steps=self._steps,
-            transport=self._transport,
-            timeout=self._timeout,
-            check=self._check,
-            max_age=self._max_age,
+            run=ExecutionOptions(
+                steps=settings.steps,
+                mode=settings.mode,
+                transport=settings.transport,
+                timeout=settings.timeout,
+            ),
+            record=RecordOptions(store=open_store(url), label=self.name),
+            clock=settings.clock,
+            check=settings.check,
+            max_age=None if hours is None else 3600.0 * hours,
         )
 
     def labelled(self, label: str) -> Workbench:
         """The same model with measurements of its own: by another name in the store."""
         other = copy.copy(self)
-        other._label = label
+        other._store = replace(self._store, label=label)
         other.__dict__.pop("objective", None)
         return other
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
         """Runs placements that are not known; see `StepObjective`."""
-        at_once = self._parallel or self.room
+        at_once = self._measurement.parallel or self.room
         return self.objective.measure_all(self.problem, placements, at_once)
 
     @property

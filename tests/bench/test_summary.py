@@ -12,6 +12,7 @@ from rich.console import Console
 from gnnplace.bench.standings import merged, standings
 from gnnplace.bench.summary import (
     Section,
+    SummaryOptions,
     page,
     parts,
     print_standings,
@@ -160,4 +161,4 @@ def test_rows_of_changed_code_count_where_they_are_asked_for(tmp_path):
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     with pytest.raises(InputError, match="line 2: a row of code that was changed after 0123456789"):
         summarise([str(path)], Console(file=io.StringIO()))
-    assert summarise([str(path)], Console(file=io.StringIO()), dirty=True) == 0
+    assert summarise([str(path)], Console(file=io.StringIO()), SummaryOptions(dirty=True)) == 0

@@ -14,6 +14,7 @@ from gnnplace.errors import ExecutionError
 from gnnplace.execution import clock as clocks
 from gnnplace.execution import execute
 from gnnplace.execution.clock import StepClock, emulated_step, measured_step, virtual_step_time
+from gnnplace.execution.options import ExecutionOptions
 from gnnplace.execution.plan import plan_execution
 from gnnplace.execution.source import TICKS, device_program
 from gnnplace.execution.worker import Records
@@ -143,7 +144,11 @@ def test_the_observer_gets_every_step_after_the_warm_up_once(mode):
     kept, problem = Kept(), problem_of(PROGRAM, 2)
     placement = random_placement(problem, 0)
     run = execute(
-        PROGRAM, problem, placement, steps=4, warmup=2, mode=mode, timeout=30, observer=kept
+        PROGRAM,
+        problem,
+        placement,
+        ExecutionOptions(steps=4, warmup=2, mode=mode, timeout=30),
+        observer=kept,
     )
     assert kept.steps == list(run.steps)
     assert len(kept.steps) == 4
@@ -153,7 +158,13 @@ def test_steps_are_handed_over_while_the_run_goes_on(monkeypatch):
     monkeypatch.setattr(clocks, "EVERY", 0.0)
     kept, problem = Kept(), problem_of(PROGRAM, 2)
     program = with_loss(Slow())
-    execute(program, problem, random_placement(problem, 0), steps=6, timeout=30, observer=kept)
+    execute(
+        program,
+        problem,
+        random_placement(problem, 0),
+        ExecutionOptions(steps=6, timeout=30),
+        observer=kept,
+    )
     assert len(kept.calls) > 1
     assert len(kept.steps) == 6
 
@@ -177,10 +188,7 @@ def test_steps_complete_before_a_worker_is_killed_are_kept(mode):
             with_loss(Dying(5)),
             problem,
             placement,
-            steps=9,
-            warmup=2,
-            mode=mode,
-            timeout=30,
+            ExecutionOptions(steps=9, warmup=2, mode=mode, timeout=30),
             observer=kept,
         )
     assert len(kept.steps) == 3

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.execution import execute, executor, verify
 from gnnplace.execution.executor import HostExchange
+from gnnplace.execution.options import ExecutionOptions
 from gnnplace.execution.setting import assign_cores, torch_device
 from gnnplace.execution.worker import Records
 from gnnplace.problem.cluster import Cluster, Device
@@ -52,7 +53,12 @@ def nothing_left():
 def test_two_workers_equal_one_process_bit_for_bit(transport, seed):
     problem = problem_of(PROGRAM, 2)
     placement = random_placement(problem, seed)
-    execution = execute(PROGRAM, problem, placement, transport=transport, timeout=30)
+    execution = execute(
+        PROGRAM,
+        problem,
+        placement,
+        ExecutionOptions(transport=transport, timeout=30),
+    )
     assert verify(PROGRAM, execution).bitwise
     assert len(execution.steps) == 5
     assert 0 < execution.step_time < 5
@@ -65,7 +71,12 @@ def test_random_programs_never_deadlock_and_equal_one_process(seed, workers):
     program = random_program(seed)
     problem = problem_of(program, workers)
     placement = random_placement(problem, seed)
-    execution = execute(program, problem, placement, steps=2, warmup=0, mode="emulated", timeout=20)
+    execution = execute(
+        program,
+        problem,
+        placement,
+        ExecutionOptions(steps=2, warmup=0, mode="emulated", timeout=20),
+    )
     assert verify(program, execution).bitwise
 
 
@@ -93,19 +104,24 @@ def test_updates_go_on_from_step_to_step(frozen):
         with pytest.raises(ExecutionError, match="step 1: member 'loss': ValueError: no descent"):
             execute(program, problem, random_placement(problem, 0))
     else:
-        execute(program, problem, random_placement(problem, 0), steps=4)
+        execute(program, problem, random_placement(problem, 0), ExecutionOptions(steps=4))
 
 
 def test_without_sequences_the_list_scheduler_gives_them():
     problem = problem_of(PROGRAM, 2)
     placement = Placement(random_placement(problem, 4).device)
-    assert verify(PROGRAM, execute(PROGRAM, problem, placement, steps=1)).bitwise
+    assert verify(PROGRAM, execute(PROGRAM, problem, placement, ExecutionOptions(steps=1))).bitwise
 
 
 def test_emulation_takes_more_devices_than_cores_and_says_so():
     problem = problem_of(PROGRAM, 6)
     placement = random_placement(problem, 0)
-    execution = execute(PROGRAM, problem, placement, mode="emulated", steps=3)
+    execution = execute(
+        PROGRAM,
+        problem,
+        placement,
+        ExecutionOptions(mode="emulated", steps=3),
+    )
     assert execution.mode == "emulated"
     assert execution.step_time == execution.virtual_step_time
     assert len(execution.timeline.ops) == problem.num_ops
@@ -196,7 +212,12 @@ def test_a_worker_that_fails_ends_the_run_and_is_named(action, timeout, message,
     problem = problem_of(program, 2)
     start = time.monotonic()
     with pytest.raises(ExecutionError, match=message) as error:
-        execute(program, problem, towers_apart(problem), timeout=timeout, transport=transport)
+        execute(
+            program,
+            problem,
+            towers_apart(problem),
+            ExecutionOptions(timeout=timeout, transport=transport),
+        )
     assert "\n" not in str(error.value)
     assert time.monotonic() - start < 15
 
@@ -212,18 +233,23 @@ def test_a_worker_killed_from_outside_ends_the_run():
 
     threading.Thread(target=kill_one).start()
     with pytest.raises(ExecutionError, match=r"worker 'cpu:\d' was killed by SIGKILL"):
-        execute(PROGRAM, problem, towers_apart(problem), steps=100_000, timeout=30)
+        execute(
+            PROGRAM,
+            problem,
+            towers_apart(problem),
+            ExecutionOptions(steps=100_000, timeout=30),
+        )
 
 
 def test_bad_arguments_are_named():
     problem = problem_of(PROGRAM, 2)
     placement = random_placement(problem, 0)
     with pytest.raises(InputError, match="steps=0"):
-        execute(PROGRAM, problem, placement, steps=0)
+        execute(PROGRAM, problem, placement, ExecutionOptions(steps=0))
     with pytest.raises(InputError, match="mode 'guessed'"):
-        execute(PROGRAM, problem, placement, mode="guessed")
+        execute(PROGRAM, problem, placement, ExecutionOptions(mode="guessed"))
     with pytest.raises(InputError, match="transport 'pigeon'"):
-        execute(PROGRAM, problem, placement, transport="pigeon")
+        execute(PROGRAM, problem, placement, ExecutionOptions(transport="pigeon"))
     with pytest.raises(InputError, match="has no tensor"):
         execute(replace(PROGRAM, initial={}), problem, placement)
     split = placement.device.copy()
@@ -250,7 +276,12 @@ def test_an_op_without_readers_and_an_unused_parameter_are_no_trouble():
     b.loss = b.op("loss", torch.ops.aten.sum.default, x)
     program = b.program()
     problem = problem_of(program, 1)
-    execution = execute(program, problem, Placement(np.zeros(2, np.int32)), steps=1, warmup=0)
+    execution = execute(
+        program,
+        problem,
+        Placement(np.zeros(2, np.int32)),
+        ExecutionOptions(steps=1, warmup=0),
+    )
     assert verify(program, execution).bitwise
     assert execution.first is not None
     assert torch.equal(execution.first.parameters["unused"], program.initial["parameter.unused"])

@@ -32,7 +32,9 @@ def test_memory_is_what_was_predicted(model, optimizer, microbatches):
     problem = gnnplace.profile(model, "cpu:2", options=options)
     placed = gnnplace.place(problem, placer="contiguous", budget=0)
     program = gnnplace.capture(model, options=options)
-    done = gnnplace.execute(program, problem, placed.placement, options=options, steps=1)
+    done = gnnplace.execute(
+        program, problem, placed.placement, options=options, run=gnnplace.ExecutionOptions(steps=1)
+    )
     names = [device.name for device in problem.cluster.devices]
     predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))
     for name, found in done.execution.memory.items():

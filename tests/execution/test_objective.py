@@ -11,6 +11,7 @@ import pytest
 from gnnplace.errors import InputError
 from gnnplace.execution import objective as room
 from gnnplace.execution.objective import MeasuredObjective, work
+from gnnplace.execution.options import ExecutionOptions, RecordOptions
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem.cluster import Cluster
 from gnnplace.runtime import available_cores
@@ -27,7 +28,10 @@ def store(tmp_path):
 
 
 def objective(program=PROGRAM, **options):
-    return MeasuredObjective(program, **({"steps": 2, "mode": "emulated"} | options))
+    names = ("store", "label")
+    record = RecordOptions(**{name: options.pop(name) for name in names if name in options})
+    run = ExecutionOptions(steps=2, mode=options.pop("mode", "emulated"))
+    return MeasuredObjective(program, run=run, record=record, **options)
 
 
 def test_every_placement_is_run_once(store):

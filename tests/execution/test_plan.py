@@ -10,6 +10,7 @@ import torch
 
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.execution import execute, verify
+from gnnplace.execution.options import ExecutionOptions
 from gnnplace.execution.plan import plan_execution, travels, view_chains
 from gnnplace.graph.computation_graph import quotient
 from gnnplace.problem import Problem, build_problem
@@ -176,5 +177,10 @@ def test_a_run_sends_one_tensor_and_computes_the_same():
     placement = Placement(np.array([0, 1], np.int32), sequence)
     plan = plan_execution(step, parts, placement)
     assert [(t.value, t.target) for t in plan.transfers] == [("h", 1)]
-    done = execute(step, parts, placement, steps=1, warmup=0, mode="emulated")
+    done = execute(
+        step,
+        parts,
+        placement,
+        ExecutionOptions(steps=1, warmup=0, mode="emulated"),
+    )
     assert verify(step, done).bitwise

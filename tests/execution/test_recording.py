@@ -32,7 +32,11 @@ def test_a_run_is_kept_with_all_its_steps(store, mode):
     problem = problem_of(PROGRAM, 2)
     placement = random_placement(problem, 0)
     run = gnnplace.execute(
-        PROGRAM, problem, placement, steps=3, mode=mode, store=store, label="towers"
+        PROGRAM,
+        problem,
+        placement,
+        run=gnnplace.ExecutionOptions(steps=3, mode=mode),
+        record=gnnplace.RecordOptions(store=store, label="towers"),
     )
     (kept,) = store.runs()
     assert run.run == kept.id
@@ -62,7 +66,13 @@ def test_a_run_that_fails_keeps_its_steps_and_says_why(store):
     problem = problem_of(PROGRAM, 2)
     program, placement = with_loss(Dying(4)), random_placement(problem, 0)
     with pytest.raises(ExecutionError):
-        gnnplace.execute(program, problem, placement, steps=9, mode="measured", store=store)
+        gnnplace.execute(
+            program,
+            problem,
+            placement,
+            run=gnnplace.ExecutionOptions(steps=9, mode="measured"),
+            record=gnnplace.RecordOptions(store=store),
+        )
     (kept,) = store.runs()
     assert kept.steps == 2
     assert kept.outcome.status == "failed"
@@ -77,7 +87,11 @@ def test_a_store_that_fails_in_mid_run_does_not_end_it(store, monkeypatch):
 
     monkeypatch.setattr(store, "add_steps", full)
     run = gnnplace.execute(
-        PROGRAM, problem, random_placement(problem, 0), mode="measured", store=store
+        PROGRAM,
+        problem,
+        random_placement(problem, 0),
+        run=gnnplace.ExecutionOptions(mode="measured"),
+        record=gnnplace.RecordOptions(store=store),
     )
     assert run.verification.passed
     assert "disk full" in run.fault

@@ -12,6 +12,7 @@ from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import DeadlockError
 from gnnplace.execution import execute, verify
+from gnnplace.execution.options import ExecutionOptions
 from gnnplace.execution.verification import reference_step
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.microbatching import with_microbatches
@@ -59,7 +60,12 @@ def test_a_captured_model_equals_one_process(name, microbatches):
     program = workload(name, microbatches)
     problem = grouped(program, 2, microbatches)
     whole = microbatched(program, microbatches)
-    execution = execute(whole, problem, random_placement(problem, 3), steps=1, warmup=0)
+    execution = execute(
+        whole,
+        problem,
+        random_placement(problem, 3),
+        ExecutionOptions(steps=1, warmup=0),
+    )
     result = verify(whole, execution)
     assert result.bitwise, result.summary()
     assert result.tensors > 10
@@ -87,7 +93,12 @@ def averaging():
 @pytest.mark.parametrize("seed", range(4))
 def test_buffers_change_in_the_order_of_the_micro_batches_in_any_placement(averaging, seed):
     whole, problem, _ = averaging
-    execution = execute(whole, problem, random_placement(problem, seed), steps=1, warmup=0)
+    execution = execute(
+        whole,
+        problem,
+        random_placement(problem, seed),
+        ExecutionOptions(steps=1, warmup=0),
+    )
     result = verify(whole, execution)
     assert result.bitwise, result.summary()
 
@@ -101,9 +112,9 @@ def test_shares_out_of_turn_are_a_deadlock_where_a_buffer_changes_and_there_alon
     rank = np.lexsort((problem.graph.position, share, problem.phase == 2)).astype(np.int32)
     placement = Placement(device, (rank, np.zeros(0, np.int32)))
     with pytest.raises(DeadlockError):
-        execute(whole, problem, placement, steps=1)
+        execute(whole, problem, placement, ExecutionOptions(steps=1))
     with pytest.raises(DeadlockError, match="copy"):
-        execute(whole, without_turns(program), placement, steps=1)
+        execute(whole, without_turns(program), placement, ExecutionOptions(steps=1))
 
 
 def without_turns(program: Program) -> Problem:
@@ -134,7 +145,9 @@ def test_dropout_draws_the_same_numbers_anywhere_and_others_each_step():
     program = capture(Noisy(), torch.randn(16, 8))
     problem = grouped(program, 2)
     for seed in range(2):
-        execution = execute(program, problem, random_placement(problem, seed), steps=1)
+        execution = execute(
+            program, problem, random_placement(problem, seed), ExecutionOptions(steps=1)
+        )
         assert verify(program, execution).bitwise
     assert reference_step(program).loss != reference_step(program, step=1).loss
 
@@ -145,7 +158,7 @@ def test_inference_brings_its_outputs_back():
     program = capture(model, x, forward_only=True)
     problem = grouped(program, 2)
     device = np.arange(problem.num_units, dtype=np.int32)[problem.unit_of] % 2
-    execution = execute(program, problem, Placement(device), steps=1)
+    execution = execute(program, problem, Placement(device), ExecutionOptions(steps=1))
     assert verify(program, execution).bitwise
     assert execution.first is not None
     (output,) = execution.first.outputs.values()

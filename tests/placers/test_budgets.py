@@ -13,7 +13,7 @@ from gnnplace.placers.search.space import counted
 from gnnplace.policy.placing import make_placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import shipped_store
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 LOOKS = (1, 2, 4, 10, 40, 160, 400)
 PLACERS = (
@@ -48,7 +48,7 @@ def never_rises(times):
 @pytest.mark.parametrize("name", PLACERS)
 @pytest.mark.parametrize("family", ["inception", "transformer"])
 def test_a_larger_budget_is_never_worse(name, family):
-    problem = random_problem(family, 5, ops=(60, 120), microbatches=(2,))
+    problem = random_problem(family, 5, RandomDraws(ops=(60, 120), microbatches=(2,)))
     times = seconds_by_looks(SearchSpace(problem), name, LOOKS)
     assert never_rises(times), times
     if name in ("learned", "best", "annealing", "portfolio"):

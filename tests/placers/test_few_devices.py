@@ -12,7 +12,7 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.placers.few_devices import on_subcluster, subclusters
 from gnnplace.policy.placing import place
-from gnnplace.problem.constraints import Constraints, from_words
+from gnnplace.problem.constraints import Constraints, ConstraintWords
 from gnnplace.simulation import simulate
 from tests.random_problems import random_problem, seeds
 
@@ -47,7 +47,7 @@ def test_sub_clusters_stand_for_all(seed):
 def test_few_devices_are_used_and_pinned_ones_among_them():
     """The placement is one of the whole cluster, on two devices, one of them pinned."""
     problem = training_chain(num_devices=4)
-    asked = from_words(pin=["f2=d3"], max_devices=2)
+    asked = ConstraintWords(pin=["f2=d3"], max_devices=2).constraints()
     result = place(problem, placer="heft", constraints=asked)
     used = set(result.placement.device.tolist())
     assert len(used) <= 2
@@ -68,6 +68,6 @@ def test_more_budget_is_never_worse_on_few_devices():
 
 def test_pins_to_more_devices_than_may_be_used_are_refused():
     """The error says what needs more."""
-    asked = from_words(pin=["f0=d0", "f1=d1"], max_devices=1)
+    asked = ConstraintWords(pin=["f0=d0", "f1=d1"], max_devices=1).constraints()
     with pytest.raises(InfeasibleError, match="max-devices 1"):
         place(training_chain(), placer="heft", constraints=asked)

@@ -11,14 +11,14 @@ from gnnplace.placers.group_search import EVALUATIONS, GROUPS, GroupSearch, grou
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import simulate
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 NAMES = ("random-search", "optuna")
 
 
 @pytest.fixture(scope="module")
 def layered():
-    return random_problem("layered", 5, ops=(150, 160), devices=(4, 4))
+    return random_problem("layered", 5, RandomDraws(ops=(150, 160), devices=(4, 4)))
 
 
 def test_groups_keep_units_whole_and_only_allowed_devices(layered):
@@ -71,7 +71,7 @@ def test_both_make_as_many_evaluations_of_the_same_groups(layered, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_neither_is_worse_than_one_device(name):
     for seed in range(3):
-        problem = random_problem("seq2seq", seed, ops=(60, 80))
+        problem = random_problem("seq2seq", seed, RandomDraws(ops=(60, 80)))
         single = placer("single").place(problem).step_time
         assert placer(name).place(problem, seed=seed).step_time <= single * (1 + 1e-9)
 

@@ -15,7 +15,7 @@ from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.search import obeys, search
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.problem.cluster import counts_of_devices
-from gnnplace.problem.constraints import Constraints, from_words
+from gnnplace.problem.constraints import Constraints, ConstraintWords
 from tests.plans.search.test_search import all_drafts
 from tests.plans.toys import chain, cluster
 
@@ -48,7 +48,7 @@ def devices_of(plan, module):
 def test_layers_are_where_they_are_pinned_whatever_the_order():
     """The last device has the first layer, and no layer is on a device that is forbidden to all."""
     model, machine = chain(np.random.default_rng(0), count=4), cluster(3)
-    asked = from_words(pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"])
+    asked = ConstraintWords(pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"]).constraints()
     plan = find_obeying(model, machine, SearchOptions(constraints=asked, budget=0.0))[0]
     assert devices_of(plan, "s0") == {"gpu:2"}
     assert devices_of(plan, "s3") == {"gpu:0"}
@@ -73,15 +73,25 @@ def test_what_cannot_be_is_refused():
         find_obeying(
             model,
             machine,
-            SearchOptions(constraints=from_words(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"])),
+            SearchOptions(
+                constraints=ConstraintWords(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"]).constraints()
+            ),
         )
-    asked = from_words(pin=["s1=gpu:0"], forbid=["s1=gpu:0"])
+    asked = ConstraintWords(pin=["s1=gpu:0"], forbid=["s1=gpu:0"]).constraints()
     with pytest.raises(InfeasibleError, match="leave 's1' no device"):
         allowed_devices(model, machine, asked)
     with pytest.raises(InputError, match="together: "):
-        find_obeying(model, machine, SearchOptions(constraints=from_words(together=["s0,s1"])))
+        find_obeying(
+            model,
+            machine,
+            SearchOptions(constraints=ConstraintWords(together=["s0,s1"]).constraints()),
+        )
     with pytest.raises(InputError, match="no module matches 'x9'"):
-        find_obeying(model, machine, SearchOptions(constraints=from_words(pin=["x9=gpu:0"])))
+        find_obeying(
+            model,
+            machine,
+            SearchOptions(constraints=ConstraintWords(pin=["x9=gpu:0"]).constraints()),
+        )
 
 
 def limited_to(count):

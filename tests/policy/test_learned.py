@@ -32,6 +32,7 @@ from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster, preset
 from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
@@ -97,7 +98,7 @@ def test_listing_devices_in_another_order_changes_nothing():
     ratios = []
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        problem = family_problem("inception", seed, ops=(20, 60))
+        problem = family_problem("inception", seed, RandomDraws(ops=(20, 60)))
         other = permuted_devices(problem, rng.permutation(problem.num_devices))
         both = [LearnedPlacer(POLICY).place(p).step_time for p in (problem, other)]
         ratios.append(np.log(both[1] / both[0]))
@@ -110,7 +111,7 @@ def test_listing_devices_in_another_order_changes_nothing():
 @given(seed=seeds)
 def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
     rng = np.random.default_rng(seed)
-    problem = family_problem("layered", seed % 1000, ops=(20, 60), microbatches=(1,))
+    problem = family_problem("layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,)))
     permutation = rng.permutation(problem.num_ops)
     other = permuted_ops(problem, permutation)
     a, b = (Rollouts(SearchSpace(p), POLICY) for p in (problem, other))
@@ -138,7 +139,7 @@ def test_one_op_and_two_ops_on_one_device():
 
 def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
     for seed in range(5):
-        problem = family_problem("transformer", seed, clusters=("shared",))
+        problem = family_problem("transformer", seed, RandomDraws(clusters=("shared",)))
         single = Single().place(problem).step_time
         assert LearnedPlacer(POLICY).place(problem).step_time <= single * (1 + 1e-9)
 
@@ -146,7 +147,9 @@ def test_it_is_never_worse_than_the_best_single_device_of_equal_ones():
 @pytest.mark.timed
 def test_many_devices_and_ops_take_near_linear_time():
     for family, ops, most in (("grid", 1000, 0.4), ("grid", 4000, 1.6)):
-        problem = family_problem(family, 3, ops=(ops, ops), devices=(8, 8), microbatches=(1,))
+        problem = family_problem(
+            family, 3, RandomDraws(ops=(ops, ops), devices=(8, 8), microbatches=(1,))
+        )
         LearnedPlacer().place(family_problem(family, 1))
         seconds = LearnedPlacer(POLICY).place(problem).seconds
         assert seconds < 4 * most * problem.num_ops / ops
@@ -162,7 +165,9 @@ def test_device_limits_end_with_all(count):
 
 @pytest.fixture(scope="module")
 def rollouts():
-    problem = family_problem("layered", 3, ops=(1_000, 1_100), devices=(4, 4), microbatches=(1,))
+    problem = family_problem(
+        "layered", 3, RandomDraws(ops=(1_000, 1_100), devices=(4, 4), microbatches=(1,))
+    )
     return Rollouts(SearchSpace(problem), load_policy())
 
 
@@ -198,8 +203,12 @@ def test_none_begins_after_the_deadline(rollouts, monkeypatch):
 
 def test_only_large_problems_on_several_devices_are_worth_it(rollouts):
     assert worth_asking(rollouts.space.problem)
-    small = family_problem("layered", 3, ops=(100, 110), devices=(4, 4), microbatches=(1,))
-    alone = family_problem("layered", 3, ops=(1_000, 1_100), devices=(1, 1), microbatches=(1,))
+    small = family_problem(
+        "layered", 3, RandomDraws(ops=(100, 110), devices=(4, 4), microbatches=(1,))
+    )
+    alone = family_problem(
+        "layered", 3, RandomDraws(ops=(1_000, 1_100), devices=(1, 1), microbatches=(1,))
+    )
     assert small.num_ops < LEAST_OPS <= alone.num_ops
     assert not worth_asking(small)
     assert not worth_asking(alone)

@@ -29,6 +29,7 @@ from gnnplace.policy.network import (
     read_policy,
 )
 from gnnplace.problem import Problem
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import permuted_devices, permuted_ops, trained_like
 from tests.random_problems import random_problem, seeds
@@ -161,7 +162,7 @@ def test_a_machine_twice_as_fast_looks_the_same():
 
 
 def test_features_follow_a_new_listing_of_ops_and_devices():
-    problem = family_problem("layered", 4, ops=(40, 60))
+    problem = family_problem("layered", 4, RandomDraws(ops=(40, 60)))
     rng = np.random.default_rng(0)
     order = rng.permutation(problem.num_ops)
     plain, moved = graph_of(problem), graph_of(permuted_ops(problem, order))

@@ -17,8 +17,8 @@ from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.learned import LearnedPlacer
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search import KINDS, SHARE, Anytime, NarrowBeside, searched_from
-from gnnplace.train.data.captured import captured_problem, shipped_store
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.captured import CapturedDraws, captured_problem, shipped_store
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests import random_problems
 from tests.policy.problems import trained_like
 
@@ -75,7 +75,7 @@ def test_back_to_best_is_the_best_state():
 
 def anytime_of(family, seed, **options):
     """A search from the best decode, and what that takes."""
-    rollouts = Rollouts(SearchSpace(random_problem(family, seed, **options)), POLICY)
+    rollouts = Rollouts(SearchSpace(random_problem(family, seed, RandomDraws(**options))), POLICY)
     first = rollouts.greedy()[0]
     return first, Anytime(RefiningPasses(rollouts), first, np.random.default_rng(0))
 
@@ -132,7 +132,9 @@ def searches(monkeypatch):
     for name, value in {"LEAST_OPS": 100, "GROUPS": 20, "BEGUN": 20_000}.items():
         monkeypatch.setattr(policy_search, name, value)
     placer = LearnedPlacer(trained_like())
-    space = SearchSpace(random_problem("layered", 2, ops=(150, 200), microbatches=(1,)))
+    space = SearchSpace(
+        random_problem("layered", 2, RandomDraws(ops=(150, 200), microbatches=(1,)))
+    )
     rng = np.random.default_rng(0)
     return placer.first_choice(space, 0.0).search(rng), placer.beside(space, rng)
 
@@ -180,7 +182,7 @@ def test_groups_that_lead_get_more_of_the_time(searches, monkeypatch):
 
 
 def test_small_problems_and_wholes_have_no_groups():
-    space = SearchSpace(random_problem("layered", 2, ops=(60, 80)))
+    space = SearchSpace(random_problem("layered", 2, RandomDraws(ops=(60, 80))))
     assert not policy_search.worth_it(space)
     rng = np.random.default_rng(0)
     assert not LearnedPlacer(trained_like(), on_groups=False).beside(space, rng).open
@@ -189,7 +191,10 @@ def test_small_problems_and_wholes_have_no_groups():
 def made(memory: str, on_groups: bool = True):
     """A captured problem of a thousand ops, and what is searched beside them."""
     problem = captured_problem(
-        shipped_store(), "two-tower-deep", 4008, groups=None, microbatches=(4,), memory=(memory,)
+        shipped_store(),
+        "two-tower-deep",
+        4008,
+        CapturedDraws(groups=None, microbatches=(4,), memory=(memory,)),
     )
     placer, space = LearnedPlacer(trained_like(), on_groups=on_groups), SearchSpace(problem)
     assert problem.num_ops >= 1_000

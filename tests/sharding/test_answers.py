@@ -6,7 +6,7 @@ import pytest
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.problem.constraints import Constraints, from_words
+from gnnplace.problem.constraints import Constraints, ConstraintWords
 from gnnplace.sharding.answers import SplitOptions, limited_split, shard_network, shard_tables
 
 
@@ -33,8 +33,11 @@ def test_headroom_is_taken_off_the_memory():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (from_words(pin=["conv1=gpu:0"]), "pin: a split layer is on all devices"),
-        (from_words(together=["a,b"]), "together: "),
+        (
+            ConstraintWords(pin=["conv1=gpu:0"]).constraints(),
+            "pin: a split layer is on all devices",
+        ),
+        (ConstraintWords(together=["a,b"]).constraints(), "together: "),
         (Constraints(headroom="10%"), "needs --memory-limit or --cluster"),
     ],
 )

@@ -22,6 +22,7 @@ from gnnplace.simulation.list_scheduling import (
     reversed_problem,
     timed_list_schedule,
 )
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as of_family
 from tests.random_problems import random_problem, seeds
 
@@ -191,7 +192,9 @@ def test_it_takes_micro_batches_out_of_lockstep():
     """Chunks of a chain: ordered by upward rank all copies march together."""
     better = 0
     for seed in range(8):
-        problem = of_family("chain", seed, ops=(60, 120), devices=(4, 4), microbatches=(1,))
+        problem = of_family(
+            "chain", seed, RandomDraws(ops=(60, 120), devices=(4, 4), microbatches=(1,))
+        )
         problem = with_microbatches(problem, 4)
         space = SearchSpace(problem)
         chunk = np.empty(problem.num_units, np.int32)

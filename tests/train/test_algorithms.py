@@ -11,7 +11,7 @@ from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.train import Evolution, Reinforce
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from gnnplace.train.data_module import EpochSampler, ProblemDataModule, ProblemSample
 
 torch.set_num_threads(1)
@@ -19,7 +19,9 @@ SIZES = {"hidden": 8, "layers": 1, "decoder_hidden": 8}
 
 
 def sample(index=1):
-    problem = random_problem("inception", index, ops=(30, 50), devices=(3, 3), microbatches=(1,))
+    problem = random_problem(
+        "inception", index, RandomDraws(ops=(30, 50), devices=(3, 3), microbatches=(1,))
+    )
     return ProblemSample(SearchSpace(problem), index)
 
 

@@ -9,7 +9,7 @@ from gnnplace.problem.cluster.presets import preset
 from gnnplace.train.data import captured
 from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.captured_graph import read_captured
-from gnnplace.train.data.random_families import TEST, random_problem
+from gnnplace.train.data.random_families import TEST, RandomDraws, random_problem
 from gnnplace.train.data_module import (
     EpochSampler,
     HeldOutSampler,
@@ -30,11 +30,7 @@ def test_without_captured_graphs_problems_are_of_the_families_in_turn():
     module = ProblemDataModule(ops=(12, 24), **SMALL)
     family = module.train.draws.families[3]
     expected = random_problem(
-        family,
-        1_000_003,
-        ops=(12, 24),
-        clusters=("shared", "own", "mixed"),
-        **SMALL,
+        family, 1_000_003, RandomDraws(ops=(12, 24), clusters=("shared", "own", "mixed"), **SMALL)
     )
     assert problem_to_data(module.train.draws.problem(3)) == problem_to_data(expected)
 

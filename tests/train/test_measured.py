@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 def chunky():
     families, clusters = random_families.TRAIN, random_families.TRAIN_CLUSTERS
     sizes = {"ops": (30, 40), "devices": (2, 2), "clusters": clusters[:1], "microbatches": (1,)}
-    return random_families.random_problem(families[0], 3, **sizes)
+    return random_families.random_problem(families[0], 3, random_families.RandomDraws(**sizes))
 
 
 class MadeUp(StepObjective):
@@ -187,9 +187,9 @@ def command(folder, *more):
         "trainer.default_root_dir": folder,
         "model.export": folder / "policy",
         "model.objective.init_args.model": "mlp?batch=8",
-        "model.objective.init_args.store": folder / "store.db",
-        "model.objective.init_args.mode": "emulated",
-        "model.objective.init_args.steps": 2,
+        "model.objective.init_args.store.url": folder / "store.db",
+        "model.objective.init_args.measurement.mode": "emulated",
+        "model.objective.init_args.measurement.steps": 2,
         "model.measurements": 4,
         "model.population": 4,
         "model.moves": 40,

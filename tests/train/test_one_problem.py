@@ -9,12 +9,14 @@ from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
 from gnnplace.train import OneProblem, ProblemFiles
 from gnnplace.train.cli import main
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from gnnplace.train.one_problem import FewProblems
 
 
 def small(seed=1):
-    return random_problem("inception", seed, ops=(12, 20), devices=(2, 2), microbatches=(1,))
+    return random_problem(
+        "inception", seed, RandomDraws(ops=(12, 20), devices=(2, 2), microbatches=(1,))
+    )
 
 
 def test_problems_come_in_turn_and_are_validated_once_with_a_reference():

@@ -18,7 +18,7 @@ from gnnplace.policy.gnn.encoder import Encoder, NullEncoder
 from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train import Reinforce, reinforce
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.reinforce import (
     EVEN,
@@ -40,7 +40,9 @@ NOTHING = np.zeros(len(device_limits(3)))  # said of the number of devices
 
 
 def sample(seed=1):
-    problem = random_problem("inception", seed, ops=(30, 40), devices=(3, 3), microbatches=(1,))
+    problem = random_problem(
+        "inception", seed, RandomDraws(ops=(30, 40), devices=(3, 3), microbatches=(1,))
+    )
     return ProblemSample(SearchSpace(problem), seed)
 
 
@@ -207,7 +209,9 @@ def test_the_number_of_devices_is_learned_from_the_greedy_decodes():
 
 
 def test_one_device_is_nothing_to_learn():
-    problem = random_problem("inception", 1, ops=(30, 40), devices=(1, 1), microbatches=(1,))
+    problem = random_problem(
+        "inception", 1, RandomDraws(ops=(30, 40), devices=(1, 1), microbatches=(1,))
+    )
     assert module().batch_loss([ProblemSample(SearchSpace(problem), 0)]) is None
 
 
@@ -330,7 +334,10 @@ def test_moves_never_make_a_label_worse_or_go_where_a_unit_may_not_be(seed):
 
 def test_moves_of_clusters_find_what_a_bus_needs():
     shape = {"ops": (40, 60), "devices": (4, 4), "clusters": ("shared",), "microbatches": (1,)}
-    problem, rng = random_problem("inception", 3, ccr=4.0, **shape), np.random.default_rng(0)
+    problem, rng = (
+        random_problem("inception", 3, RandomDraws(ccr=4.0, **shape)),
+        np.random.default_rng(0),
+    )
     episodes, label = started(problem, rng)
     alone = episodes.seconds(np.zeros(problem.num_units, np.int32))
     assert label[0] > 1.5 * alone
@@ -346,7 +353,7 @@ def test_without_moves_a_label_stays():
 @pytest.fixture(scope="module")
 def episodes():
     shape = {"ops": (40, 60), "devices": (4, 4), "microbatches": (1,)}
-    return Episodes(SearchSpace(random_problem("layered", 5, **shape)), "upward-rank")
+    return Episodes(SearchSpace(random_problem("layered", 5, RandomDraws(**shape))), "upward-rank")
 
 
 def divided(episodes, shares):

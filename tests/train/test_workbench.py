@@ -10,7 +10,12 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore
 from gnnplace.runtime import available_cores
-from gnnplace.train.workbench import Workbench
+from gnnplace.train.workbench import (
+    CaptureSettings,
+    MeasurementSettings,
+    StoreSettings,
+    Workbench,
+)
 
 MODEL = "mlp?batch=8&depth=2"
 
@@ -18,7 +23,13 @@ MODEL = "mlp?batch=8&depth=2"
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     store = tmp_path_factory.mktemp("bench") / "store.db"
-    return Workbench(MODEL, "cpu:2", mode="emulated", steps=2, microbatches=2, store=str(store))
+    return Workbench(
+        MODEL,
+        "cpu:2",
+        capture=CaptureSettings(microbatches=2),
+        measurement=MeasurementSettings(mode="emulated", steps=2),
+        store=StoreSettings(str(store)),
+    )
 
 
 def place(bench, name):
@@ -26,7 +37,9 @@ def place(bench, name):
 
 
 def test_nothing_happens_before_it_is_asked():
-    Workbench("there is no such model", "no such cluster", store="/no/such/folder/store.db")
+    Workbench(
+        "there is no such model", "no such cluster", store=StoreSettings("/no/such/folder/store.db")
+    )
 
 
 def test_placements_are_measured_once_by_each_name(bench):
@@ -38,7 +51,7 @@ def test_placements_are_measured_once_by_each_name(bench):
     assert other.problem is bench.problem
     assert not other.measure(placements[:1])[0].stored
     assert bench.labelled(MODEL).measure(placements[:1])[0].stored
-    runs = MeasurementStore(bench._store).runs()
+    runs = MeasurementStore(bench._store.url).runs()
     assert sorted(r.model for r in runs) == [MODEL, MODEL, "other"]
 
 

@@ -28,7 +28,13 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
 from gnnplace.train.data import random_families
-from gnnplace.train.data.captured import SPLIT, TRAIN, CapturedStore, captured_problem
+from gnnplace.train.data.captured import (
+    SPLIT,
+    TRAIN,
+    CapturedDraws,
+    CapturedStore,
+    captured_problem,
+)
 from gnnplace.train.data.datasets import find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 from gnnplace.train.data.recipes import STORE, recipe
@@ -135,15 +141,19 @@ def drawn(
             store,
             names[graph % len(names)],
             seed,
-            groups=groups,
-            clusters=clusters,
-            microbatches=(share,),
-            memory=("ample",),
-            batch=BATCH,
+            CapturedDraws(
+                groups=groups,
+                clusters=clusters,
+                microbatches=(share,),
+                memory=("ample",),
+                batch=BATCH,
+            ),
         )
     while True:
         problem = random_families.random_problem(
-            family, seed, ops=ops, clusters=clusters, microbatches=(share,)
+            family,
+            seed,
+            random_families.RandomDraws(ops=ops, clusters=clusters, microbatches=(share,)),
         )
         if not SearchSpace(problem).memory_matters:
             return problem

@@ -32,6 +32,7 @@ from safetensors.torch import save
 from torch import nn
 
 from gnnplace.errors import FormatError, InputError, MismatchError
+from gnnplace.execution.options import AUTO, ExecutionOptions
 from gnnplace.execution.result import StepTiming
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import GivenPlacement, read_given
@@ -78,7 +79,7 @@ class TrainingStep:
 
     Attributes:
         num_steps: Batches so far, those before a resume included; random ops depend on it.
-        options: How workers run; see `PlacedStep`.
+        options: How workers run: mode, transport and timeout.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class TrainingStep:
         self._own_groups = [] if self._torch else method_groups(self._method)
         self._constants = LiveConstants(self._method, len(self.param_groups))
         self.num_steps = 0
-        self.options: dict[str, Any] = {}
+        self.options = ExecutionOptions()
         self._placed: PlacedStep | None = None
         self._attachment: Attachment | None = None
         self._batches: Batches | None = None
@@ -117,11 +118,18 @@ class TrainingStep:
         self._cast = _autocast()
         with reading(self._model) as read:
             program, problem, placement = self.placed_program(given)
-        options = dict(self.options)
-        if options.get("mode", "auto") == "auto":
-            options["mode"] = execution_mode(placement, problem)
+        options, mode = self.options, self.options.mode
+        if mode == AUTO:
+            mode = execution_mode(placement, problem)
         self._batches = Batches(program, given)
-        self._placed = PlacedStep(program, problem, placement, **options)
+        self._placed = PlacedStep(
+            program,
+            problem,
+            placement,
+            mode=mode,
+            transport=options.transport,
+            timeout=options.timeout,
+        )
         self._attachment = Attachment(
             self._model, self._torch, self._method, self._placed, self._loss
         )
@@ -497,7 +505,7 @@ def compile(
         plan = replace(plan, accept_other_loss=True)
     workload = _workload(model, inputs, loss)
     step = TrainingStep(workload.model, workload.loss, plan, problem, optimizer)
-    step.options = {"mode": mode, "transport": transport, "timeout": timeout}
+    step.options = ExecutionOptions(mode=mode, transport=transport, timeout=timeout)
     if workload.inputs:
         step.prepare(workload.inputs)
     return step

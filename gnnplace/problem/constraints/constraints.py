@@ -193,46 +193,52 @@ def _names(given: Names) -> tuple[str, ...]:
     return tuple(name.strip() for name in listed if name.strip())
 
 
-def from_words(
-    given: Given | None = None,
-    *,
-    pin: Iterable[str] = (),
-    forbid: Iterable[str] = (),
-    together: Iterable[str] = (),
-    headroom: str | None = None,
-    max_devices: int | None = None,
-    by_module: bool = False,
-    no_split: Iterable[str] = (),
-    max_memory: Iterable[str] = (),
-) -> Constraints:
-    """Constraints from a command line's words, added to those of a file; words win over numbers.
+@dataclass(frozen=True)
+class ConstraintWords:
+    """Constraints as a command line says them.
 
-    Args:
-        given: a file, or constraints.
-        pin: such as "encoder.*=gpu:0" or "head=gpu:0,gpu:1".
-        forbid: such as "decoder.*=gpu:1", devices written as for a pin.
-        together: such as "embed,head".
-        headroom: instead of that given.
-        max_devices: instead of that given.
-        by_module: ops are where their modules are.
-        no_split: names of classes of modules that stay whole, such as "GPT2Block".
-        max_memory: such as "gpu:0=10GiB" or "0=10GiB".
-
-    Raises:
-        InputError: a word that is no "PATTERN=DEVICE" or "DEVICE=BYTES".
+    Attributes:
+        pin: Such as "encoder.*=gpu:0" or "head=gpu:0,gpu:1".
+        forbid: Such as "decoder.*=gpu:1", devices written as for a pin.
+        together: Such as "embed,head".
+        headroom: Instead of a file's.
+        max_devices: Instead of a file's.
+        by_module: Ops are where their modules are.
+        no_split: Names of classes of modules that are not split, such as "GPT2Block".
+        max_memory: Such as "gpu:0=10GiB" or "0=10GiB".
     """
-    known = as_constraints(given)
-    room = dict(word.rpartition("=")[::2] for word in max_memory)
-    return Constraints(
-        pin=(*known.pin, *(_rule("pin", word) for word in pin)),
-        forbid=(*known.forbid, *(_rule("forbid", word) for word in forbid)),
-        together=(*known.together, *(_names(word) for word in together)),
-        headroom=known.headroom if headroom is None else headroom,
-        max_devices=known.max_devices if max_devices is None else max_devices,
-        by_module=known.by_module or by_module,
-        no_split=(*known.no_split, *no_split),
-        max_memory=tuple({**dict(known.max_memory), **dict(_sizes(room, "max-memory"))}.items()),
-    )
+
+    pin: Iterable[str] = ()
+    forbid: Iterable[str] = ()
+    together: Iterable[str] = ()
+    headroom: str | None = None
+    max_devices: int | None = None
+    by_module: bool = False
+    no_split: Iterable[str] = ()
+    max_memory: Iterable[str] = ()
+
+    def constraints(self, base: Given | None = None) -> Constraints:
+        """Return the constraints, added to those of a file; words win over its numbers.
+
+        Args:
+            base: A file, or constraints.
+
+        Raises:
+            InputError: A word that is no "PATTERN=DEVICE" or "DEVICE=BYTES".
+        """
+        file = as_constraints(base)
+        sizes = dict(word.rpartition("=")[::2] for word in self.max_memory)
+        max_memory = dict(file.max_memory) | dict(_sizes(sizes, "max-memory"))
+        return Constraints(
+            pin=(*file.pin, *(_rule("pin", word) for word in self.pin)),
+            forbid=(*file.forbid, *(_rule("forbid", word) for word in self.forbid)),
+            together=(*file.together, *(_names(word) for word in self.together)),
+            headroom=file.headroom if self.headroom is None else self.headroom,
+            max_devices=file.max_devices if self.max_devices is None else self.max_devices,
+            by_module=file.by_module or self.by_module,
+            no_split=(*file.no_split, *self.no_split),
+            max_memory=tuple(max_memory.items()),
+        )
 
 
 def _rule(what: str, word: str) -> ConstraintRule:

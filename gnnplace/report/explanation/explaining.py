@@ -26,7 +26,7 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy.placing import place
+from gnnplace.policy.placing import SearchOptions, place
 from gnnplace.problem import Problem
 from gnnplace.problem.constraints import Constraints, constrained
 from gnnplace.problem.constraints.applying import resolve
@@ -205,10 +205,7 @@ def explain(
     op: str | None = None,
     module: str | None = None,
     constraints: Given | None = None,
-    loosen: bool = False,
-    placer: str = "best",
-    budget: float = 1.0,
-    seed: int = 0,
+    loosen: SearchOptions | None = None,
 ) -> Explanation:
     """Says what bounds the step of a placement.
 
@@ -218,10 +215,7 @@ def explain(
         op: an op whose other devices are simulated.
         module: a module, or a pattern, likewise.
         constraints: what was asked for when it was placed.
-        loosen: search once without each constraint, to say what it costs.
-        placer: that searches then.
-        budget: seconds of each of these searches.
-        seed: of these searches.
+        loosen: how to search once without each constraint, to say what it costs; None: not at all.
 
     Raises:
         InputError: nothing has that name; shows names that are like it.
@@ -246,11 +240,12 @@ def explain(
             tuple(alternatives(space, simulation.device, order, ops)),
         )
     prices, searched = None, simulation.step_time
-    if loosen:
+    if loosen is not None:
+        how = {"placer": loosen.placer, "budget": loosen.budget, "seed": loosen.seed}
 
         def search(changed: Problem, most: int | None) -> Result:
             limit = Constraints(max_devices=most)
-            return place(changed, placer=placer, budget=budget, seed=seed, constraints=limit)
+            return place(changed, constraints=limit, **how)
 
         searched, prices_found = loosened(base, rules, simulation.step_time, search)
         prices = tuple(prices_found)

@@ -159,48 +159,56 @@ def shipped_store() -> CapturedStore:
     return CapturedStore(Path(__file__).parent / "store")
 
 
+@dataclass(frozen=True)
+class CapturedDraws:
+    """What problems of a captured graph are drawn from.
+
+    Attributes:
+        groups: Least and most groups; None: the graph as captured.
+        clusters: Types of clusters to draw from.
+        devices: Least and most devices.
+        microbatches: Numbers of micro-batches to draw from.
+        memory: ``ample``, ``tight`` or both to draw from.
+        batch: Least and most of the captured batch, to vary how much work there is a launch.
+        most_ops: No number of micro-batches is drawn that makes more ops than this.
+    """
+
+    groups: tuple[int, int] | None = (60, 400)
+    clusters: tuple[str, ...] = CLUSTERS
+    devices: tuple[int, int] = (2, 8)
+    microbatches: tuple[int, ...] = MICROBATCHES
+    memory: tuple[str, ...] = MEMORY
+    batch: tuple[float, float] = (1.0, 1.0)
+    most_ops: int = MOST_OPS
+
+
 def captured_problem(
-    store: CapturedStore,
-    name: str,
-    seed: int,
-    *,
-    groups: tuple[int, int] | None = (60, 400),
-    clusters: tuple[str, ...] = CLUSTERS,
-    devices: tuple[int, int] = (2, 8),
-    microbatches: tuple[int, ...] = MICROBATCHES,
-    memory: tuple[str, ...] = MEMORY,
-    batch: tuple[float, float] = (1.0, 1.0),
-    most_ops: int = MOST_OPS,
+    store: CapturedStore, name: str, seed: int, draws: CapturedDraws | None = None
 ) -> Problem:
-    """A problem drawn from one graph of a store.
+    """Return a problem drawn from one graph of a store.
 
     Args:
-        store: where the graph is.
-        name: the name of the graph.
-        seed: the seed of everything that is drawn; what is drawn does not depend on other draws'
-            choices.
-        groups: least and most groups; None: the graph as captured.
-        clusters: types of clusters to draw from.
-        devices: least and most devices.
-        microbatches: numbers of micro-batches to draw from.
-        memory: ``ample``, ``tight`` or both to draw from.
-        batch: least and most of the captured batch, to vary how much work there is a launch.
-        most_ops: no number of micro-batches is drawn that makes more ops than this.
+        store: Where the graph is.
+        name: The name of the graph.
+        seed: The seed of everything that is drawn; a draw does not depend on other draws' choices.
+        draws: What it is drawn from; the defaults of ``CapturedDraws`` without it.
 
     Raises:
         InputError: no such graph, cluster or memory.
     """
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     graph = store.graph(name)
-    target = int(_between(groups or (1, 1), rng))
-    graph = graph if groups is None else graph.coarsened(target)
-    fitting = [m for m in microbatches if m * graph.num_ops <= most_ops] or [min(microbatches)]
+    draws = draws or CapturedDraws()
+    target = int(_between(draws.groups or (1, 1), rng))
+    graph = graph if draws.groups is None else graph.coarsened(target)
+    counts = draws.microbatches
+    fitting = [m for m in counts if m * graph.num_ops <= draws.most_ops] or [min(counts)]
     draw = Draw(
-        devices=int(rng.integers(devices[0], devices[1] + 1)),
-        cluster=_pick(clusters, rng),
+        devices=int(rng.integers(draws.devices[0], draws.devices[1] + 1)),
+        cluster=_pick(draws.clusters, rng),
         microbatches=_pick(fitting, rng),
-        memory=_pick(memory, rng),
-        scale=_between(batch, rng),
+        memory=_pick(draws.memory, rng),
+        scale=_between(draws.batch, rng),
     )
     link = _pick(LINKS, rng)
     costs = {"fast": (link[0], 1.0), "slow": (link[1], SLOWER if link[0] == link[1] else 1.0)}

@@ -229,48 +229,58 @@ FAMILIES: dict[str, Callable[[Generator, int], Sketch]] = {
 }
 
 
-def random_problem(
-    family: str,
-    seed: int,
-    *,
-    ops: tuple[int, int] = (40, 260),
-    devices: tuple[int, int] = (2, 8),
-    clusters: tuple[str, ...] = CLUSTERS,
-    microbatches: tuple[int, ...] = MICROBATCHES,
-    most_ops: int = MOST_OPS,
-    ccr: float | None = None,
-    heterogeneity: float | None = None,
-) -> Problem:
-    """A problem of ``family``; the same arguments give the same problem.
+@dataclass(frozen=True)
+class RandomDraws:
+    """What random problems are drawn from.
+
+    Attributes:
+        ops: Least and most ops before micro-batches; the most is met roughly.
+        devices: Least and most devices.
+        clusters: Types of clusters to draw from; of ``CLUSTERS``.
+        microbatches: Numbers of micro-batches to draw from; forward-only graphs have one.
+        most_ops: No number of micro-batches is drawn that makes more ops than this.
+        ccr: Seconds of all tensors at the drawn bandwidth over all work; None: drawn, 0.02 to 4.
+        heterogeneity: How many times slower a cluster's slow devices are, where it has some; None:
+            drawn, 1 to 5. No other draw depends on it or on ``ccr``.
+    """
+
+    ops: tuple[int, int] = (40, 260)
+    devices: tuple[int, int] = (2, 8)
+    clusters: tuple[str, ...] = CLUSTERS
+    microbatches: tuple[int, ...] = MICROBATCHES
+    most_ops: int = MOST_OPS
+    ccr: float | None = None
+    heterogeneity: float | None = None
+
+
+def random_problem(family: str, seed: int, draws: RandomDraws | None = None) -> Problem:
+    """Return a problem of a family; the same arguments give the same problem.
 
     Args:
-        family: a key of ``FAMILIES``.
-        seed: the seed of everything that is drawn.
-        ops: least and most ops before micro-batches; the most is met roughly.
-        devices: least and most devices.
-        clusters: types of clusters to draw from; of ``CLUSTERS``.
-        microbatches: numbers of micro-batches to draw from; forward-only graphs have one.
-        most_ops: no number of micro-batches is drawn that makes more ops than this.
-        ccr: seconds of all tensors at the drawn bandwidth over all work; None: drawn, 0.02 to 4.
-        heterogeneity: how many times slower a cluster's slow devices are, where it has some; None:
-            drawn, 1 to 5. What else is drawn depends on neither.
+        family: A key of ``FAMILIES``.
+        seed: The seed of everything that is drawn.
+        draws: What it is drawn from; the defaults of ``RandomDraws`` without it.
 
     Raises:
         InputError: there is no such family or cluster; the names are listed.
     """
     if family not in FAMILIES:
         raise InputError(f"family {family!r}: unknown; families: {', '.join(FAMILIES)}")
+    draws = draws or RandomDraws()
     rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
-    wanted = int(np.exp(rng.uniform(*np.log(ops))))
+    wanted = int(np.exp(rng.uniform(*np.log(draws.ops))))
     training = rng.random() < 0.6
     sketch = FAMILIES[family](rng, max(4, int(wanted / 2.6) if training else wanted))
     draft = _draw_costs(sketch, rng)
     graph = _training_graph(draft) if training else _forward_graph(draft)
-    cluster_type = str(rng.choice(clusters))
+    cluster_type = str(rng.choice(draws.clusters))
     check_cluster(cluster_type)
     name = f"{family}-{seed}"
-    problem = _on_cluster(graph, name, cluster_type, devices, rng, (ccr, heterogeneity))
-    fitting = [m for m in microbatches if training and m * problem.num_ops <= most_ops]
+    problem = _on_cluster(
+        graph, name, cluster_type, draws.devices, rng, (draws.ccr, draws.heterogeneity)
+    )
+    counts, most_ops = draws.microbatches, draws.most_ops
+    fitting = [m for m in counts if training and m * problem.num_ops <= most_ops]
     return with_microbatches(problem, int(rng.choice(fitting or [1])))
 
 

@@ -22,13 +22,15 @@ from gnnplace.policy.decode.aims import (
 )
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests.random_problems import seeds
 
 
 def problem_on(devices, microbatches=1):
     return random_problem(
-        "layered", 3, ops=(30, 40), devices=(devices, devices), microbatches=(microbatches,)
+        "layered",
+        3,
+        RandomDraws(ops=(30, 40), devices=(devices, devices), microbatches=(microbatches,)),
     )
 
 
@@ -97,7 +99,7 @@ def test_cuts_have_the_least_bottleneck_or_sum(seed, summed):
 @settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_crossing_counts_each_tensor_once_each_way(seed):
-    problem = random_problem("layered", seed % 1000, ops=(20, 60), microbatches=(1,))
+    problem = random_problem("layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,)))
     graph = WalkGraph(SearchSpace(problem))
     crossing = crossing_seconds(graph)
     rank = np.empty(problem.num_units, int)
@@ -114,7 +116,9 @@ def test_crossing_counts_each_tensor_once_each_way(seed):
 
 
 def test_a_plan_shares_the_work_of_a_chain():
-    problem = random_problem("chain", 3, ops=(100, 120), devices=(4, 4), microbatches=(1,))
+    problem = random_problem(
+        "chain", 3, RandomDraws(ops=(100, 120), devices=(4, 4), microbatches=(1,))
+    )
     problem = with_microbatches(problem, 4)
     graph = WalkGraph(SearchSpace(problem))
     plan = chunk_plan(graph, 4, 1)
@@ -125,7 +129,9 @@ def test_a_plan_shares_the_work_of_a_chain():
 
 
 def test_thinned_cuts_still_share_the_work():
-    problem = random_problem("transformer", 1, ops=(1500, 1600), devices=(4, 4), microbatches=(1,))
+    problem = random_problem(
+        "transformer", 1, RandomDraws(ops=(1500, 1600), devices=(4, 4), microbatches=(1,))
+    )
     graph = WalkGraph(SearchSpace(problem))
     plan = chunk_plan(graph, 4, 2)
     assert set(plan.tolist()) <= {0, 1, 2, 3}

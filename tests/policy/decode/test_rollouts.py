@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import MOST_AIMS, Rollouts
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import trained_like
 from tests.random_problems import random_problem, seeds
@@ -17,7 +18,7 @@ POLICY = trained_like()
 
 
 def rollouts_of(family="inception", seed=3, **shape):
-    return Rollouts(SearchSpace(family_problem(family, seed, **shape)), POLICY)
+    return Rollouts(SearchSpace(family_problem(family, seed, RandomDraws(**shape))), POLICY)
 
 
 @settings(max_examples=12, deadline=None)

@@ -8,6 +8,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import problem_from_data
 from gnnplace.simulation.transfer import LATENCY
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.random_problems import random_problem, seeds
 
@@ -63,9 +64,11 @@ def test_flows_add_up_to_the_bytes_between_units(seed):
 
 def test_coordinates_keep_a_layers_ops_together_and_layers_in_order():
     seed = next(
-        s for s in range(50) if (family_problem("chain", s, microbatches=(1,)).phase > 0).any()
+        s
+        for s in range(50)
+        if (family_problem("chain", s, RandomDraws(microbatches=(1,))).phase > 0).any()
     )
-    problem = family_problem("chain", seed, microbatches=(1,))
+    problem = family_problem("chain", seed, RandomDraws(microbatches=(1,)))
     graph = WalkGraph(SearchSpace(problem))
     visited = graph.unit[graph.order(COORDINATE)]
     starts = np.flatnonzero(np.diff(visited, prepend=-1))

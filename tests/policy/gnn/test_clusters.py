@@ -17,6 +17,7 @@ from gnnplace.policy.gnn.clusters import (
     nested,
 )
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.policy.problems import constrained_problem, permuted_ops
@@ -47,7 +48,7 @@ def test_levels_are_nested_and_numbered_one_after_the_other(seed):
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_no_cluster_outgrows_its_share_but_one_that_is_a_single_unit(seed):
-    problem = family_problem("layered", seed % 1000, ops=(30, 90), microbatches=(1,))
+    problem = family_problem("layered", seed % 1000, RandomDraws(ops=(30, 90), microbatches=(1,)))
     graph, clusters = found(problem)
     work = graph.forward.unit_work
     for level, aim in enumerate([*(max(2, aim * problem.num_devices) for aim in AIMS), 2]):
@@ -79,7 +80,7 @@ def test_work_and_transfers_are_those_of_the_units(seed):
 
 def test_a_new_listing_of_ops_does_not_change_them():
     for seed in range(4):
-        problem = family_problem("inception", seed, ops=(40, 80), microbatches=(1,))
+        problem = family_problem("inception", seed, RandomDraws(ops=(40, 80), microbatches=(1,)))
         order = np.random.default_rng(seed).permutation(problem.num_ops)
         moved = permuted_ops(problem, order)
         mine = together(found(problem)[1].of[:, problem.unit_of])

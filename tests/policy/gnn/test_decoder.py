@@ -11,6 +11,7 @@ from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.decoder import LIMIT, DeviceCount, limit_features
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
+from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
 from tests.policy.problems import constrained_problem
 from tests.random_problems import random_problem, seeds
@@ -161,7 +162,7 @@ def test_numbers_do_not_depend_on_how_ops_are_listed():
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_walk_uses_no_more_devices_than_that(limit):
-    problem = family_problem("nas", 4, ops=(40, 60), devices=(4, 4), microbatches=(1,))
+    problem = family_problem("nas", 4, RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(1,)))
     assert not SearchSpace(problem).memory_matters
     episodes = Episodes(SearchSpace(problem), "upward-rank")
     network = episodes.network(random_network(4))

@@ -7,12 +7,12 @@ import numpy as np
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.features import DEVICE, device_features
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 
 def problem_of(devices):
     sizes = {"devices": (devices, devices), "clusters": ("mixed",), "microbatches": (1,)}
-    return random_problem("inception", 3, **sizes)
+    return random_problem("inception", 3, RandomDraws(**sizes))
 
 
 def test_devices_are_told_apart_by_their_speed():

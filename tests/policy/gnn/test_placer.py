@@ -10,7 +10,7 @@ from gnnplace.policy.gnn.network import load_gnn, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.placing import make_placer
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests.policy.gnn.test_decoder import random_network
 from tests.policy.problems import permuted_devices
 
@@ -21,7 +21,9 @@ FAMILIES = ("inception", "transformer", "nas", "layered")
 def spaces(count):
     return [
         SearchSpace(
-            random_problem(FAMILIES[i % len(FAMILIES)], i, devices=(4, 4), microbatches=(1,))
+            random_problem(
+                FAMILIES[i % len(FAMILIES)], i, RandomDraws(devices=(4, 4), microbatches=(1,))
+            )
         )
         for i in range(count)
     ]

@@ -18,7 +18,7 @@ from gnnplace.placers.contract import training_chain
 from gnnplace.policy.placing import place
 from gnnplace.problem import problem_from_data, problem_to_data
 from gnnplace.problem.cluster import Cluster, Device
-from gnnplace.problem.constraints import Constraints, constrained, from_words, limited
+from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained, limited
 from gnnplace.problem.constraints.applying import Names, devices_matched, resolve, with_max_memory
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.models import capture_model
@@ -35,11 +35,11 @@ def named():
 def test_what_is_asked_is_what_is_placed():
     """Pins, forbids and what stays together hold in a placement of the problem itself."""
     problem = named()
-    asked = from_words(
+    asked = ConstraintWords(
         pin=["layers.0=d1", "layers.[12]=d0,d2"],
         forbid=["layers.4=d0"],
         together=["layers.3,layers.5"],
-    )
+    ).constraints()
     result = place(problem, placer="portfolio", constraints=asked)
     device = {name: int(result.placement.device[i]) for name, i in problem.graph.index.items()}
     assert device["f0"] == device["b0"] == device["u0"] == 1
@@ -55,7 +55,9 @@ def test_constraints_are_in_the_file_and_in_every_copy(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 12, 3)
     names = [f"d{d}" for d in range(3)]
-    asked = from_words(pin=[f"op1=d{rng.integers(3)}"], forbid=[f"op2={rng.choice(names)}"])
+    asked = ConstraintWords(
+        pin=[f"op1=d{rng.integers(3)}"], forbid=[f"op2={rng.choice(names)}"]
+    ).constraints()
     made = constrained(problem, asked)
     assert (problem_from_data(problem_to_data(made)).allowed == made.allowed).all()
     assert made.fingerprint == problem.fingerprint
@@ -76,7 +78,7 @@ def test_constraints_are_in_the_file_and_in_every_copy(seed):
 def test_a_contradiction_names_both_constraints(words):
     """The error says which constraints leave no device."""
     with pytest.raises(InfeasibleError, match=r"'pin layers.0=d0' and .* leave no device"):
-        constrained(named(), from_words(**words))
+        constrained(named(), ConstraintWords(**words).constraints())
 
 
 def test_headroom_is_kept_free():
@@ -88,7 +90,7 @@ def test_headroom_is_kept_free():
 def test_patterns_are_borders_of_groups():
     """No group of a captured model has ops on both sides of a pattern, but groups have several."""
     program = capture_model("mlp?depth=4", options=CaptureOptions(), fake=True)
-    asked = from_words(pin=["blocks.1=gpu:0"], together=["blocks.2,head"])
+    asked = ConstraintWords(pin=["blocks.1=gpu:0"], together=["blocks.2,head"]).constraints()
     options = CaptureOptions(groups=30, constraints=asked)
     groups = profile_model(program, "nvlink-a100-2", options=options).members
     modules, names = [op.module for op in program.ops], [op.name for op in program.ops]

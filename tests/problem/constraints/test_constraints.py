@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.problem.constraints import Constraints, as_constraints, from_words, read_constraints
+from gnnplace.problem.constraints import (
+    Constraints,
+    ConstraintWords,
+    as_constraints,
+    read_constraints,
+)
 from gnnplace.problem.constraints.constraints import ConstraintRule
 
 
@@ -17,7 +22,7 @@ def test_words_and_files_say_the_same(tmp_path):
         "together: [[embed, head]]\nheadroom: 10%\nmax_devices: 2\n"
         "by_module: true\nno_split: [Block]\nmax_memory: {0: 10GiB, 'gpu:1': 2000000000}\n"
     )
-    words = from_words(
+    words = ConstraintWords(
         pin=["encoder.*=gpu:0", "head=gpu:0,gpu:1"],
         forbid=["embed=gpu:1"],
         together=["embed,head"],
@@ -26,7 +31,7 @@ def test_words_and_files_say_the_same(tmp_path):
         by_module=True,
         no_split=["Block"],
         max_memory=["0=10GiB", "gpu:1=2e9"],
-    )
+    ).constraints()
     assert words.max_memory == (("0", 10 * 2**30), ("gpu:1", 2e9))
     assert read_constraints(path) == words == as_constraints(words.to_data())
     assert words.pin[1] == ConstraintRule("head", ("gpu:0", "gpu:1"))
@@ -37,7 +42,7 @@ def test_flags_add_to_a_file(tmp_path):
     """Rules are added; a number on the command line wins."""
     path = tmp_path / "my.yaml"
     path.write_text("pin: {a: d0}\nmax_devices: 4\n")
-    both = from_words(path, pin=["b=d1"], max_devices=2)
+    both = ConstraintWords(pin=["b=d1"], max_devices=2).constraints(path)
     assert [str(rule) for rule in both.pin] == ["a=d0", "b=d1"]
     assert both.max_devices == 2
 
@@ -46,7 +51,7 @@ def test_flags_add_to_a_file(tmp_path):
 def test_a_word_that_is_no_rule_is_refused(word):
     """The error shows what a rule looks like."""
     with pytest.raises(InputError, match="PATTERN=DEVICE"):
-        from_words(pin=[word])
+        ConstraintWords(pin=[word]).constraints()
 
 
 @pytest.mark.parametrize(

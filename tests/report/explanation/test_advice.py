@@ -9,7 +9,7 @@ import pytest
 
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.policy.placing import place
-from gnnplace.problem.constraints import Constraints, constrained, from_words
+from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
 from gnnplace.report.explanation.advice import advise
 from gnnplace.report.explanations import advice_lines
 from gnnplace.simulation import lower_bound
@@ -50,7 +50,7 @@ def test_idle_devices_have_reasons():
     problem = branches()
     _, lines = told(problem, constraints=Constraints(max_devices=2), max_devices=2)
     assert "idle: d2, d3: max-devices is 2" in lines or any("max-devices is 2" in x for x in lines)
-    kept = from_words(forbid=[f"{name}=d3" for name in problem.graph.names])
+    kept = ConstraintWords(forbid=[f"{name}=d3" for name in problem.graph.names]).constraints()
     result = place(problem, placer="heft", constraints=kept)
     advice = advise(constrained(problem, kept), result, placer="heft")
     assert ("d3",) in [idle.devices for idle in advice.idle]

@@ -13,14 +13,16 @@ from benchmarks.studies.orders.decoding import (
 )
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 POLICY = load_policy()
 
 
 @pytest.fixture(scope="module")
 def one():
-    problem = random_problem("layered", 5, ops=(60, 60), devices=(4, 4), microbatches=(1,))
+    problem = random_problem(
+        "layered", 5, RandomDraws(ops=(60, 60), devices=(4, 4), microbatches=(1,))
+    )
     return OneOrder(SearchSpace(problem), POLICY)
 
 

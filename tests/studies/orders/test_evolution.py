@@ -8,7 +8,7 @@ from benchmarks.studies.orders.decoding import OneOrder, start_weights
 from benchmarks.studies.orders.evolution import fitness, train_order
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.train.data.random_families import random_problem
+from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 POLICY = load_policy()
 
@@ -21,7 +21,9 @@ def test_fitness_is_of_the_median_and_no_problem_decides_alone():
 @pytest.fixture(scope="module")
 def problems():
     drawn = [
-        random_problem("layered", seed, ops=(40, 60), devices=(3, 4), microbatches=(1,))
+        random_problem(
+            "layered", seed, RandomDraws(ops=(40, 60), devices=(3, 4), microbatches=(1,))
+        )
         for seed in range(10)
     ]
     return [OneOrder(SearchSpace(problem), POLICY) for problem in drawn]

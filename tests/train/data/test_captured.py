@@ -9,6 +9,7 @@ from gnnplace.problem import UPDATE, problem_to_data
 from gnnplace.train.data.captured import (
     PARTS,
     SPLIT,
+    CapturedDraws,
     CapturedStore,
     captured_problem,
     shipped_store,
@@ -42,7 +43,7 @@ def test_graphs_are_training_steps_with_costs_on_every_kind(name):
 
 def test_the_same_seed_gives_the_same_problem():
     def data(seed, **more):
-        return problem_to_data(captured_problem(STORE, "bert-mini", seed, **more))
+        return problem_to_data(captured_problem(STORE, "bert-mini", seed, CapturedDraws(**more)))
 
     assert data(7) == data(7)
     assert data(7) != data(8)
@@ -56,10 +57,7 @@ def test_draws_keep_what_was_asked_for(seed):
         STORE,
         "inception-small",
         seed,
-        groups=(60, 100),
-        devices=(3, 5),
-        clusters=("own",),
-        microbatches=(4,),
+        CapturedDraws(groups=(60, 100), devices=(3, 5), clusters=("own",), microbatches=(4,)),
     )
     assert problem.microbatches == 4
     assert problem.num_ops <= 4 * 101
@@ -70,7 +68,9 @@ def test_draws_keep_what_was_asked_for(seed):
 
 def test_shares_of_the_batch_cost_launches_and_their_part_of_the_work():
     whole, cut = (
-        captured_problem(STORE, "mlp-small", 3, groups=None, microbatches=(m,), memory=("ample",))
+        captured_problem(
+            STORE, "mlp-small", 3, CapturedDraws(groups=None, microbatches=(m,), memory=("ample",))
+        )
         for m in (1, 4)
     )
     graph = STORE.graph("mlp-small")
@@ -102,10 +102,16 @@ def gradient_bytes(problem):
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_tight_memory_holds_chunks_and_not_all_at_once(name, microbatches):
     problem = captured_problem(
-        STORE, name, 1, microbatches=(microbatches,), memory=("tight",), devices=(4, 4)
+        STORE,
+        name,
+        1,
+        CapturedDraws(microbatches=(microbatches,), memory=("tight",), devices=(4, 4)),
     )
     ample = captured_problem(
-        STORE, name, 1, microbatches=(microbatches,), memory=("ample",), devices=(4, 4)
+        STORE,
+        name,
+        1,
+        CapturedDraws(microbatches=(microbatches,), memory=("ample",), devices=(4, 4)),
     )
     memory = float(problem.cluster.memory[0])
     assert memory == tight_memory(ample)
@@ -124,8 +130,8 @@ def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(InputError, match="'moon': unknown; graphs: bert-base"):
         STORE.graph("moon")
     with pytest.raises(InputError, match="'ring': unknown; clusters: shared"):
-        captured_problem(STORE, "mlp-small", 0, clusters=("ring",))
+        captured_problem(STORE, "mlp-small", 0, CapturedDraws(clusters=("ring",)))
     with pytest.raises(InputError, match="memory 'small': unknown; ample or tight"):
-        captured_problem(STORE, "mlp-small", 0, memory=("small",))
+        captured_problem(STORE, "mlp-small", 0, CapturedDraws(memory=("small",)))
     with pytest.raises(InputError, match="gnnplace data build"):
         CapturedStore(tmp_path)

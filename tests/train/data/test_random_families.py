@@ -11,6 +11,7 @@ from gnnplace.train.data.random_families import (
     TEST,
     TRAIN,
     VALIDATION,
+    RandomDraws,
     random_problem,
 )
 
@@ -19,7 +20,7 @@ from gnnplace.train.data.random_families import (
 def test_families_keep_what_was_asked_for(family):
     seen = set()
     for seed in range(12):
-        problem = random_problem(family, seed, ops=(40, 120), devices=(3, 5))
+        problem = random_problem(family, seed, RandomDraws(ops=(40, 120), devices=(3, 5)))
         assert 15 <= problem.num_ops / problem.microbatches <= 300
         assert 3 <= problem.num_devices <= 5
         assert (problem.times > 0).all()
@@ -37,7 +38,9 @@ def test_the_same_seed_gives_the_same_problem():
 
 
 def test_training_graphs_colocate_weights_with_their_updates():
-    problems = (random_problem("seq2seq", seed, microbatches=(1,)) for seed in range(20))
+    problems = (
+        random_problem("seq2seq", seed, RandomDraws(microbatches=(1,))) for seed in range(20)
+    )
     problem = next(p for p in problems if (p.phase == UPDATE).any())
     for op in np.flatnonzero(problem.phase == UPDATE):
         label = problem.colocate[op]
@@ -48,13 +51,15 @@ def test_training_graphs_colocate_weights_with_their_updates():
 
 
 def test_clusters_are_what_they_are_called():
-    shared = random_problem("chain", 1, clusters=("shared",), devices=(4, 4)).cluster
+    shared = random_problem("chain", 1, RandomDraws(clusters=("shared",), devices=(4, 4))).cluster
     assert shared.num_channels == 1
-    own = random_problem("chain", 1, clusters=("own",), devices=(4, 4)).cluster
+    own = random_problem("chain", 1, RandomDraws(clusters=("own",), devices=(4, 4))).cluster
     assert own.num_channels == 12
-    two_tier = random_problem("chain", 1, clusters=("two-tier",), devices=(4, 4)).cluster
+    two_tier = random_problem(
+        "chain", 1, RandomDraws(clusters=("two-tier",), devices=(4, 4))
+    ).cluster
     assert two_tier.bandwidth[0, 1] > two_tier.bandwidth[0, 2]
-    mixed = random_problem("chain", 1, clusters=("mixed",), devices=(4, 4)).cluster
+    mixed = random_problem("chain", 1, RandomDraws(clusters=("mixed",), devices=(4, 4))).cluster
     assert len(mixed.kinds) == 2
 
 
@@ -66,12 +71,14 @@ def test_unknown_names_are_refused():
     with pytest.raises(InputError, match="family 'moon': unknown; families: layered"):
         random_problem("moon", 0)
     with pytest.raises(InputError, match="cluster 'ring': unknown; clusters: shared"):
-        random_problem("chain", 0, clusters=(*CLUSTERS[:0], "ring"))
+        random_problem("chain", 0, RandomDraws(clusters=(*CLUSTERS[:0], "ring")))
 
 
 def test_knobs_change_what_they_name_and_nothing_else():
     def made(**knobs):
-        return random_problem("layered", 4, clusters=("mixed",), devices=(4, 4), **knobs)
+        return random_problem(
+            "layered", 4, RandomDraws(clusters=("mixed",), devices=(4, 4), **knobs)
+        )
 
     drawn, fast, slow = made(), made(ccr=0.1), made(ccr=1.0)
     assert np.allclose(fast.cluster.bandwidth, 10 * slow.cluster.bandwidth)
