@@ -153,9 +153,6 @@ def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, 
     _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
     for _ in range(MAX_ROUNDS):
         missing = _missing_cells(suite, rows_path)
-        if not missing:
-            say(f"{suite.title}: all rows are already in {rows_path}")
-            return
         digests = _run_cells(suite, missing, rows_path, folder, where, say)
         # Problems that are loaded only to be run may say something else than when older rows ran.
         if not _set_changed_aside(suite, rows_path, digests, say):

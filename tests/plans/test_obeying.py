@@ -84,14 +84,19 @@ def test_what_cannot_be_is_refused():
         find_obeying(
             model,
             machine,
-            SearchOptions(constraints=ConstraintWords(together=["s0,s1"]).constraints()),
+            obeying(together=["s0,s1"]),
         )
     with pytest.raises(InputError, match="no module matches 'x9'"):
         find_obeying(
             model,
             machine,
-            SearchOptions(constraints=ConstraintWords(pin=["x9=gpu:0"]).constraints()),
+            obeying(pin=["x9=gpu:0"]),
         )
+
+
+def obeying(**words):
+    """Options of a search that obeys constraints in words."""
+    return SearchOptions(constraints=ConstraintWords(**words).constraints())
 
 
 def limited_to(count):

@@ -241,11 +241,16 @@ def explain(
         )
     prices, searched = None, simulation.step_time
     if loosen is not None:
-        how = {"placer": loosen.placer, "budget": loosen.budget, "seed": loosen.seed}
 
         def search(changed: Problem, most: int | None) -> Result:
             limit = Constraints(max_devices=most)
-            return place(changed, constraints=limit, **how)
+            return place(
+                changed,
+                placer=loosen.placer,
+                budget=loosen.budget,
+                seed=loosen.seed,
+                constraints=limit,
+            )
 
         searched, prices_found = loosened(base, rules, simulation.step_time, search)
         prices = tuple(prices_found)
