@@ -313,6 +313,7 @@ def listed(
     arrival[0, F, :] = 0.0
     after = np.zeros((chunks, 3), dtype=np.int64)  # the next micro-batch of each kind
     flying = np.zeros(chunks, dtype=np.int64)
+    queue = RankQueue(arrival, after, flying, limit, late, weights)
     free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
     made = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
     events = [(0.0, np.int64(line.rank[0]))]
@@ -321,7 +322,7 @@ def listed(
         now, p = heapq.heappop(events)
         if free[p] > now:
             continue
-        c, k = _taken(line, p, now, arrival, after, flying, limit, late, weights)
+        c, k = _next_pass(line, p, now, queue)
         if c < 0:
             continue
         m = after[c, k]
@@ -341,19 +342,31 @@ def listed(
     return (free + ends).max(), made[:done]
 
 
+class RankQueue(NamedTuple):
+    """What decides the pass that a free rank runs next.
+
+    Attributes:
+        arrival: Seconds at which a pass may begin. [C, 3, M]
+        after: The next micro-batch of each kind of pass. [C, 3]
+        flying: Micro-batches in flight of each chunk. [C]
+        limit: The most of these. [C]
+        late: Chunks whose forward passes come before backward ones. [C]
+        weights: Chunks whose weight gradients come before forward passes. [C]
+    """
+
+    arrival: FloatArray
+    after: LongArray
+    flying: LongArray
+    limit: LongArray
+    late: BoolArray
+    weights: BoolArray
+
+
 @numba.njit(cache=True)
-def _taken(
-    line: Line,
-    p: int,
-    now: float,
-    arrival: FloatArray,
-    after: LongArray,
-    flying: LongArray,
-    limit: LongArray,
-    late: BoolArray,
-    weights: BoolArray,
-) -> tuple[int, int]:
-    """Chunk and kind of what a free rank runs next; -1 if nothing is ready."""
+def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, int]:
+    """Return chunk and kind of the pass that a free rank runs next; -1 if nothing is ready."""
+    arrival, after, flying = queue.arrival, queue.after, queue.flying
+    limit, late, weights = queue.limit, queue.late, queue.weights
     best_c, best_k, best_u, best_m = -1, -1, 9, 0
     for c in range(len(line.rank) - 1, -1, -1):
         if line.rank[c] != p:

@@ -40,6 +40,7 @@ from gnnplace.plans.search.relaxed import (
     SCORES,
     STATE,
     Relaxed,
+    StageSurroundings,
     relaxed,
     rows_of,
     stacked,
@@ -182,9 +183,8 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
         while first > 0:
             working = max(working, table.working[0, first - 1])
             before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
-            if not stage_holds(
-                table, 0, first - 1, last, working, before, lead, after, microbatches, step
-            ):
+            surroundings = StageSurroundings(working, before, lead, after)
+            if not stage_holds(table, 0, first - 1, last, surroundings, microbatches, step):
                 break
             first -= 1
         if first == 0:
@@ -304,10 +304,10 @@ def _mixed_hold(
                     if microbatches * (sums[ALL, last] - sums[ALL, first]) > step - past:
                         break
                     total = rest[last] + sums[BOTH, last] - sums[BOTH, first]
-                    if total < after[first, begin] and stage_holds(
-                        table, kind, first, last, working, past, lead[first], rest[last],
-                        microbatches, step,
-                    ):  # fmt: skip
+                    if total >= after[first, begin]:
+                        continue
+                    surroundings = StageSurroundings(working, past, lead[first], rest[last])
+                    if stage_holds(table, kind, first, last, surroundings, microbatches, step):
                         after[first, begin] = total
     return bool(after[0, 0] < np.inf)
 

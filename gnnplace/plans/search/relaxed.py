@@ -121,25 +121,44 @@ def _sums(rows: FloatArray) -> FloatArray:
     return np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
 
 
+class StageSurroundings(NamedTuple):
+    """What a stage must fit into.
+
+    Attributes:
+        working: Bytes of the largest values at work in the stage.
+        before: Seconds of F + I of the stages before it.
+        lead: Seconds of F of the stages before it.
+        after: Seconds of F + I of the stages after it.
+    """
+
+    working: float
+    before: float
+    lead: float
+    after: float
+
+
 @numba.njit(cache=True)
 def stage_holds(
-    table: Relaxed, kind: int, first: int, last: int, working: float,
-    before: float, lead: float, after: float, microbatches: int, step: float,
-) -> bool:  # fmt: skip
-    """Whether a stage may be in a step of so many seconds.
+    table: Relaxed,
+    kind: int,
+    first: int,
+    last: int,
+    surroundings: StageSurroundings,
+    microbatches: int,
+    step: float,
+) -> bool:
+    """Return whether a stage may be in a step of so many seconds.
 
     Args:
-        table: of all kinds of meshes.
-        kind: the kind of the stage's devices.
-        first: the first segment of the stage.
-        last: the one after its last.
-        working: bytes of the largest values at work in it.
-        before: seconds of F + I of the stages before.
-        lead: seconds of F of the stages before.
-        after: seconds of F + I of the stages after.
+        table: Prefix sums of all kinds of meshes.
+        kind: The kind of the stage's devices.
+        first: The first segment of the stage.
+        last: The one after its last.
+        surroundings: Times of the stages around it, and its working memory.
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
+    working, before, lead, after = surroundings
     sums = table.sums[kind]
     own = sums[ALL, last] - sums[ALL, first]
     end = sums[END, last] - sums[END, first]

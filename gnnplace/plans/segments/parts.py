@@ -29,8 +29,9 @@ from gnnplace.costs.profiling.description import Description, Kernel, rows_of
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.chain import divisors_of
-from gnnplace.plans.segments.recording import Recorded, fake_mode, record
+from gnnplace.plans.segments.recording import PaperShare, Recorded, fake_mode, record
 from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.sharding.captured.layout import parts_of
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef
 
@@ -183,8 +184,9 @@ class Parts:
             whole = batch is None or rule.extents.get(batch, 1) % parts
             given = (*(label for label, _ in cut), None if whole else batch)
             mesh = (*(count for _, count in cut), parts)
+            share = PaperShare(parts_of(given, mesh), self.fullest)
             self._recorded[key] = record(
-                graph, call, rule, given, mesh, self.precision, self._mode, self.fullest
+                graph, call, rule, given, share, self.precision, self._mode
             )
         return self._recorded[key]
 

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.sharding.captured.layout import Configuration, parts_of
+from gnnplace.sharding.captured.layout import Configuration
 from gnnplace.sharding.run.runner import run_part
 from gnnplace.tracing.program import (
     BACKWARD,
@@ -179,25 +179,22 @@ def record(
     index: int,
     rule: Rule,
     split: Configuration,
-    mesh: Sequence[int],
+    share: PaperShare,
     precision: str,
     mode: FakeTensorMode,
-    fullest: float = 1.0,
 ) -> Recorded:
-    """Kernels of a part of a call.
+    """Record the kernels of one shard of a call.
 
     Args:
-        graph: the graph that has the call.
-        index: the number of the call.
-        rule: how it can be split.
-        split: label that each dimension of the mesh splits, or None.
-        mesh: sizes of these dimensions.
-        precision: of parameters and passes, in Lightning's words.
-        mode: what makes fake tensors.
-        fullest: how many times the mean's rows the fullest part of experts has.
+        graph: The graph that has the call.
+        index: The number of the call.
+        rule: How it can be split.
+        split: Label that each dimension of the mesh splits, or None.
+        share: The shard, with the rows of the fullest part of experts.
+        precision: Of parameters and passes, in Lightning's words.
+        mode: Makes fake tensors.
     """
     call = graph.calls[index]
-    share = PaperShare(parts_of(split, tuple(mesh)), fullest)
     ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
     with without_numbers(mode), torch.enable_grad():
         operands = [
