@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import json
 import os
 import re
@@ -73,6 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Torch and what comes with it are a million objects that stay. To look for garbage among them,
     # again and again while they are imported and once more at the end, takes a third of the time.
     gc.set_threshold(50_000, 20, 100)
+    # On a terminal or a log that is not UTF-8, letters that it lacks become question marks.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     code = run(given)
     interrupts.leave()
     gc.freeze()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,3 +301,16 @@ def test_a_problem_that_says_nothing_of_a_model_makes_a_placement_that_says_noth
     place = ["place", problem_path, "--placer", "single", "--budget", "0", "-o", str(output)]
     assert run(place) == 0
     assert "x-capture" not in json.loads(output.read_text())
+
+
+@pytest.mark.parametrize("command", [["hybrid", "--help"], ["shard", "--help"]])
+def test_a_terminal_that_is_not_utf8_gets_help(command):
+    """Letters that Latin-1 lacks are replaced."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gnnplace", *command],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout
