@@ -25,6 +25,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from gnnplace.errors import CaptureError
@@ -64,10 +65,12 @@ class Proof:
     Attributes:
         random: recorded calls that draw random numbers, as often as they draw.
         statistics: buffers that take what they hold from the batch, those of batch norms aside.
+        changed: buffers that the step changes.
     """
 
     random: tuple[int, ...] = ()
     statistics: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 def lasting(names: str) -> str:
@@ -337,7 +340,8 @@ class _Judge:
         changed = {k: outcome[k] for k, before in mine.before.items() if outcome.get(k) != before}
         self._check_parameters(mine, changed)
         random = tuple(k for k in copy.random if k is not None)
-        return Proof(random, _statistics(mine, outcome))
+        buffers = tuple(key.split("'")[1] for key in changed if key.startswith(BUFFER))
+        return Proof(random, _statistics(mine, outcome), buffers)
 
     def _refusal(self, words: str) -> CaptureError:
         return CaptureError(f"{self.name}: {words}")
@@ -382,6 +386,20 @@ class _Judge:
                     "it by itself; leave it out (such as max_norm), or make it a buffer"
                 )
 
+    def _is_checkpointed(self) -> bool:
+        """Return whether the step recomputes parts of itself by torch.utils.checkpoint."""
+        regions: list[Any] = []
+        original = checkpoint._checkpoint_without_reentrant_generator
+
+        def noted(*args: Any, **options: Any) -> Any:
+            regions.append(args[0])
+            return original(*args, **options)
+
+        name = "_checkpoint_without_reentrant_generator"
+        with patch.object(checkpoint, name, noted), self.runs.kept():
+            self.runs.own()
+        return bool(regions)
+
     def _cause(self, odd: list[str], copy: _Run) -> str:
         """What made a difference: a hook, what is noted in one more run, or the first other op."""
         told = f"({', '.join(odd[:2])}{f' and {len(odd) - 2} more' if len(odd) > 2 else ''})"
@@ -396,6 +414,11 @@ class _Judge:
         if bound := next((key for key in odd if key.startswith(BUFFER)), ""):
             if "'loss." in bound:
                 return f"{bound} changes in a step, and a plan keeps the model's; move it there"
+            if self._is_checkpointed():
+                return (
+                    f"{bound} changes within torch.utils.checkpoint, which runs again and changes "
+                    "it twice; leave the checkpointing to the plan (recompute=full)"
+                )
             return (
                 f"{bound} is bound anew, or changed by what is no call of torch: {LOST}; change "
                 "it in place"

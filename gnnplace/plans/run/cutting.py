@@ -23,10 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnplace.errors import MismatchError
+from gnnplace.errors import InputError, MismatchError
 from gnnplace.tracing.numbering import draws
 from gnnplace.tracing.rules.calls import (
-    BUFFER,
     CALL,
     PARAMETER,
     CallGraph,
@@ -75,7 +74,8 @@ def pieces_of(
     stage_of = _stages(graph, members)
     made = {v: i for i, call in enumerate(graph.calls) for v in call.results}
     own = [_own(graph, stage_of, made, stage) for stage in range(len(members))]
-    crossing = _crossing(graph, stage_of, made, len(members))
+    _check_state(graph, own)
+    crossing = _crossing(graph, stage_of, made, own)
     return tuple(
         StageCalls(
             calls,
@@ -125,14 +125,30 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
     for i, call in enumerate(graph.calls):
         if i not in found and any(graph.values[v].source == PARAMETER for v in call.reads):
             raise MismatchError(f"plan: stages: no stage has the model's call {call.name!r}")
+    changing = {i for indices in graph.changed.values() for i in indices}
     later = len(members) - 1
     for i in reversed(range(len(graph.calls))):
-        call = graph.calls[i]
         later = found.get(i, later)
-        first = graph.values[call.reads[0]].source if call.reads else CALL
-        if i not in found and first == BUFFER and (call.changes or call.kind == "add"):
-            found[i] = later
+        if i in changing:
+            found.setdefault(i, later)
     return found
+
+
+def _check_state(graph: CallGraph, own: Sequence[Sequence[int]]) -> None:
+    """Refuse stages that share a buffer which one of them changes: each would have its own.
+
+    Raises:
+        InputError: naming the buffer and the stages.
+    """
+    for name, changing in graph.changed.items():
+        users = {*graph.readers(name), *changing}
+        stages = [stage for stage, calls in enumerate(own) if users.intersection(calls)]
+        if len(stages) > 1:
+            raise InputError(
+                f"plan: buffer {name!r} is changed by the forward pass and used in stages "
+                f"{stages[0]} and {stages[-1]}, which would each have their own; keep these layers "
+                "in one stage, or give a plan without stages (pp=1)"
+            )
 
 
 def _own(
@@ -152,13 +168,17 @@ def _own(
 
 
 def _crossing(
-    graph: CallGraph, stage_of: dict[int, int], made: dict[int, int], stages: int
+    graph: CallGraph,
+    stage_of: dict[int, int],
+    made: dict[int, int],
+    own: Sequence[Sequence[int]],
 ) -> list[tuple[int, ...]]:
     """Values that cross the border before every stage, and after the last. [stages + 1]"""
     last: dict[int, int] = {}
-    for i, stage in stage_of.items():
-        for value in graph.calls[i].reads:
-            last[value] = max(last.get(value, 0), stage)
+    stages = len(own)
+    for stage, calls in enumerate(own):
+        for i in calls:
+            last.update(dict.fromkeys(graph.calls[i].reads, stage))
     for leaf in pytree.tree_leaves(graph.output):
         if isinstance(leaf, CallRef):
             last[leaf.value] = stages - 1

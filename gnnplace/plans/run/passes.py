@@ -8,16 +8,18 @@ or examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from gnnplace.plans.run.buffers import PassBuffers, observed_buffers
 from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Pack, Queue, product
@@ -53,6 +55,7 @@ class StageCode:
         cut: how what enters, and what leaves, is cut over the shards, in the words of borders.
         examples: of a micro-batch.
         regather: calls that keep parts of what shards gather for them.
+        observed: changed buffers that a pass works on copies of.
     """
 
     graph: CallGraph
@@ -67,6 +70,10 @@ class StageCode:
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
     regather: frozenset[int] = frozenset()
+    observed: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "observed", observed_buffers(self.graph))
 
     @property
     def whole(self) -> Layout:
@@ -110,7 +117,8 @@ class StageCode:
             causes: of random numbers: seed, step and number of the micro-batch.
             grad: whether a backward pass follows.
         """
-        run = _Pass(self, inputs, queue, causes)
+        buffers = PassBuffers(self.model, self.observed)
+        run = _Pass(self, inputs, queue, causes, buffers)
         run.values = {
             value: (x, self.border(value, leaves=False))
             for value, x in zip(self.piece.entering, entering, strict=True)
@@ -123,6 +131,7 @@ class StageCode:
                 run.again(first, last)
                 position = last
             run.calls(position, len(self.piece.calls))
+            buffers.write_back()
             if not self.piece.leaving:
                 whole = self.whole
                 return tuple(run.get(value, whole, whole) for value in output_of(self.graph))
@@ -159,11 +168,11 @@ class _Pass:
     inputs: Sequence[torch.Tensor]
     queue: Queue | None
     causes: tuple[int, int, int]
+    buffers: PassBuffers
     values: dict[int, tuple[torch.Tensor, Layout]] = field(default_factory=dict)
     given: frozenset[int] = frozenset()
     read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
     fresh: bool = False
-    buffers: dict[int, torch.Tensor] | None = None
     parts: Regathering = field(default_factory=Regathering)
 
     def calls(self, first: int, last: int) -> None:
@@ -184,12 +193,21 @@ class _Pass:
         layouts: list[Layout] = []
         read = {v for i in inside for v in code.graph.calls[i].reads}
         before = {v: self.values[v] for v in read if v in self.values}
-        second = {"now": False}
+        names = {code.graph.values[v].name for v in read if code.graph.values[v].source == BUFFER}
+        views = {v: x for v, (x, _) in before.items() if self.buffers.holds(x)}
+        state = self.buffers.snapshot(names.intersection(code.graph.changed), views.values())
+        second, modes = {"now": False}, _get_current_function_mode_stack()
 
         def run() -> tuple[torch.Tensor, ...]:
-            own = _Pass(code, self.inputs, self.queue, self.causes, dict(before), self.given)
+            # What is computed again reads the buffers as the first time found them, and changes
+            # copies of them.
+            buffers, values = self.buffers, dict(before)
+            if second["now"]:
+                buffers = state.snapshot(state.tensors, ())
+                for value, view in views.items():
+                    values[value] = buffers.copy_of(state.copy_of(view)), before[value][1]
+            own = _Pass(code, self.inputs, self.queue, self.causes, buffers, values, self.given)
             own.fresh = True
-            own.buffers = {} if second["now"] else None
             for index in inside:
                 own._call(index)
             layouts[:] = [own.values[v][1] for v in results]
@@ -199,7 +217,7 @@ class _Pass:
             run,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=lambda: (nullcontext(), _noted(second)),
+            context_fn=lambda: (nullcontext(), _noted(second, modes)),
         )
         self.values.update(zip(results, zip(found, layouts, strict=True), strict=True))
         for value in dropped:
@@ -287,27 +305,27 @@ class _Pass:
             held = code.parameters.held[info.name]
             return held.leaf, held.home
         if info.source == BUFFER:
-            return self._buffer(value, info.name), code.whole
+            return self.buffers.get(info.name), code.whole
         if info.source == INPUT:
             return self.inputs[int(info.name)], code.whole
         if info.source == CONSTANT:
             return code.graph.constants[value], code.whole
         return self.values[value]
 
-    def _buffer(self, value: int, name: str) -> torch.Tensor:
-        """Running statistics are not counted twice where they are computed again."""
-        path, _, own = name.rpartition(".")
-        tensor: torch.Tensor = getattr(self.code.model.get_submodule(path), own)
-        if self.buffers is None:
-            return tensor
-        return self.buffers.setdefault(value, tensor.clone())
-
 
 @contextmanager
-def _noted(state: dict[str, bool]) -> Any:
-    """Says that what runs within is run again."""
+def _noted(state: dict[str, bool], modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
+    """Says that what runs within is run again, under the modes of torch of the first time.
+
+    A call of backward under a mode runs without it.
+    """
     state["now"] = True
     try:
-        yield
+        with ExitStack() as stack:
+            active = _get_current_function_mode_stack()
+            for mode in modes:
+                if mode not in active:
+                    stack.enter_context(mode)
+            yield
     finally:
         state["now"] = False

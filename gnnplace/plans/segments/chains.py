@@ -98,6 +98,12 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
             f"experts: the fullest device is priced with {job.imbalance:g} times the mean's rows "
             "(imbalance)",
         )
+    if cuts.shared:
+        notices = (
+            *notices,
+            f"buffer {cuts.shared[0]!r} is changed by the forward pass and used in several layers: "
+            "they stay in one stage",
+        )
     if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
         rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
         notices = (rates, *notices)

@@ -45,6 +45,7 @@ class Cuts:
         derived: values that come from parameters: the others every stage makes for itself.
         aside: calls that make only such others; in no segment.
         tied: parameters that several segments read.
+        shared: buffers that the forward pass changes and that calls apart from each other use.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -53,6 +54,7 @@ class Cuts:
     derived: frozenset[int]
     aside: frozenset[int]
     tied: tuple[Tied, ...]
+    shared: tuple[str, ...] = ()
 
 
 def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
@@ -66,7 +68,10 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         i for i, c in enumerate(graph.calls) if c.results and not derived.intersection(c.results)
     )
     crossing = _crossing(graph, rules, derived, aside)
-    starts = _starts(graph, rules, crossing, aside)
+    joined = _joined(graph, aside)
+    free = _starts(graph, rules, crossing, aside, frozenset())
+    shared = tuple(name for name, positions in joined.items() if positions.intersection(free))
+    starts = _starts(graph, rules, crossing, aside, frozenset().union(*joined.values()))
     ends = [*starts[1:], len(graph.calls)]
     runs = tuple(zip(starts, ends, strict=True))
     kinds: dict[Any, int] = {}
@@ -78,6 +83,7 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         derived,
         aside,
         _tied(graph, runs),
+        shared,
     )
 
 
@@ -137,20 +143,48 @@ def _crossing(
     return [tuple(sorted(values.values())) for values in found]
 
 
+def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]]:
+    """Return the positions between calls that share a buffer, by buffers that the pass changes.
+
+    Two stages would each have a buffer of their own there. A call beside the segments runs where
+    its results are read; one that changes the buffer runs with the call after it.
+    """
+    positions: dict[str, frozenset[int]] = {}
+    within = [i for i in range(len(graph.calls)) if i not in aside]
+    for name, changing in graph.changed.items():
+        todo, users, seen = [*graph.readers(name), *changing], set[int](), set[int]()
+        while todo:
+            index = todo.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            if index not in aside:
+                users.add(index)
+            elif index in changing:
+                users.add(next((i for i in within if i > index), within[-1]))
+            else:
+                results = set(graph.calls[index].results)
+                todo += [i for i, c in enumerate(graph.calls) if results.intersection(c.reads)]
+        first, last = min(users, default=0), max(users, default=0)
+        positions[name] = frozenset(range(first + 1, last + 1))
+    return positions
+
+
 def _starts(
     graph: CallGraph,
     rules: Sequence[Rule],
     crossing: Sequence[tuple[int, ...]],
     aside: frozenset[int],
+    joined: frozenset[int],
 ) -> list[int]:
-    """First calls of segments."""
+    """First calls of segments; none at the positions `joined`."""
     count = [len(values) for values in crossing]
     total = len(graph.calls)
     flops = np.concatenate([[0.0], np.cumsum([rule.flops for rule in rules])])
     starts = [0]
     for position in range(1, total):
         near = count[max(1, position - NEARBY) : min(total, position + NEARBY + 1)]
-        if not count[position] or count[position] > min(near):
+        if position in joined or not count[position] or count[position] > min(near):
             continue
         if not _large(count, flops, position):
             continue

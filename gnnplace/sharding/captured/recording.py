@@ -69,6 +69,8 @@ ASIDE = (
     "unsqueeze",
 )
 """Functions that a layer calls beside the one that it is named after."""
+NORMS = {"batch_norm": (5, "training", False), "instance_norm": (5, "use_input_stats", True)}
+"""Norms that keep running statistics: the argument by which they do, and its default."""
 
 
 class OutputModule(StepModule):
@@ -129,7 +131,13 @@ def record_calls(
         if not proven:
             return graph
         known = _proved(step, graph, layers, name, stand.mode)
-    return replace(graph, random=known.random, statistics=known.statistics)
+    changed = {name: graph.changed.get(name) or graph.readers(name) for name in known.changed}
+    return replace(
+        graph,
+        random=known.random,
+        statistics=known.statistics,
+        changed={**graph.changed, **changed},
+    )
 
 
 def _proved(
@@ -340,6 +348,8 @@ class _Recorder(TorchFunctionMode):
         self.visits = visits
         self.running: list[str] = []
         self._buffers = {storage_of(x) for x in buffers}
+        self._names_of: dict[Any, list[str]] = {}
+        self._changing: dict[str, list[int]] = {}
         self._lasting: set[int] = set()
         self.stack: list[tuple[str, bool]] = []
         self.calls: list[LayerCall] = []
@@ -356,6 +366,8 @@ class _Recorder(TorchFunctionMode):
         shape = tuple(tensor.shape)
         self.values.append(LayerValue(shape, tensor.dtype, tensor.requires_grad, source, name))
         index = len(self.values) - 1
+        if source == BUFFER:
+            self._names_of.setdefault(storage_of(tensor), []).append(name)
         self.values_of[id(tensor)] = index
         self._alive.append((tensor, index))
         return index
@@ -402,6 +414,10 @@ class _Recorder(TorchFunctionMode):
             self.visits.odd.update(self.running)
         if torch._C._is_any_autocast_enabled() or SAVED_HOOKS(True):
             self.visits.odd.update(self.running)
+        statistics = running_statistics(func, args, kwargs)
+        for storage in {storage_of(x) for x in (*changed, *statistics)}:
+            for buffer in self._names_of.get(storage, ()):
+                self._changing.setdefault(buffer, []).append(len(self.calls))
         for tensor in changed:
             self._spoil(tensor, name)
         indices = tuple(self.enter(x, CALL) for x in results)
@@ -464,7 +480,13 @@ class _Recorder(TorchFunctionMode):
                     else f"{call.name}: reads a tensor that needs a gradient and is no parameter "
                     "of the model, which nothing would train; register it there, or detach() it"
                 )
-        return CallGraph(name, calls, tuple(self.values), template, constants), kept
+        position = {index: place for place, index in enumerate(kept)}
+        changed = {
+            buffer: tuple(position[i] for i in indices if i in position)
+            for buffer, indices in self._changing.items()
+        }
+        graph = CallGraph(name, calls, tuple(self.values), template, constants, changed=changed)
+        return graph, kept
 
     def _transformed(self) -> bool:
         within = torch._C._functorch.is_functorch_wrapped_tensor
@@ -477,3 +499,16 @@ class _Recorder(TorchFunctionMode):
             return CallRef(self._read(leaf, "the output"))
         plain = leaf is None or isinstance(leaf, bool | int | float | str)
         return leaf if plain else None  # such as a cache of keys and values
+
+
+def running_statistics(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the buffers that a norm in train mode changes, of which torch counts no version."""
+    kind = function_name(func)
+    if kind not in NORMS:
+        return []
+    position, name, default = NORMS[kind]
+    trains = args[position] if len(args) > position else kwargs.get(name, default)
+    if not trains:
+        return []
+    named = [kwargs.get("running_mean"), kwargs.get("running_var")]
+    return tensors_in((args[1:3], named))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,7 @@ class CallGraph:
         constants: Tensors that are none of the model's parameters or buffers.
         random: Indices of calls that draw random numbers, as often as they draw.
         statistics: Buffers that take what they hold from the batch, batch norms' aside.
+        changed: Indices of the calls that change each buffer, by its name.
     """
 
     name: str
@@ -120,6 +121,16 @@ class CallGraph:
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     random: tuple[int, ...] = ()
     statistics: tuple[str, ...] = ()
+    changed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def readers(self, buffer: str) -> tuple[int, ...]:
+        """Return the calls that read a buffer as a step finds it, and not what a call left."""
+        values = {
+            index
+            for index, value in enumerate(self.values)
+            if value.source == BUFFER and value.name == buffer
+        }
+        return tuple(i for i, call in enumerate(self.calls) if values.intersection(call.reads))
 
 
 def function_name(function: Callable[..., Any]) -> str:
