@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gnnplace.processes import end_with, interrupts_held, let_interrupts
-from gnnplace.runtime.workers import available_cores
+from gnnplace.runtime.workers import available_cores, daemons_may_fork
 
 Job = Callable[[], Any]
 
@@ -66,7 +66,7 @@ def _start(job: int, jobs: Sequence[Job], cores: tuple[int, ...]) -> _Running:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(jobs[job], theirs, cores, os.getpid()))
-    with interrupts_held():
+    with interrupts_held(), daemons_may_fork():
         process.start()
     theirs.close()
     return _Running(job, process, ours, cores)

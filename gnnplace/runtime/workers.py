@@ -21,8 +21,8 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -137,10 +137,26 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
     process = context.Process(
         target=work, args=(task, theirs, os.getpid()), name=f"gnnplace {task.name}", daemon=True
     )
-    with interrupts_held():
+    with interrupts_held(), daemons_may_fork():
         process.start()
     theirs.close()
     return Worker(task, process, ours)
+
+
+@contextmanager
+def daemons_may_fork() -> Iterator[None]:
+    """Within it a daemonic process, such as one of a `multiprocessing.Pool`, may start workers.
+
+    `multiprocessing` forbids it, for such a process may be ended without ending its own; workers
+    end with the process that started them in any case (`end_with`).
+    """
+    options = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    daemonic = options.pop("daemon", None)
+    try:
+        yield
+    finally:
+        if daemonic is not None:
+            options["daemon"] = daemonic
 
 
 def _work(task: Task, pipe: Connection, parent: int) -> None:

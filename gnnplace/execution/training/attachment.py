@@ -9,6 +9,7 @@ up to date before they are read through the model or the optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakMethod
@@ -312,13 +313,13 @@ class Attachment:
         """Hooks that refresh what is about to be read, and take over what was loaded."""
         model = self._model
         made: list[Removable] = [
-            model.register_forward_pre_hook(weakly(self.refresh)),
-            model.register_state_dict_pre_hook(weakly(self.refresh)),
-            model.register_load_state_dict_post_hook(weakly(self.take)),
+            model.register_forward_pre_hook(WeakHook(self.refresh)),
+            model.register_state_dict_pre_hook(WeakHook(self.refresh)),
+            model.register_load_state_dict_post_hook(WeakHook(self.take)),
         ]
         if optimizer is not None:
-            made.append(optimizer.register_state_dict_pre_hook(weakly(self.show)))
-            made.append(optimizer.register_load_state_dict_post_hook(weakly(self.read)))
+            made.append(optimizer.register_state_dict_pre_hook(WeakHook(self.show)))
+            made.append(optimizer.register_load_state_dict_post_hook(WeakHook(self.read)))
         return made
 
 
@@ -328,13 +329,25 @@ def _buffers(loss: Any) -> dict[str, torch.Tensor]:
     return {f"loss.{name}": buffer for name, buffer in named}
 
 
-def weakly(method: Callable[[], None]) -> Callable[..., None]:
-    """A hook that calls a method as long as its object is there; it does not keep it."""
-    known = WeakMethod(method)
+class WeakHook:
+    """A hook that calls a method as long as its object is there; it does not keep it.
 
-    def hook(*args: Any) -> None:
-        found = known()
-        if found is not None:
-            found()
+    A model that is saved or copied whole has a hook in its place that does nothing.
 
-    return hook
+    Args:
+        method: Called without arguments.
+    """
+
+    def __init__(self, method: Callable[[], None]) -> None:
+        self._method = WeakMethod(method)
+
+    def __call__(self, *args: Any) -> None:
+        """Call the method, if its object is there."""
+        method = self._method()
+        if method is not None:
+            method()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Bring the tensors up to date that are saved with this; return a hook without effect."""
+        self()
+        return getattr, (nullcontext(), "__exit__")

@@ -110,6 +110,15 @@ class BatchForm:
         ]
         return [tuple(part[m] for part in parts) for m in range(count)]
 
+    def joined(self, pieces: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+        """Tensors of all examples of some pieces of a batch, in order."""
+        own = [leaf for leaf in self.leaves.values() if leaf.dtype is not None]
+        columns = zip(*pieces, strict=True)
+        return tuple(
+            torch.cat(column) if leaf.cut else column[0]
+            for leaf, column in zip(own, columns, strict=True)
+        )
+
     def share(self, batch: Any, size: int, number: int, most: int) -> Any:
         """Examples `number * size` to `(number + 1) * size` of a batch, or what there is of them.
 

@@ -174,7 +174,8 @@ class PlanRunner:
 
         The model itself is called, micro-batch by micro-batch, within `whole_weights`; it is in the
         mode afterwards that it was in before. A batch of other lengths, or of fewer examples than
-        the plan's, is called in one piece a replica; what is a mean over examples stays one.
+        the plan's, is called in one piece a replica; what is a mean over examples stays one. Where
+        the loss is a mean over counts, every replica calls the model with the batch of all.
 
         Args:
             batch: this replica's share of a batch, as `step` takes it; of any number of examples.
@@ -184,7 +185,7 @@ class PlanRunner:
 
         Raises:
             InputError: other inputs than the plan was applied to, no examples, or replicas whose
-                losses are means over counts that were not recorded at these lengths.
+                losses are means over counts and whose batches have other lengths.
         """
         seat = self.parameters_here.seat
         autocast = next(iter(self.executor.code.values())).autocast
@@ -252,12 +253,37 @@ class PlanRunner:
             raise InputError("step: some processes train while others evaluate")
         if odds:
             total = float(word[3 : 3 + self.replicas].sum())
+            if self.counts is not None and self.replicas > 1 and self.executor.scale != 1.0:
+                return self._gathered(shares), [1.0 / self.executor.scale / self.replicas]
             return shares, self._weights_of_examples(shares, total)
         if counts is None:
             return shares, [1.0] * len(shares)
         table = word[3 + self.replicas :].view_as(table)
         weights = counts.weights(table.flatten(0, 1))
         return shares, weights[self.replica * self.microbatches :][: len(shares)]
+
+    def _gathered(self, shares: list[tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
+        """The batch of all replicas in one piece, whose loss may be a mean over any counts.
+
+        Raises:
+            InputError: it has no examples, or the replicas have other lengths.
+        """
+        seat = self.parameters_here.seat
+        own = [[x.cpu() for x in share] for share in shares]
+        everyone: list[Any] = [None] * seat.seats.count
+        tells = seat.rank == seat.shard == 0
+        dist.all_gather_object(everyone, (self.replica, own) if tells else None)
+        told = sorted((x for x in everyone if x is not None), key=lambda pair: pair[0])
+        pieces = [piece for _, several in told for piece in several]
+        if not pieces:
+            raise InputError("batch: it has no examples")
+        try:
+            return [tuple(x.to(seat.device) for x in self.form.joined(pieces))]
+        except RuntimeError:
+            raise InputError(
+                "evaluate: the loss is a mean over counts, and the replicas' batches have other "
+                "lengths; pad them to one"
+            ) from None
 
     def _weights_of_examples(
         self, shares: list[tuple[torch.Tensor, ...]], total: float
@@ -267,11 +293,6 @@ class PlanRunner:
             raise InputError("batch: it has no examples")
         if self.executor.scale == 1.0:
             return [1.0] * len(shares)
-        if self.counts is not None and self.replicas > 1:
-            raise InputError(
-                "evaluate: the loss is a mean over counts, which were recorded at the lengths and "
-                "examples that the plan was applied to; give every replica those"
-            )
         return [self.form.examples(share) / self.executor.scale / total for share in shares]
 
     def _shares(self, batch: Any, training: bool) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
