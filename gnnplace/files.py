@@ -86,7 +86,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gnnplace"
 
 
-def read_size(given: Any) -> Any:
+def read_size(given: object) -> Any:
     """Bytes as people write them, "16GB" or "512MiB"; numbers, and what is no text, as they are.
 
     Raises:
@@ -100,7 +100,7 @@ def read_size(given: Any) -> Any:
     return float(found[1]) * UNITS[(found[2] or "").lower()]
 
 
-def read_rate(given: Any) -> Any:
+def read_rate(given: object) -> Any:
     """Return bytes per second of a text such as "12GB/s", "400Gb/s" or "100Gbit/s".
 
     Numbers, and what is no text, stay as they are. A small b is a bit, a large B a byte.
@@ -126,7 +126,7 @@ DURATION = re.compile(NUMBER + r"\s*(s|ms|us|µs|ns)")
 SECONDS_OF = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
-def read_seconds(given: Any) -> Any:
+def read_seconds(given: object) -> Any:
     """Return seconds of a text such as "5us" or "0.2 ms"; what is no text stays as it is.
 
     Raises:
@@ -181,7 +181,7 @@ def key_path(location: tuple[int | str, ...]) -> str:
 
 
 def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
-    """Validates ``data`` against ``schema``.
+    """Validate ``data`` against ``schema``.
 
     Raises:
         FormatError: naming ``source``, every faulty key path and what is wrong there.
@@ -204,50 +204,66 @@ def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
 
 
 def _path_in(data: Any, fault: Any) -> tuple[int | str, ...]:
-    """Where a fault is in a file: its location without pydantic's names of a union's branches."""
+    """Return where a fault is in a file, without pydantic's names of a union's branches."""
+    location = fault["loc"]
     path: list[int | str] = []
-    for part in fault["loc"]:
-        inside = part in data if isinstance(data, dict) else isinstance(data, list)
-        if inside and (isinstance(data, dict) or isinstance(part, int)):
+    for part in location:
+        if isinstance(data, dict):
+            is_key = part in data
+        else:
+            is_key = isinstance(data, list) and isinstance(part, int)
+        if is_key:
             data = data[part]
             path.append(part)
-    missing = fault["type"] == "missing"
-    return (*path, fault["loc"][-1]) if missing else tuple(path)
+    if fault["type"] == "missing":
+        path.append(location[-1])
+    return tuple(path)
 
 
 def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
-    """Refuses a file of ours of another kind in one line, instead of all its keys."""
-    given = str(data.get("format", "")) if isinstance(data, dict) else ""
+    """Refuse a file of ours of another kind in one line, instead of all its keys."""
+    if not isinstance(data, dict):
+        return
+    format_name = str(data.get("format", ""))
+    if not format_name.startswith("gnnplace-"):
+        return
     field = schema.model_fields.get("format")
-    wanted = () if field is None else get_args(field.annotation)
-    if given.startswith("gnnplace-") and wanted and given not in wanted:
-        raise FormatError(f"{source}: format: it is a {given} file; {wanted[0]} is wanted here")
-    if given.startswith("gnnplace-") and field is None:
-        raise FormatError(f"{source}: format: it is a {given} file; another kind is wanted here")
+    if field is None:
+        wanted = "another kind"
+    else:
+        formats = get_args(field.annotation)
+        if not formats or format_name in formats:
+            return
+        wanted = formats[0]
+    raise FormatError(f"{source}: format: it is a {format_name} file; {wanted} is wanted here")
 
 
 def fault_line(fault: Any) -> str:
-    """A fault as pydantic tells it, as its key path and what is wrong there."""
+    """Return a fault as pydantic tells it, as its key path and what is wrong there."""
     return f"{key_path(fault['loc'])}: {_said(fault)}"
 
 
 def _said(fault: Any) -> str:
+    message: str = fault["msg"]
     plain = PLAIN_MESSAGES.get(fault["type"])
-    told: str = plain.format(**fault.get("ctx", {})) if plain else fault["msg"]
-    return told.removeprefix("Value error, ")
+    if plain is not None:
+        context = fault.get("ctx", {})
+        message = plain.format(**context)
+    return message.removeprefix("Value error, ")
 
 
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        counts = Counter(key for key, _ in pairs)
+        key = next(key for key, count in counts.items() if count > 1)
         raise InputError(f"key {key!r} is repeated in one object; keep one of them")
     return result
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Puts off looking for garbage where millions of objects are made, and all are wanted."""
+    """Put off looking for garbage where millions of objects are made, and all are wanted."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -258,7 +274,7 @@ def uncollected() -> Iterator[None]:
 
 
 def read_json(path: str | Path) -> Any:
-    """Reads a UTF-8 JSON file; repeated keys in one object are errors.
+    """Read a UTF-8 JSON file; repeated keys in one object are errors.
 
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not JSON.
@@ -282,18 +298,9 @@ def json_of(text: str, path: str | Path) -> Any:
         raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
     except (InputError, ValueError) as error:
         if isinstance(error, InputError) and len(text) <= YAML:
-            _find_repeated_key(text, path)
+            with suppress(yaml.YAMLError, RecursionError):  # JSON is YAML, whose parser has lines
+                check_yaml_events(yaml.parse(text, Loader=yaml.CSafeLoader), path)
         raise FormatError(f"{path}: {error}") from None
-
-
-def _find_repeated_key(text: str, path: str | Path) -> None:
-    """Raise the error that has the lines of a repeated key. JSON is YAML, whose parser has lines.
-
-    Raises:
-        FormatError: The key and both lines.
-    """
-    with suppress(yaml.YAMLError, RecursionError):
-        check_yaml_events(yaml.parse(text, Loader=yaml.CSafeLoader), path)
 
 
 @dataclass
@@ -349,7 +356,7 @@ def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> s
 
 
 def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
-    """Reads a UTF-8 YAML file of plain data.
+    """Read a UTF-8 YAML file of plain data.
 
     Raises:
         FormatError: the file is missing, unreadable, not UTF-8 or not YAML; names the place.
@@ -388,7 +395,7 @@ def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
 
 
 def read_text(path: str | Path) -> str:
-    """Reads a UTF-8 text file.
+    """Read a UTF-8 text file.
 
     Raises:
         FormatError: the file is missing, unreadable or not UTF-8.
@@ -431,20 +438,23 @@ def in_place(path: str | Path) -> bool:
 
 
 def descriptor_of(path: str | Path) -> int | None:
-    """The open descriptor of this process that a path such as ``/dev/stdout`` names, if any."""
+    """Return the open descriptor that a path such as ``/dev/stdout`` names, if any."""
     match = DESCRIPTOR.fullmatch(os.path.normpath(path))
     if match is None:
         return None
-    return int(match[2]) if match[2] else ["stdin", "stdout", "stderr"].index(match[1])
+    stream, number = match[1], match[2]
+    if number:
+        return int(number)
+    return ("stdin", "stdout", "stderr").index(stream)
 
 
 def _write_in_place(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """All of it at once; a descriptor goes on from where it stands."""
+    """Write all of it at once; a descriptor goes on from where it stands."""
     content = BytesIO()
     write(content)
-    own = descriptor_of(path)
+    descriptor = descriptor_of(path)
     sys.stdout.flush()  # what was printed before comes before it
-    with open(path if own is None else os.dup(own), "wb") as file:
+    with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
         file.write(content.getbuffer())
 
 
@@ -463,7 +473,7 @@ def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes ``text`` as UTF-8, whole or not at all; raises as ``write_whole``."""
+    """Write ``text`` as UTF-8, whole or not at all; raises as ``write_whole``."""
     write_whole(path, lambda file: file.write(text.encode()))
 
 
@@ -475,18 +485,18 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Writes a compressed npz without pickle, whole or not at all; raises as ``write_whole``."""
+    """Write a compressed npz without pickle, whole or not at all; raises as ``write_whole``."""
     write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
 
 
 def write_json(path: str | Path, data: Any) -> None:
-    """Writes ``data`` as JSON atomically; NaN and infinity are refused."""
+    """Write ``data`` as JSON atomically; NaN and infinity are refused."""
     write_text(path, json.dumps(data, allow_nan=False) + "\n")
 
 
 @contextmanager
 def silent(descriptor: int) -> Iterator[None]:
-    """Drops what libraries print, 1: on standard output, or 2: on standard error."""
+    """Drop what libraries print, 1: on standard output, or 2: on standard error."""
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)

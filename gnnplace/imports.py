@@ -29,7 +29,7 @@ OWN = tuple(str(Path(__file__).parent / name) for name in ("imports.py", "tracin
 
 
 def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
-    """The function of a module or a file.
+    """Return the function of a module or a file.
 
     Args:
         module: A module's name, or the path of a file that ends in ``.py``.
@@ -75,12 +75,17 @@ def importable(module: str) -> Iterator[None]:
 
 
 def said(error: BaseException) -> str:
-    """What an error of the user's code says, and the last line of that code."""
+    """Return what an error of the user's code says, and the last line of that code."""
     lines = str(error).splitlines() or ["no message"]
-    frames = traceback.extract_tb(error.__traceback__)
-    others = [f for f in frames if not f.filename.startswith((*OWN, "<"))]
-    own = [f for f in others if not f.filename.startswith(LIBRARY) or "site-packages" in f.filename]
-    place = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = frame.filename
+        if file.startswith((*OWN, "<")):
+            continue
+        # Python's own library is not the user's, but what he installed may be.
+        if file.startswith(LIBRARY) and "site-packages" not in file:
+            continue
+        place = f" at {file}:{frame.lineno}"
     return f"{type(error).__name__}: {lines[0]}{place}"
 
 
@@ -95,16 +100,19 @@ def _of_file(module: str, spec: str) -> ModuleType:
         raise InputError(f"{spec}: there is no file {module!r}; check the path")
     parts = path.relative_to(_root(path)).with_suffix("").parts
     name = ".".join(parts)
-    if all(part.isidentifier() for part in parts) and parts[0] not in sys.stdlib_module_names:
-        known = sys.modules.get(name)  # another module may have that name already
-        found = _of_name(name) if known is None or _file_of(known) == path else None
-        if found is not None and _file_of(found) == path:
-            return found
+    is_importable = all(part.isidentifier() for part in parts)
+    if is_importable and parts[0] not in sys.stdlib_module_names:
+        loaded = sys.modules.get(name)
+        # Another module may have that name already.
+        if loaded is None or _file_of(loaded) == path:
+            module_of_name = _of_name(name)
+            if _file_of(module_of_name) == path:
+                return module_of_name
     return _by_itself(path)
 
 
 def _root(path: Path) -> Path:
-    """The folder that must be on the path: the first one above that is no package."""
+    """Return the folder that must be on the path: the first one above that is no package."""
     folder = path.parent
     while (folder / "__init__.py").is_file():
         folder = folder.parent
@@ -116,17 +124,17 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def _by_itself(path: Path) -> ModuleType:
-    """A file under a name of its own."""
+    """Return a file under a name of its own."""
     name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -134,10 +142,15 @@ def _by_itself(path: Path) -> ModuleType:
 
 
 def _functions(holder: Any) -> list[str]:
-    """What of a module was made there and can be called."""
-    own = getattr(holder, "__name__", None)
-    found = [key for key, value in vars(holder).items() if callable(value) and key[:1] != "_"]
-    return [key for key in found if getattr(vars(holder)[key], "__module__", None) == own]
+    """Return the names of public functions and classes that a module defines itself."""
+    module_name = getattr(holder, "__name__", None)
+    names = []
+    for name, value in vars(holder).items():
+        if name.startswith("_") or not callable(value):
+            continue
+        if getattr(value, "__module__", None) == module_name:
+            names.append(name)
+    return names
 
 
 def _moved(module: str, error: BaseException) -> str:

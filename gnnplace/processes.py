@@ -25,14 +25,14 @@ def end_with(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def ends_with_this() -> Callable[[], None]:
-    """What a process that is not forked by hand has to call at its beginning (``preexec_fn``)."""
+    """Return what a process that is not forked by hand calls first (``preexec_fn``)."""
     parent = os.getpid()
     return lambda: end_with(parent)
 
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Holds Ctrl-C back while a process is forked.
+    """Hold Ctrl-C back while a process is forked.
 
     The new one begins with the signal held; it says what shall become of it and calls
     ``let_interrupts``.
@@ -45,7 +45,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def let_interrupts() -> None:
-    """Takes Ctrl-C again, after ``interrupts_held``."""
+    """Take Ctrl-C again, after ``interrupts_held``."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

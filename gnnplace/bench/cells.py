@@ -68,7 +68,7 @@ class CellTask:
 
     @staticmethod
     def from_json(text: str) -> CellTask:
-        """What ``to_json`` wrote."""
+        """Return what ``to_json`` wrote."""
         data = json.loads(text)
         entry = ProblemEntry.model_validate(data["cell"]["problem"])
         return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
@@ -125,7 +125,7 @@ def _changed(entry: ProblemEntry, folder: str) -> int:
 
 @lru_cache(maxsize=1)
 def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | GnnplaceError:
-    """A problem, loaded once for all its cells in turn; or why it cannot be."""
+    """Return a problem, loaded once for all its cells in turn; or why it cannot be."""
     try:
         return load(kind, ProblemEntry.model_validate_json(entry), Path(folder))
     except GnnplaceError as error:
@@ -153,7 +153,7 @@ def digests_of_files(suite: SuiteFile, folder: Path) -> dict[str, str]:
 
 
 def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row:
-    """The row of a cell that its process could not report.
+    """Return the row of a cell that its process could not report.
 
     Args:
         task: what was run.
@@ -166,7 +166,7 @@ def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises ``CellTimeoutError`` after ``seconds``, in the main thread; no limit in others."""
+    """Raise ``CellTimeoutError`` after ``seconds``, in the main thread; no limit in others."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -35,12 +35,12 @@ class Executable(PlacedProblem):
     program: Program
 
     def described(self, entry: ProblemEntry) -> Data:
-        """The part of a row that tells of the problem."""
+        """Return the part of a row that tells of the problem."""
         told = ruled(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
         return super().described(entry) | {"digest": told, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """What the placer found and its runs took; see ``kinds.Loaded``."""
+        """Return what the placer found and its runs took; see ``kinds.Loaded``."""
         result, found = self.searched(cell, keep)
         runs = [_run(self, result, mode) for _ in range(RUNS)]
         return found | {
@@ -53,7 +53,7 @@ class Executable(PlacedProblem):
 
 
 def load_executable(entry: ProblemEntry) -> Executable:
-    """A model, captured.
+    """Return a model, captured.
 
     Raises:
         GnnplaceError: it cannot be.

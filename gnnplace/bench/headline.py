@@ -113,7 +113,7 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """What a problem's model is called."""
+    """Return what a problem's model is called."""
     return {r["problem"]: str(r.get("family", r["problem"])).removeprefix("hf:") for r in rows}
 
 

@@ -89,7 +89,7 @@ class Joint:
         return on_cluster(known, self.cluster)
 
     def problem(self, microbatches: int) -> PlacedProblem:
-        """The model's ops.
+        """Return the model's ops.
 
         Raises:
             GnnplaceError: they cannot be captured, or not be cut.
@@ -104,7 +104,7 @@ class Joint:
         return self.placed[microbatches]
 
     def described(self, entry: ProblemEntry) -> Data:
-        """The part of a row that tells of the problem; see ``kinds.Loaded``."""
+        """Return the part of a row that tells of the problem; see ``kinds.Loaded``."""
         for capture in (lambda: self.chain, lambda: self.problem(entry.microbatches)):
             with suppress(GnnplaceError):  # here, so that no method's seconds have it
                 capture()
@@ -116,14 +116,14 @@ class Joint:
             return {"num_devices": devices, "digest": told, "clock": "predicted", **entry.labels}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """What the method found; see ``kinds.Loaded``."""
+        """Return what the method found; see ``kinds.Loaded``."""
         begin = time.perf_counter(), time.process_time()
         found = self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
         wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]
         return {**dict(zip(SPENT, (wall, processor), strict=True)), **found}
 
     def _placed(self, cell: Cell, keep: str) -> Data:
-        """The faster of the whole batch and its micro-batches."""
+        """Return the faster of the whole batch and its micro-batches."""
         sizes = dict.fromkeys((1, self.entry.microbatches))
         half = replace(cell, budget=cell.budget / len(sizes))
         found, fault = [], None
@@ -140,7 +140,7 @@ class Joint:
         return {**best, "seconds": seconds}
 
     def _planned(self, cell: Cell) -> Data:
-        """A plan of whole layers; the planner's search is one for all methods, and counts for each.
+        """Plan whole layers; the planner's search is one for all methods, and counts for each.
 
         Raises:
             InfeasibleError: no plan of the method fits.
@@ -175,7 +175,7 @@ class Joint:
         }
 
     def _alone(self) -> Plan:
-        """The first device alone, as placed: whole, or in micro-batches where they are faster."""
+        """Place all on the first device: whole, or in micro-batches if they are faster."""
         sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
         batch = self.chain.batch
         specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]
@@ -185,7 +185,7 @@ class Joint:
 
 @lru_cache(maxsize=2)  # whole, and cut into micro-batches
 def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceError:
-    """The step's ops, for any machine; or why they cannot be captured."""
+    """Return the step's ops, for any machine; or why they cannot be captured."""
     options = CaptureOptions(optimizer="adamw", microbatches=microbatches, accept_other_loss=accept)
     try:
         return capture_for(model, ELSEWHERE, options)
@@ -195,7 +195,7 @@ def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceE
 
 @lru_cache(maxsize=1)
 def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
-    """The step's layers, with the kernels that are known of them; or why they cannot be planned."""
+    """Return the step's layers with the known kernels, or why they cannot be planned."""
     try:
         return chain_of(TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE))
     except GnnplaceError as error:

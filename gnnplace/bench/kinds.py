@@ -34,10 +34,10 @@ class Loaded(Protocol):
     """What a cell works on."""
 
     def described(self, entry: ProblemEntry) -> Data:
-        """The part of a row that tells of the problem."""
+        """Return the part of a row that tells of the problem."""
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """The part of a row that tells what was found.
+        """Return the part of a row that tells what was found.
 
         Args:
             cell: what to run.
@@ -50,7 +50,7 @@ class Loaded(Protocol):
 
 
 def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
-    """What a cell works on; files are relative to ``folder``.
+    """Return what a cell works on; files are relative to ``folder``.
 
     Raises:
         GnnplaceError: whatever is wrong with the problem.

@@ -57,7 +57,7 @@ class WholeStep(CapturedProblem):
     kind: str = ""
 
     def part(self, call: int, split: Configuration) -> Part:
-        """What one device does of a call."""
+        """Return what one device does of a call."""
         assert self.source is not None
         return self.source.part(call, split, self.kind, (self.mesh, 1))
 

@@ -26,7 +26,7 @@ class PlacedProblem:
     problem: Problem
 
     def described(self, entry: ProblemEntry) -> Data:
-        """The part of a row that tells of the problem."""
+        """Return the part of a row that tells of the problem."""
         return {
             "num_ops": self.problem.num_ops,
             "num_devices": self.problem.num_devices,
@@ -39,11 +39,11 @@ class PlacedProblem:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """What the placer found; see ``kinds.Loaded``."""
+        """Return what the placer found; see ``kinds.Loaded``."""
         return self.searched(cell, keep)[1]
 
     def searched(self, cell: Cell, keep: str) -> tuple[Result, Data]:
-        """A placer's result, and what a row says of it."""
+        """Return a placer's result, and what a row says of it."""
         begin = time.perf_counter()
         result = place(anew(self.problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
         found = _placed(result) | {"seconds": time.perf_counter() - begin}
@@ -51,7 +51,7 @@ class PlacedProblem:
 
 
 def anew(problem: Problem) -> Problem:
-    """The same problem without what earlier placers have derived from it and left there."""
+    """Return the same problem without what earlier placers have derived from it and left there."""
     return replace(problem, graph=replace(problem.graph), cluster=replace(problem.cluster))
 
 
@@ -66,7 +66,7 @@ def _placed(result: Result) -> Data:
 
 
 def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
-    """Writes what ``gnnplace simulate`` takes: the problem once, and the placement."""
+    """Write what ``gnnplace simulate`` takes: the problem once, and the placement."""
     folder.mkdir(parents=True, exist_ok=True)
     told = digest(problem).replace(":", "-")
     path = folder / f"{told}.json"

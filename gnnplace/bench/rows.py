@@ -132,7 +132,7 @@ def now() -> str:
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
-    """Appends one row and makes sure that it is on disk.
+    """Append one row and make sure that it is on disk.
 
     Raises:
         InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
@@ -153,7 +153,7 @@ def append(path: Path, row: dict[str, Any]) -> None:
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Holds a file of rows against every other run that would write to it; a kill lets go of it.
+    """Hold a file of rows against every other run that would write to it; a kill lets go of it.
 
     Raises:
         InputError: another run writes to it.
@@ -247,12 +247,12 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a row's cell from all others."""
+    """Return what tells a row's cell from all others."""
     return tuple(row[key] for key in IDENTITY)
 
 
 def digest(problem: Problem) -> str:
-    """What tells two problems apart that have one key: structure, costs, links and memory.
+    """Return what tells two problems apart that have one key: structure, costs, links and memory.
 
     It hashes what a problem says. A field of a device or a link that is not among ``ALWAYS`` counts
     where it differs from its default alone, so that a field more moves no digest. Written with the
@@ -275,7 +275,7 @@ def ruled(hexadecimal: str) -> str:
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
-    """The rows' file of a suite or of a part of it; makes the folder.
+    """Return the rows' file of a suite or of a part of it; makes the folder.
 
     A suite's first version has no number in the file's name.
 

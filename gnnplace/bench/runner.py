@@ -86,7 +86,7 @@ class Override:
             raise InputError(f"part {self.part[0]}/{self.part[1]}: give K/N with 1 <= K <= N")
 
     def apply(self, suite: SuiteFile) -> SuiteFile:
-        """The suite with what is given here."""
+        """Return the suite with what is given here."""
         changed: dict[str, Any] = {}
         if self.placers:
             known = {name: own for name, own in suite.methods.items() if name in self.placers}
@@ -107,7 +107,7 @@ class Override:
 
 
 def _accepting(entry: ProblemEntry) -> ProblemEntry:
-    """A model that is cut whatever becomes of its loss; anything else as it is."""
+    """Return a model that is cut whatever becomes of its loss; anything else as it is."""
     cut = entry.model is not None and entry.microbatches > 1
     return entry.model_copy(update={"accept_other_loss": True}) if cut else entry
 
@@ -120,7 +120,7 @@ def run_suite(
     override: Override | None = None,
     where: Where | None = None,
 ) -> int:
-    """Runs what is missing of a suite and prints the summary.
+    """Run what is missing of a suite and print the summary.
 
     Args:
         path: suite file.

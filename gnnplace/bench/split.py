@@ -31,7 +31,7 @@ class NetworkTables:
     tables: ShardingProblem
 
     def described(self, entry: ProblemEntry) -> Data:
-        """The part of a row that tells of the problem."""
+        """Return the part of a row that tells of the problem."""
         hashed = hashlib.sha256()
         for array in (*self.tables.cost, *(np.asarray(edge.cost) for edge in self.tables.edges)):
             hashed.update(np.ascontiguousarray(array).tobytes())
@@ -47,7 +47,7 @@ class NetworkTables:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """What the method found; see ``kinds.Loaded``."""
+        """Return what the method found; see ``kinds.Loaded``."""
         begin, bound = time.perf_counter(), None
         if cell.placer == EXACT_SHARDER:
             found = best_strategy(self.tables, bounded=True)
@@ -62,7 +62,7 @@ class NetworkTables:
 
 
 def load_split(entry: ProblemEntry) -> NetworkTables:
-    """A network and its tables.
+    """Return a network and its tables.
 
     Raises:
         GnnplaceError: there is no such network.

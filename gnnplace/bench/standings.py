@@ -78,7 +78,7 @@ def was_run(problem: ProblemId) -> bool:
 
 
 def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
-    """Reads a file; a missing one is empty.
+    """Read a file; a missing one is empty.
 
     Raises:
         FormatError: naming the file and the key path.
@@ -92,7 +92,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
 def merged(
     known: Mapping[ProblemId, BestKnown], rows: Iterable[Mapping[str, Any]]
 ) -> dict[ProblemId, BestKnown]:
-    """What is known with what rows found; the first of equals stays."""
+    """Return what is known with what rows found; the first of equals stays."""
     result = dict(known)
     for row in rows:
         key = problem_id(row)
@@ -103,7 +103,7 @@ def merged(
 
 
 def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> None:
-    """Writes a file atomically, a problem a line; of two problems of one key the last given stays.
+    """Write a file atomically, a problem a line; of two problems of one key the last given stays.
 
     Raises:
         InputError: it cannot be written.

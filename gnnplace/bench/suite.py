@@ -147,7 +147,7 @@ class ProblemEntry(Schema):
         return {"family": family, "cluster": self.cluster or "drawn"}
 
     def load(self, folder: Path = Path()) -> Problem:
-        """Builds, captures or reads the problem; files are relative to ``folder``.
+        """Build, capture or read the problem; files are relative to ``folder``.
 
         Raises:
             InputError: a network, which has layers to split and no ops to place; and whatever is
@@ -294,7 +294,7 @@ class Cell:
     budget: float
 
     def identity(self) -> dict[str, Any]:
-        """What tells this cell from all others of the suite."""
+        """Return what tells this cell from all others of the suite."""
         return {
             "problem": self.problem.key,
             "placer": self.placer,
@@ -304,7 +304,7 @@ class Cell:
 
 
 def read_suite(path: str | Path) -> SuiteFile:
-    """Reads a suite file.
+    """Read a suite file.
 
     Raises:
         FormatError: naming the file, the key path and the fault.

@@ -63,7 +63,7 @@ class Section:
 
 
 def page(sections: Sequence[Section], note: str, origin: str) -> str:
-    """The text of the page.
+    """Return the text of the page.
 
     Args:
         sections: in their order.
@@ -122,7 +122,7 @@ def profile_plot(found: Sequence[Profile], title: str) -> Figure:
 
 
 def _steps(profile: Profile) -> Series:
-    """A line that rises where a problem is solved."""
+    """Return a line that rises where a problem is solved."""
     factors = sorted({1.0, HIGHEST, *(r for r in profile.ratios if 1.0 < r <= HIGHEST)})
     name = f"{profile.placer} {profile.budget:g} s"
     told = f"{profile.placer}, {profile.budget:g} s: {profile.share(CLOSE):.0%} within 5 %"
@@ -230,7 +230,7 @@ def print_standings(
     rival: str = RIVAL,
     folder: str | None = None,
 ) -> None:
-    """Prints tables for each part of the rows, and writes them where a folder is given.
+    """Print tables for each part of the rows, and write them where a folder is given.
 
     Args:
         rows: the rows of any number of suites.

@@ -275,12 +275,12 @@ class Grid:
         return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
 
     def html(self) -> Html:
-        """A heading and a table."""
+        """Return a heading and a table."""
         return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:
-    """A mean with its interval, if it has a width; a dash for none."""
+    """Return a mean with its interval, if it has a width; a dash for none."""
     if interval is None:
         return "-"
     if interval.low == interval.high:

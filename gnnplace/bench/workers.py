@@ -52,7 +52,7 @@ class CellWorker:
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self, task: CellTask) -> Row:
-        """The row of a cell: the worker's, or one that says that there is none."""
+        """Return the row of a cell: the worker's, or one that says that there is none."""
         begin, limit, known = time.perf_counter(), LOADING, None
         self._send(task.to_json())
         while True:
@@ -65,7 +65,7 @@ class CellWorker:
             begin, limit, known = time.perf_counter(), task.timeout + GRACE, answer
 
     def close(self) -> None:
-        """Ends the process, at once, for good."""
+        """End the process, at once, for good."""
         self.closed = True
         self._kill()
 
@@ -103,14 +103,14 @@ class CellWorker:
         threading.Thread(target=_listen, args=(self.process, self.answers), daemon=True).start()
 
     def _answer(self, seconds: float) -> str:
-        """The next line; empty if the worker is gone or too late."""
+        """Return the next line; empty if the worker is gone or too late."""
         try:
             return self.answers.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return ""
 
     def _end(self, limit: float) -> str:
-        """Ends a worker that gave no answer; what was wrong with it."""
+        """End a worker that gave no answer, and return what was wrong with it."""
         process = self.process
         if process is None:  # closed meanwhile: the run is being stopped
             return "stopped"
@@ -131,7 +131,7 @@ def _listen(process: subprocess.Popen[str], answers: queue.SimpleQueue[str]) -> 
 
 
 def here(names: Sequence[str], say: Say | None = None) -> Runner:
-    """Runs cells in this process, in order; no cell's seconds contain compilation.
+    """Run cells in this process, in order; no cell's seconds contain compilation.
 
     Args:
         names: kind of the suite and placers, to compile before the first cell.
@@ -148,7 +148,7 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
 
 
 def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Runner:
-    """Runs cells in ``count`` worker processes; rows come as they are done.
+    """Run cells in ``count`` worker processes; rows come as they are done.
 
     Kernels that are not on disk are compiled here first: each worker would compile all of them.
 
@@ -192,7 +192,7 @@ def _with_worker(free: queue.SimpleQueue[CellWorker], task: CellTask) -> Row:
 
 
 def on_dask(address: str, names: Sequence[str]) -> Runner:
-    """Runs cells on a Dask cluster, a cell a worker thread.
+    """Run cells on a Dask cluster, a cell a worker thread.
 
     Raises:
         InputError: ``distributed`` is not installed, or nobody answers at the address.
@@ -224,7 +224,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
 
 
 def _row_of(future: Any, task: CellTask) -> Row:
-    """A future's row; a cell that took Dask's worker with it is a failure."""
+    """Return a future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:
         return json.loads(future.result())
@@ -235,7 +235,7 @@ _of_thread = threading.local()
 
 
 def run_on_dask(line: str, names: list[str], folder: str) -> str:
-    """Runs one task in the calling thread's own worker process; both are JSON."""
+    """Run one task in the calling thread's own worker process; both are JSON."""
     worker = getattr(_of_thread, "worker", None)
     if worker is None or (worker.names, worker.folder) != (names, folder):
         if worker is not None:

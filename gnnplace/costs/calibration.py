@@ -78,7 +78,7 @@ class Evidence:
 
 
 def with_table(path: str | Path) -> CostTables:
-    """The shipped tables, with a user's own first for the kinds that it has.
+    """Return the shipped tables, with a user's own first for the kinds that it has.
 
     Raises:
         InputError: the file cannot be read, or no figures of a kind are known.
@@ -103,7 +103,7 @@ def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
 
 
 def gather(rows: Mapping[str, Rows]) -> Evidence:
-    """Tries every relation among tables by kind."""
+    """Try every relation among tables by kind."""
     found = _surfaces(rows)
     parts: dict[str, list[Residuals]] = {
         k: [] for k in ("local", "gpu", "kin", "dtype", "roofline")
@@ -155,7 +155,7 @@ def _parents(op: str) -> list[str]:
 
 
 def spread(residuals: Iterable[FloatArray]) -> float:
-    """The deviation of a normal law that holds nine in ten where the residuals do.
+    """Return the deviation of a normal law that holds nine in ten where the residuals do.
 
     Args:
         residuals: The residuals of each try; each try weighs the same.
@@ -169,7 +169,7 @@ def spread(residuals: Iterable[FloatArray]) -> float:
 
 
 def widened(error: float, owners: int) -> float:
-    """An error found on so many GPUs or ops, for the next one; of one it says little."""
+    """Return an error found on so many GPUs or ops, for the next one; of one it says little."""
     if owners < 2:
         return min(2 * error, MOST_ERROR)
     from scipy.stats import t as student  # late: a second
@@ -210,7 +210,7 @@ def _local(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 
 
 def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
-    """A line through the errors of pairs, lifted until it is above most of them."""
+    """Return a line through the errors of pairs, lifted until it is above most of them."""
     result = {}
     for name, mine in _named(parts, _names).items():
         distance = np.array([part.apart for part in mine])

@@ -101,7 +101,7 @@ class Group:
 
 
 def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
-    """The group that devices of a cluster make; None where their links name no fabric.
+    """Return the group that devices of a cluster make; None where their links name no fabric.
 
     Servers are what fabrics inside of servers join, and must have as many members each.
 
@@ -361,7 +361,7 @@ class Exchange:
         return float(self.cluster.bandwidth[self.cluster.linked].min(initial=np.inf))
 
     def group(self, count: int) -> Group:
-        """The group of so many neighbours."""
+        """Return the group of so many neighbours."""
         assert self.whole is not None
         if count <= self.whole.each:
             return Group(self.whole.inside, None, 1, count)

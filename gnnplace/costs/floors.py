@@ -95,6 +95,6 @@ def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
 
 
 def _running(ready: FloatArray, takes: FloatArray) -> FloatArray:
-    """Ends of what runs one after the other, each not before it is ready."""
+    """Return the end of what runs one after the other, each not before it is ready."""
     ends = np.cumsum(takes)
     return np.asarray(ends + np.maximum.accumulate(ready - (ends - takes)))

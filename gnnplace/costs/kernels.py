@@ -84,7 +84,7 @@ class Kernels:
 
 
 def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
-    """What kernels take on a kind of GPU.
+    """Return what kernels take on a kind of GPU.
 
     Args:
         kind: of the GPU, by any of its names.

@@ -63,7 +63,7 @@ OTHER_TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 def kin_of(op: str) -> str:
-    """The op whose table answers for an op that has none; empty if there is none."""
+    """Return the op whose table answers for an op that has none; empty if there is none."""
     if op in PRODUCT_KIN:
         return PRODUCT_KIN[op]
     if FAMILY.get(op, VECTOR) != VECTOR or op == POOL:
@@ -84,7 +84,7 @@ def class_of(op: str) -> str:
 
 
 def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
-    """The type, and the other half type where a kind computes both alike."""
+    """Return the type, and the other half type where a kind computes both alike."""
     if dtype in HALVES:
         rates = figures(kind).rates
         if rates.get(HALVES[0]) == rates.get(HALVES[1]):

@@ -110,13 +110,13 @@ class LinkTable:
     source: Mapping[str, str]
 
     def of(self, fabric: str) -> Mapping[Key, SizeSeries]:
-        """The series of a fabric; none where it was not measured."""
+        """Return the series of a fabric; none where it was not measured."""
         return self.series.get(fabric, {})
 
 
 @cache
 def shipped() -> LinkTable:
-    """The table in the package."""
+    """Return the table in the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
     series = {
         name: {_key(text): _series(points) for text, points in entry["series"].items()}

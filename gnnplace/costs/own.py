@@ -47,7 +47,7 @@ class MeasuredCluster:
 
 
 def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
-    """The cluster with the links that a log of nccl-tests measured.
+    """Return the cluster with the links that a log of nccl-tests measured.
 
     Args:
         cluster: the cluster whose links were measured.
@@ -80,7 +80,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
 
 
 def _links_of(cluster: Cluster, between: bool) -> list[int]:
-    """Indices of the links inside of servers, or of those between them."""
+    """Return the indices of the links inside of servers, or of those between them."""
     slowest = min((link.bandwidth for link in cluster.links), default=0.0)
     alike = all(link.bandwidth == slowest for link in cluster.links)
 
@@ -114,7 +114,7 @@ def _with(
     bandwidth: float,
     source: str,
 ) -> LinkTable:
-    """The table with one more fabric."""
+    """Return the table with one more fabric."""
     series = {Key(run.op, run.servers, run.each): _series(run) for run in runs}
     return LinkTable(
         {**table.series, fabric: series},

@@ -99,7 +99,7 @@ class OpEstimates:
 def predict(
     rows: Rows, kind: str, tables: CostTables, *, tf32: Sequence[str] = ("convolution",)
 ) -> OpEstimates:
-    """Times of ops on a kind of device.
+    """Predict the times of ops on a kind of device.
 
     Args:
         rows: The ops; their seconds are not read.
@@ -124,7 +124,7 @@ def predict(
 def predict_in_step(
     rows: Rows, kind: str, tables: CostTables, *, tf32: Sequence[str] = ("convolution",)
 ) -> OpEstimates:
-    """Times of ops as a step of many takes them; arguments are those of `predict`.
+    """Predict the times of ops in a step of many; arguments are those of `predict`.
 
     The shipped kernels of some GPUs were measured alone, again and again, at the clock that the
     power limit leaves then: products of float32 are faster in a step by the hardware's constant
@@ -253,7 +253,7 @@ def _nearest(
     dtype: str,
     alike: Callable[[str, str], tuple[str, ...]],
 ) -> list[str]:
-    """The GPUs with a table of the second op, in a type that is alike, that are nearest."""
+    """Return the GPUs with a table of the second op, in a type that is alike, that are nearest."""
     found = []
     for other in others:
         types = [t for t in alike(other, dtype) if tables.surface(other, op[1], t)]
@@ -263,7 +263,7 @@ def _nearest(
 
 
 def _line(op: str) -> list[str]:
-    """An op, its kin, its kin's kin."""
+    """Return an op, its kin, its kin's kin."""
     line = [op]
     while kin_of(line[-1]):
         line.append(kin_of(line[-1]))

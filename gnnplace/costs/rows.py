@@ -100,7 +100,7 @@ class Rows:
         return len(self.op)
 
     def take(self, index: NDArray[np.intp] | BoolArray) -> Rows:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Rows(
             self.op[index],
             self.dtype[index],
@@ -200,7 +200,7 @@ def roofline(kind: str, rows: Rows) -> FloatArray:
 
 
 def read_rows(path: Path) -> dict[str, Rows]:
-    """Reads a table: rows by kind of device.
+    """Read a table: rows by kind of device.
 
     Raises:
         InputError: there is no such file.
@@ -240,7 +240,7 @@ def _is_measured(line: list[str]) -> bool:
 
 
 def write_rows(path: Path, tables: Mapping[str, Rows]) -> None:
-    """Writes rows by kind; the same rows give the same bytes."""
+    """Write rows by kind; the same rows give the same bytes."""
     lines: list[tuple[Any, ...]] = [COLUMNS]
     for kind, rows in sorted(tables.items()):
         for i in np.lexsort((*rows.sizes.T[::-1], rows.dtype, rows.op)):

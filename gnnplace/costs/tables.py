@@ -89,7 +89,7 @@ class CostTables:
 
 @cache
 def shipped() -> CostTables:
-    """The tables that come with the package; see its `tables/README.md`."""
+    """Return the tables that come with the package; see its `tables/README.md`."""
     rows: dict[str, Rows] = {}
     for path in sorted(FOLDER.glob(f"*{ENDING}")):
         rows |= read_rows(path)

@@ -99,13 +99,13 @@ class CalibrationFile(Schema):
 
 
 def write_calibration(path: str | Path, calibration: Calibration, overlap: float) -> None:
-    """Writes a calibration and the usual overlap that goes with it; see `calibrated`."""
+    """Write a calibration and the usual overlap that goes with it; see `calibrated`."""
     head = {"format": "gnnplace-calibration", "version": 1}
     write_json(path, head | asdict(calibration) | {"overlap": overlap})
 
 
 def read_calibration(path: str | Path) -> tuple[Calibration, float]:
-    """A calibration and its usual overlap.
+    """Return a calibration and its usual overlap.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -167,7 +167,7 @@ def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:
-    """The calibration that explains samples best.
+    """Return the calibration that explains samples best.
 
     Raises:
         InputError: there are too few samples to fit to.
@@ -243,7 +243,7 @@ def _measured(samples: Sequence[Sample]) -> FloatArray:
 
 
 def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float) -> Problem:
-    """The problem with corrected times and links, for simulator and placers as they are.
+    """Return the problem with corrected times and links, for simulator and placers as they are.
 
     These know one time for each op wherever the others are, so contention enters as it is usually:
     every op is slower as it is beside `usual_overlap` others. A placement on one device is then
@@ -264,7 +264,7 @@ def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float)
 
 
 def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
-    """The cluster with the links' corrected costs of a message."""
+    """Return the cluster with the links' corrected costs of a message."""
     links = tuple(
         link.model_copy(
             update={

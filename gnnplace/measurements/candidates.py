@@ -119,7 +119,7 @@ def _placed(name: str, place: Place) -> Candidate:
 
 
 def _add(distinct: dict[bytes, Candidate], simulator: Simulator, candidate: Candidate) -> None:
-    """Adds a candidate that is new and can run."""
+    """Add a candidate that is new and can run."""
     placement = candidate.placement
     if placement is None:
         return
@@ -159,7 +159,7 @@ def _variations(
 
 
 def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
-    """The best placement's devices with other orders."""
+    """Yield the best placement's devices with other orders."""
     graph = problem.graph
     orders = {
         "topological": orders_of.topological(graph),
@@ -205,7 +205,7 @@ def _completed(problem: Problem, simulator: Simulator, units: IntArray) -> float
 
 
 def _unbalanced(base: IntArray, rng: np.random.Generator, share: float) -> IntArray:
-    """A share of all units moved to the device of one of them."""
+    """Return a share of all units moved to the device of one of them."""
     is_moved = rng.random(len(base)) < share
     return np.where(is_moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
 

@@ -131,20 +131,20 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is kept as a whole or not at all."""
+        """Open a transaction that is kept as a whole or not at all."""
         with self.told("written"), self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that only reads: one consistent view."""
+        """Open a connection that only reads: one consistent view."""
         options = {"gnnplace_reads": True}
         with self.told("read"), self._engine.connect().execution_options(**options) as connection:
             yield connection
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Turns the database's errors into one line.
+        """Turn the database's errors into one line.
 
         Raises:
             InputError: naming the store and the reason.
@@ -159,12 +159,12 @@ class Database:
             ) from None
 
     def dispose(self) -> None:
-        """Closes what is open."""
+        """Close what is open."""
         self._engine.dispose()
 
 
 def add_once(connection: Connection, table: Any, row: dict[str, Any]) -> None:
-    """Inserts a row unless its key is there, whoever put it there."""
+    """Insert a row unless its key is there, whoever put it there."""
     try:
         with connection.begin_nested():
             connection.execute(insert(table), row)
@@ -189,7 +189,7 @@ def _engine(url: str) -> Engine:
 
 
 def _prepare(connection: sqlite3.Connection, record: object) -> None:
-    """Sets a new connection up; transactions begin by our own words (see `_begin`)."""
+    """Set a new connection up; transactions begin by our own words (see `_begin`)."""
     connection.isolation_level = None
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -197,7 +197,7 @@ def _prepare(connection: sqlite3.Connection, record: object) -> None:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Turns the write-ahead log on; SQLite does not wait its turn for that by itself."""
+    """Turn the write-ahead log on; SQLite does not wait its turn for that by itself."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

@@ -48,4 +48,4 @@ class StepObjective(ABC):
 
     @abstractmethod
     def keep(self, path: str, placement: Placement) -> None:
-        """Writes a placement as a file that ``execute`` takes."""
+        """Write a placement as a file that ``execute`` takes."""

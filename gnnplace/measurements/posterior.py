@@ -85,7 +85,7 @@ class OpTimes:
         self.problem = replace(problem, time=time)
 
     def draw(self, problem: Problem, rng: np.random.Generator) -> Problem:
-        """The problem with times that might be the true ones."""
+        """Return the problem with times that might be the true ones."""
         time = {
             kind: seconds * np.exp(self.spread[kind] * rng.normal(size=len(seconds)))
             for kind, seconds in problem.time.items()
@@ -106,7 +106,7 @@ def _log_ratios(problem: Problem, observed: Sequence[Observation]) -> dict[str, 
 
 
 def _drift(problem: Problem, ratios: dict[str, FloatArray], count: int) -> FloatArray:
-    """What is common to the ops of each measurement, and zero on average; by turns with the ops'
+    """Estimate what the ops of a measurement share, zero on average; by turns with the ops'
     own means, long ops weighing more. [observed]
     """
     drift = np.zeros(count)
@@ -199,7 +199,7 @@ class Posterior:
         return calibrated(self.ops.problem, self.calibration, self._overlap)
 
     def drawn(self, rng: np.random.Generator) -> Problem:
-        """The corrected problem as it might be: what is in doubt is drawn."""
+        """Return the corrected problem as it might be: what is in doubt is drawn."""
         return self.ops.draw(self.problem, rng)
 
     def predict(self, placements: Sequence[Placement]) -> tuple[FloatArray, FloatArray]:
@@ -241,7 +241,7 @@ class Posterior:
         self._solve(residuals)
 
     def _solve(self, left: FloatArray) -> None:
-        """The process given what the simulator leaves unexplained."""
+        """Fit the process to what the simulator leaves unexplained."""
         if not len(left):
             return
         from scipy.linalg import cho_factor, cho_solve

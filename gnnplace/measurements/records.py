@@ -16,12 +16,12 @@ OK, FAILED, INTERRUPTED, OPEN = "ok", "failed", "interrupted", "open"
 
 
 def now() -> str:
-    """This instant in UTC, as it stands in the store: ISO 8601 to the microsecond."""
+    """Return this instant in UTC, as the store has it: ISO 8601 to the microsecond."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def new_id() -> str:
-    """A name that no other run of any machine has."""
+    """Return a name that no other run of any machine has."""
     return uuid.uuid4().hex
 
 
@@ -31,7 +31,7 @@ def packed(data: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """What `packed` was given."""
+    """Return what `packed` was given."""
     return json.loads(zlib.decompress(data))
 
 
@@ -97,7 +97,7 @@ class StepRecord:
 
     @classmethod
     def from_row(cls, row: Any) -> StepRecord:
-        """A row of the table of steps."""
+        """Return a row of the table of steps."""
         timeline = unpacked(row.timeline)
         return cls(
             step=row.step,

@@ -46,7 +46,7 @@ def stored_samples(
     clock: str | None = None,
     machine: Mapping[str, Any] | None = None,
 ) -> list[Sample]:
-    """Samples of all runs that ended well and computed the right thing, the newest first.
+    """Return samples of all runs that ended well and computed the right thing, the newest first.
 
     Runs in which the CPU played other devices are left out: their seconds are not those predicted.
 
@@ -139,7 +139,7 @@ class Agreement:
 
 
 def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreement:
-    """Compares predictions with measurements.
+    """Compare predictions with measurements.
 
     Args:
         predicted: Seconds, all positive and finite.
@@ -165,7 +165,7 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
 
 
 def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The shortest step time of each placement over all rounds. [rounds, placements]"""
+    """Return the shortest step time of each placement over all rounds. [rounds, placements]"""
     return [float(seconds) for seconds in np.min(np.asarray(rounds, dtype=float), axis=0)]
 
 
@@ -207,7 +207,7 @@ def halves(
 
 
 def ceiling(reliability: float) -> float:
-    """The correlation that a prediction without error would have with noisy measurements.
+    """Return the correlation that a prediction without error would have with noisy measurements.
 
     Two halves that correlate with r make a whole of reliability 2 r / (1 + r) (Spearman, 1910;
     Brown, 1910); the truth correlates with it by the root of that (attenuation, Spearman, 1904).

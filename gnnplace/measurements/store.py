@@ -58,7 +58,7 @@ class Selection:
     failed: bool = False
 
     def applied(self, query: Select[Any]) -> Select[Any]:
-        """A query of runs joined with their outcomes, narrowed."""
+        """Return a query of runs joined with their outcomes, narrowed."""
         if self.model is not None:
             query = query.where(RUNS.c.model == self.model)
         if self.fingerprint is not None:
@@ -99,7 +99,7 @@ class MeasurementStore:
         return self._database.shown
 
     def begin(self, run: RunRecord) -> None:
-        """Keeps a run that is about to start, and its problem."""
+        """Keep a run that is about to start, and its problem."""
         text = json.dumps(run.problem, allow_nan=False, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).hexdigest()  # times and links included
         row = {
@@ -122,7 +122,7 @@ class MeasurementStore:
             connection.execute(insert(RUNS), row)
 
     def add_steps(self, run: str, steps: Iterable[StepRecord]) -> None:
-        """Keeps steps of a run that has begun: all of them or none."""
+        """Keep steps of a run that has begun: all of them or none."""
         rows = [
             {
                 "run": run,
@@ -139,13 +139,13 @@ class MeasurementStore:
                 connection.execute(insert(STEPS), rows)
 
     def end(self, run: str, outcome: Outcome) -> None:
-        """Keeps how a run ended; a second outcome of one run is dropped."""
+        """Keep how a run ended; a second outcome of one run is dropped."""
         row = {"run": run, **asdict(outcome), "ended": outcome.ended or now()}
         with self._database.writing() as connection:
             add_once(connection, OUTCOMES, row)
 
     def runs(self, selection: Selection | None = None, limit: int | None = None) -> list[StoredRun]:
-        """Runs, the newest first."""
+        """Run, the newest first."""
         query = (selection or Selection()).applied(
             select(RUNS, *OUTCOME_COLUMNS).outerjoin(OUTCOMES, OUTCOMES.c.run == RUNS.c.id)
         )
@@ -156,13 +156,13 @@ class MeasurementStore:
         return [_stored(row, times[row.id]) for row in rows]
 
     def steps(self, run: str) -> list[StepRecord]:
-        """Steps of a run, in order."""
+        """Return the steps of a run, in order."""
         query = select(STEPS).where(STEPS.c.run == run).order_by(STEPS.c.step)
         with self._database.reading() as connection:
             return [StepRecord.from_row(row) for row in connection.execute(query)]
 
     def problem(self, digest: str) -> Any:
-        """Data of a problem file, as a run was predicted with it.
+        """Return the data of a problem file, as a run was predicted with it.
 
         Raises:
             InputError: there is no such problem.
@@ -170,7 +170,7 @@ class MeasurementStore:
         return self._packed(select(PROBLEMS.c.data).where(PROBLEMS.c.digest == digest), digest)
 
     def placement(self, run: str) -> Any:
-        """Data of a run's placement file.
+        """Return the data of a run's placement file.
 
         Raises:
             InputError: there is no such run.

@@ -157,5 +157,5 @@ class _Copies:
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """A colocation class for the copies of op ``name`` that no op of the problem names already."""
+    """Return a new colocation class for the copies of op ``name``."""
     return name if name not in taken else _fresh(f"{name}#", taken)

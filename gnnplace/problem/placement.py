@@ -52,7 +52,7 @@ class Placement:
 def sequence_from_order(
     device: IntArray, order: IntArray, num_devices: int
 ) -> tuple[IntArray, ...]:
-    """Splits one order of all ops into a sequence for every device."""
+    """Split one order of all ops into a sequence for every device."""
     placed = device[order]
     return tuple(order[placed == d].astype(np.int32) for d in range(num_devices))
 
@@ -74,7 +74,7 @@ class PlacementFile(Schema):
 
 
 def read_placement(path: str | Path, problem: Problem) -> Placement:
-    """Reads a placement of ``problem``.
+    """Read a placement of ``problem``.
 
     Raises:
         FormatError: a malformed file, an unknown or missing op or device; names the key path.
@@ -84,7 +84,7 @@ def read_placement(path: str | Path, problem: Problem) -> Placement:
 
 
 def placement_from_data(data: Any, problem: Problem, source: str = "placement") -> Placement:
-    """Builds a placement from the data of its file; ``source`` is named in errors."""
+    """Build a placement from the data of its file; ``source`` is named in errors."""
     file = parse(PlacementFile, data, source)
     if file.fingerprint is not None and file.fingerprint != problem.fingerprint:
         raise MismatchError(
@@ -97,7 +97,7 @@ def placement_from_data(data: Any, problem: Problem, source: str = "placement") 
 
 
 def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
-    """What a placement and a problem differ in, the first of what can be told."""
+    """Return what a placement and a problem differ in, the first of what can be told."""
     theirs, options = data.get(OPTIONS_KEY), problem.captured
     if isinstance(theirs, dict) and options is not None:
         differing = [key for key in theirs if key in options and theirs[key] != options[key]]
@@ -170,7 +170,7 @@ def placed_microbatches(data: Any) -> int:
 
 
 def placement_to_data(placement: Placement, problem: Problem) -> dict[str, Any]:
-    """The data of a placement file; attributes that are not known are left out."""
+    """Return the data of a placement file; attributes that are not known are left out."""
     names = problem.graph.names
     devices = [device.name for device in problem.cluster.devices]
     data: dict[str, Any] = {
@@ -192,7 +192,7 @@ def placement_to_data(placement: Placement, problem: Problem) -> dict[str, Any]:
 
 
 def write_placement(path: str | Path, placement: Placement, problem: Problem) -> None:
-    """Writes a placement file atomically."""
+    """Write a placement file atomically."""
     write_json(path, placement_to_data(placement, problem))
 
 
@@ -259,7 +259,7 @@ def _faults_by_link(problem: Problem, device: IntArray) -> list[str]:
 
 
 def read_placement_for(path: str | Path, problem: Problem) -> tuple[Placement, Problem]:
-    """A placement and the problem it is of: cut into micro-batches if the placement's ops are.
+    """Read a placement and its problem, which is cut into micro-batches if the placement is.
 
     Raises:
         FormatError, MismatchError: see ``read_placement``.

@@ -205,7 +205,7 @@ class Problem:
 def build_problem(
     name: str, graph: ComputationGraph, cluster: Cluster, time: dict[str, Any], **given: Any
 ) -> Problem:
-    """A problem whose unnamed attributes are plain: no state, all forward, nothing colocated.
+    """Build a problem whose other attributes are plain: no state, all forward, no colocation.
 
     Raises:
         InputError: an unknown attribute or one of the wrong length.
@@ -274,7 +274,7 @@ class ProblemFile(Schema):
 
 
 def read_problem(path: str | Path) -> Problem:
-    """Reads a problem file.
+    """Read a problem file.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -284,7 +284,7 @@ def read_problem(path: str | Path) -> Problem:
 
 
 def problem_from_data(data: Any, source: str = "problem") -> Problem:
-    """Builds a problem from the data of a problem file; ``source`` is named in errors."""
+    """Build a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
     faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
     if file.microbatches > len(file.ops):  # each op that is no update has a copy for every one
@@ -376,7 +376,7 @@ def _op_faults(file: ProblemFile) -> list[str]:
 
 
 def _tensor_faults(file: ProblemFile) -> list[str]:
-    """Producers and consumers that are not there."""
+    """Return faults of producers and consumers that are not there."""
     ops = {op.name for op in file.ops}
     faults = []
     for k, tensor in enumerate(file.tensors):
@@ -396,7 +396,7 @@ def plain_number(value: float) -> int | float:
 
 
 def problem_to_data(problem: Problem) -> dict[str, Any]:
-    """The data of a problem file."""
+    """Return the data of a problem file."""
     graph = problem.graph
     return {
         "format": "gnnplace-problem",
@@ -443,7 +443,7 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
 
 
 def write_problem(path: str | Path, problem: Problem) -> None:
-    """Writes a problem file atomically."""
+    """Write a problem file atomically."""
     write_json(path, problem_to_data(problem))
 
 

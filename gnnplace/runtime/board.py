@@ -42,11 +42,11 @@ class Board:
         self.words = shared_words(num_workers * STRIDE)
 
     def get(self, worker: int, field: int) -> int:
-        """A word of a worker: `ARRIVED`, `SEGMENT`, `STEP`, `WAITING`, `DONE` or `OFFSET`."""
+        """Return a word of a worker, such as `ARRIVED`, `SEGMENT`, `STEP` or `WAITING`."""
         return self.words[worker * STRIDE + field]
 
     def put(self, worker: int, field: int, value: int) -> None:
-        """Sets a word of a worker."""
+        """Set a word of a worker."""
         self.words[worker * STRIDE + field] = value
 
     def snapshot(self) -> bytes:
@@ -54,13 +54,13 @@ class Board:
         return self.words.tobytes()
 
     def barrier(self, worker: int, meeting: int) -> None:
-        """Waits until all workers are at `meeting`, a number that grows from call to call."""
+        """Wait until all workers are at `meeting`, a number that grows from call to call."""
         self.put(worker, ARRIVED, meeting)
         for peer in range(self.num_workers):
             self.wait(self.words, peer * STRIDE + ARRIVED, meeting)
 
     def wait(self, words: memoryview, index: int, value: int) -> None:
-        """Waits until `words[index]` is at least `value`."""
+        """Wait until `words[index]` is at least `value`."""
         polls = SPINS if self.crowded else 0
         while words[index] < value:
             polls += 1

@@ -101,7 +101,7 @@ def differences(
 
 
 def _largest(expected: Tensors) -> float:
-    """The largest magnitude of all tensors but the loss."""
+    """Return the largest magnitude of all tensors but the loss."""
     sizes = [float(t.abs().max()) for name, t in expected.items() if name != "loss" and t.numel()]
     return max(sizes, default=0.0)
 

@@ -84,7 +84,7 @@ class Crew:
         return not self._ended
 
     def close(self, why: str = "closed") -> None:
-        """Ends all workers; may be called again."""
+        """End all workers; may be called again."""
         self._ended = self._ended or why
         self._finalizer()
 

@@ -50,7 +50,7 @@ class Hosts:
         return self.rank == 0
 
     def client(self) -> dist.Store:
-        """A connection of a worker's own to the store."""
+        """Return a connection of a worker's own to the store."""
         name, port = self.address
         far = dist.TCPStore(name, port, is_master=False, timeout=timedelta(seconds=MEET))
         return dist.PrefixStore(self.prefix, far)
@@ -73,7 +73,7 @@ class Hosts:
         return hosts
 
     def agree(self, what: str, text: str) -> None:
-        """Makes sure that all hosts are about to do the same.
+        """Make sure that all hosts are about to do the same.
 
         Raises:
             MismatchError: another host is about to do something else.
@@ -87,7 +87,7 @@ class Hosts:
                 )
 
     def exchange(self, what: str, text: str) -> list[str]:
-        """What every host says, in order of rank.
+        """Return what every host says, in order of rank.
 
         Raises:
             ExecutionError: a host did not say anything in time.
@@ -114,7 +114,7 @@ class Hosts:
 
 
 def from_environment() -> Hosts | None:
-    """The hosts that `torchrun` says there are; None if this process was started alone.
+    """Return the hosts that `torchrun` says there are; None if this process was started alone.
 
     Raises:
         InputError: half of what is needed is missing.
@@ -145,7 +145,7 @@ def _prefix() -> str:
 
 
 def _machine() -> str:
-    """The same text for processes on one running machine, and for no others."""
+    """Return the same text for processes on one running machine, and for no others."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -81,7 +81,7 @@ def measure_link(devices: Sequence[torch.device] | None = None) -> Link:
 
 
 def fit_link(source: str, target: str, times: MessageTimes) -> Link:
-    """The link that explains the times best (see the module)."""
+    """Return the link that explains the times best (see the module)."""
     size = np.array(times.sizes, dtype=float)
     send_overhead, slope = fit_line(size, np.array(times.send))
     transit = np.array(times.one_way) - np.array(times.warm_send) - times.receive
@@ -208,6 +208,6 @@ class _End:
         return sent - start, (time.perf_counter() - start) / 2
 
     def _settle(self) -> None:
-        """Waits until a GPU has done what it was told: its copies run behind the program."""
+        """Wait until a GPU has done what it was told: its copies run behind the program."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()

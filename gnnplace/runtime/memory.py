@@ -87,7 +87,7 @@ class Arena:
         stride: tuple[int, ...] | None,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """A tensor on the reserved bytes at `offset`; without `stride` it is contiguous.
+        """Return a tensor on the reserved bytes at `offset`; without `stride` it is contiguous.
 
         Its storage is its own part of the block, so that it can be saved as any tensor. The first
         call maps the block, so make one before forking.
@@ -103,7 +103,7 @@ class Arena:
 
 
 def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of CPU tensors in one shared block, with the strides that a plain copy has."""
+    """Copy CPU tensors into one shared block, with the strides that a plain copy has."""
     copies = shared_like(tensors)
     for name, copied in copies.items():
         copied.copy_(tensors[name])

@@ -90,7 +90,7 @@ class NetworkTransport(GlooMessages):
         return fastest[1]
 
     def barrier(self, worker: int, meeting: int) -> None:
-        """Waits for all workers of all hosts."""
+        """Wait for all workers of all hosts."""
         with self.reaching():
             dist.barrier()
 
@@ -124,7 +124,7 @@ class NetworkTransport(GlooMessages):
             raise ConnectionError(f"the connection to {which} {LOST}") from error
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:
-        """Sends what workers of other hosts have to worker 0, whose memory host 0 reads."""
+        """Send what workers of other hosts have to worker 0, whose memory host 0 reads."""
         for tag, (source, tensor) in enumerate(tensors):
             if self._host_of[source] == self._host_of[0] or not tensor.numel():
                 continue

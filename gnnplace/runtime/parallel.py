@@ -30,7 +30,7 @@ class _Running:
 
 
 def core_groups(count: int) -> list[tuple[int, ...]]:
-    """The cores of this process in at most ``count`` groups of one size, those left over unused."""
+    """Divide this process's cores into at most ``count`` groups of one size."""
     cores = available_cores()
     size = max(1, len(cores) // count)
     return [tuple(cores[i : i + size]) for i in range(0, len(cores) - size + 1, size)][:count]

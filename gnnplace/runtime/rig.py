@@ -38,7 +38,7 @@ def run_group(
     progress: Callable[[], bytes] = bytes,
     doing: Callable[[int], str] = lambda worker: "",
 ) -> list[Answer]:
-    """What processes that form a group answer, in their order.
+    """Return what processes that form a group answer, in their order.
 
     Args:
         work: Called in every process with its number; its answer goes through a pipe.
@@ -69,7 +69,7 @@ def _in_group(
 
 
 def meet() -> None:
-    """Waits for the other processes of the group, if there is one."""
+    """Wait for the other processes of the group, if there is one."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -115,5 +115,5 @@ class Replica(nn.Module):
         self._replica = DistributedDataParallel(self.step)
 
     def forward(self) -> torch.Tensor:
-        """The loss of this process's share."""
+        """Return the loss of this process's share."""
         return self._replica(*self.step.inputs())

@@ -42,7 +42,7 @@ LONG = timedelta(days=1)
 
 @contextmanager
 def meeting_place() -> Iterator[int]:
-    """The descriptor of a meeting place, which forked workers have too; closed at the end."""
+    """Open a meeting place, whose descriptor forked workers have too; closed at the end."""
     place = os.memfd_create("gnnplace meeting place")
     try:
         yield place
@@ -51,7 +51,7 @@ def meeting_place() -> Iterator[int]:
 
 
 def join_group(place: int, rank: int, count: int, timeout: timedelta) -> None:
-    """Waits for the others at a meeting place and forms a gloo group with them.
+    """Wait for the others at a meeting place and form a gloo group with them.
 
     Args:
         place: A descriptor, as `meeting_place` gives it.
@@ -102,22 +102,22 @@ class Transport(ABC):
 
     @abstractmethod
     def open(self, worker: int, device: torch.device) -> None:
-        """Called once in each worker before any other call."""
+        """Set up; called once in each worker before any other call."""
 
     @abstractmethod
     def sender(self, message: int) -> Send:
-        """The function `send(tensor, round)` of a message, for its source."""
+        """Return the function `send(tensor, round)` of a message, for its source."""
 
     @abstractmethod
     def receiver(self, message: int) -> Receive:
-        """The function `receive(round) -> tensor` of a message, for its target."""
+        """Return the function `receive(round) -> tensor` of a message, for its target."""
 
     @abstractmethod
     def barrier(self, worker: int, meeting: int) -> None:
-        """Waits until all workers are at `meeting`, a number that grows from call to call."""
+        """Wait until all workers are at `meeting`, a number that grows from call to call."""
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:  # noqa: B027
-        """Makes tensors of all workers known to the parent of worker 0; called in each worker.
+        """Make tensors of all workers known to the parent of worker 0; called in each worker.
 
         Args:
             tensors: Worker that has it, and where it lies in memory that this host shares.
@@ -128,13 +128,13 @@ class Transport(ABC):
         """Bytes of buffers that a worker keeps for its messages through all rounds."""
 
     def finish_round(self) -> None:  # noqa: B027 (most transports have nothing to do)
-        """Waits until what this worker sent may be changed."""
+        """Wait until what this worker sent may be changed."""
 
     def close(self) -> None:  # noqa: B027
-        """Called in each worker after the last round."""
+        """Finish; called in each worker after the last round."""
 
     def dispose(self) -> None:  # noqa: B027
-        """Called in the parent when the workers have ended, however they did."""
+        """Clean up; called in the parent when the workers have ended, however they did."""
 
 
 class MessageLayouts:
@@ -154,13 +154,13 @@ class MessageLayouts:
         return stride
 
     def read(self, message: int) -> tuple[int, ...]:
-        """The published strides of a message."""
+        """Return the published strides of a message."""
         base = message * ROW
         dimensions = len(self._messages[message].shape)
         return tuple(self.words[base + i] for i in range(dimensions))
 
     def shift(self, message: int) -> int:
-        """The published shift of a message."""
+        """Return the published shift of a message."""
         return self.words[message * ROW + ROW - 1]
 
 
@@ -180,13 +180,13 @@ def overlaps(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory that a strided tensor spans, as a vector."""
+    """Return the memory that a strided tensor spans, as a vector."""
     size = span(tuple(tensor.shape), tensor.stride())
     return tensor.as_strided((size,), (1,), tensor.storage_offset())
 
 
 def copying(receive: Receive) -> Receive:
-    """The same, into memory of torch's own, laid out alike; what overlaps itself stays in place."""
+    """Copy into memory of torch, laid out the same; what overlaps itself stays in place."""
 
     def received(turn: int) -> torch.Tensor:
         tensor = receive(turn)
@@ -228,11 +228,11 @@ class SharedMemoryTransport(Transport):
         return self._arena.view(self._offsets[i] + shift * dtype.itemsize, shape, stride, dtype)
 
     def open(self, worker: int, device: torch.device) -> None:
-        """Notes who this is; called in the worker."""
+        """Note who this is; called in the worker."""
         self._worker, self._device = worker, device
 
     def barrier(self, worker: int, meeting: int) -> None:
-        """Waits at the board."""
+        """Wait at the board."""
         self._board.barrier(worker, meeting)
 
     def held(self, worker: int) -> float:
@@ -242,7 +242,7 @@ class SharedMemoryTransport(Transport):
         )
 
     def sender(self, message: int) -> Send:
-        """A function that copies the tensor into the message's buffer and raises its flag."""
+        """Return a function that copies the tensor into the message's buffer and flags it."""
         flags, slot = self._flags, message * STRIDE
         copy: Callable[[torch.Tensor], object] | None = None
 
@@ -265,7 +265,7 @@ class SharedMemoryTransport(Transport):
         return self._buffer(message, shape, stride, at).copy_
 
     def receiver(self, message: int) -> Receive:
-        """A function that waits for the flag and returns the buffer itself, on the CPU."""
+        """Return a function that waits for the flag and returns the buffer itself, on the CPU."""
         board, flags, slot = self._board, self._flags, message * STRIDE
         state = self._worker * STRIDE + WAITING
         received: torch.Tensor | None = None
@@ -301,7 +301,7 @@ class GlooMessages(Transport):
         self._worker, self._device = -1, torch.device("cpu")
 
     def held(self, worker: int) -> float:
-        """A buffer at both ends of each message."""
+        """Return a buffer at both ends of each message."""
         return float(
             sum(
                 m.capacity * m.dtype.itemsize
@@ -311,7 +311,7 @@ class GlooMessages(Transport):
         )
 
     def sender(self, message: int) -> Send:
-        """A function that copies the tensor and starts sending the copy."""
+        """Return a function that copies the tensor and starts sending the copy."""
         form = self._messages[message]
         staged: torch.Tensor | None = None
         stride: tuple[int, ...] = ()
@@ -337,7 +337,7 @@ class GlooMessages(Transport):
             self._pending.append(work)
 
     def receiver(self, message: int) -> Receive:
-        """A function that waits for the message and returns its buffer, with its strides."""
+        """Return a function that waits for the message and returns its buffer, with its strides."""
         form, state = self._messages[message], self._worker * STRIDE + WAITING
         room: torch.Tensor | None = None
         received: torch.Tensor | None = None
@@ -362,7 +362,7 @@ class GlooMessages(Transport):
         return receive
 
     def finish_round(self) -> None:
-        """Waits for the sends of this worker."""
+        """Wait for the sends of this worker."""
         with self.reaching():
             for work in self._pending:
                 work.wait()
@@ -387,7 +387,7 @@ class GlooTransport(GlooMessages):
         join_group(self._meeting, worker, self._board.num_workers, LONG)
 
     def barrier(self, worker: int, meeting: int) -> None:
-        """Waits at the board."""
+        """Wait at the board."""
         self._board.barrier(worker, meeting)
 
     def close(self) -> None:
@@ -395,12 +395,12 @@ class GlooTransport(GlooMessages):
         dist.destroy_process_group()
 
     def dispose(self) -> None:
-        """Closes the file store."""
+        """Close the file store."""
         os.close(self._meeting)
 
 
 def stage(room: torch.Tensor, tensor: torch.Tensor, stride: tuple[int, ...]) -> None:
-    """Copies a tensor into a vector so that it lies there with `stride`."""
+    """Copy a tensor into a vector so that it lies there with `stride`."""
     shape = tuple(tensor.shape)
     if overlaps(shape, stride):
         room.copy_(flat(tensor))
@@ -412,7 +412,7 @@ TRANSPORTS = {"shm": SharedMemoryTransport, "gloo": GlooTransport}
 
 
 def make_transport(name: str, messages: tuple[Message, ...], board: Board) -> Transport:
-    """The transport called `name` for `messages`, before the workers are forked.
+    """Return the transport called `name` for `messages`, before the workers are forked.
 
     Raises:
         UnsupportedError: shared memory on a machine whose cores see stores out of order.

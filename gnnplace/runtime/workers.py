@@ -98,7 +98,7 @@ def run_tasks(
     suspect: Callable[[], int | None] = lambda: None,
     idle: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Runs every task in a process of its own and returns their results in order.
+    """Run every task in a process of its own and return their results in order.
 
     Args:
         tasks: One for each worker.
@@ -176,12 +176,12 @@ def reply_of(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """The last line of an error's traceback: its class and message, on one line."""
+    """Return the last line of an error's traceback: its class and message, on one line."""
     return " ".join(traceback.format_exception_only(error)[-1].split())
 
 
 def prepare_worker(task: Task, parent: int) -> None:
-    """Makes a new process a worker: its core, one thread, and an end with its parent's."""
+    """Make a new process a worker: its core, one thread, and an end with its parent's."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     let_interrupts()
@@ -216,7 +216,7 @@ def supervise(
     suspect: Callable[[], int | None],
     idle: Callable[[], None],
 ) -> list[Any]:
-    """Waits for a reply of every worker and returns the results in order.
+    """Wait for a reply of every worker and return the results in order.
 
     Args:
         workers: All workers of the run.
@@ -281,7 +281,7 @@ def _collect(
 
 
 def _messages(workers: list[Worker], running: list[int]) -> dict[int, Reply]:
-    """What workers have sent, if anything."""
+    """Return what workers have sent, if anything."""
     replies: dict[int, Reply] = {}
     for i in running:
         try:
@@ -338,7 +338,7 @@ class StoppedWorkers:
         self._looks: Counter[int] = Counter()
 
     def look(self, pids: Iterable[int | None]) -> int | None:
-        """The first of these processes that every look has found stopped for long, or None."""
+        """Return the first of these processes that is stopped for long, or None."""
         for pid in pids:
             if pid is None:
                 continue

@@ -88,7 +88,7 @@ COMMANDS = ("fit", "validate", "test", "predict", "sweep")
 
 
 def main(args: list[str]) -> None:
-    """Runs the training command line.
+    """Run the training command line.
 
     ``--model`` is the training algorithm (a class of ``gnnplace.train``), ``--data`` the problems
     (``ProblemDataModule``); ``--config`` a recipe of ``trainers/``.

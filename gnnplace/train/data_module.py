@@ -260,7 +260,7 @@ def reference_seconds(space: SearchSpace) -> float:
 
 
 def as_list(samples: list[ProblemSample]) -> list[ProblemSample]:
-    """A batch is a list of samples."""
+    """Return the samples: a batch is a list of them."""
     return samples
 
 
@@ -348,7 +348,7 @@ class ProblemDataModule(LightningDataModule):
         }
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """New problems each epoch."""
+        """Return new problems each epoch."""
         return ResumableLoader(
             self.train,
             batch_size=self.batch_size,
@@ -364,7 +364,7 @@ class ProblemDataModule(LightningDataModule):
         return self.trainer.global_rank, self.trainer.world_size
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """The same problems each time."""
+        """Return the same problems each time."""
         return self._held_out("validation")
 
     def test_dataloader(self) -> DataLoader[ProblemSample]:

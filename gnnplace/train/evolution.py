@@ -91,7 +91,7 @@ class SeenPass:
 
 
 def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
-    """Walks over a placement that is drawn at random; None where the refiner decides nothing.
+    """Walk over a placement that is drawn at random; None where the refiner decides nothing.
 
     Args:
         rollouts: the problem and the policy.
@@ -156,7 +156,7 @@ class Evolution(PolicyModule):
         self.search: CMA | None = None
 
     def evolved(self, policy: PlacementPolicy) -> Parameter:
-        """The weights of a policy that evolve. [F]"""
+        """Return the weights of a policy that evolve. [F]"""
         return policy.refiner if self.part == "refiner" else policy.decoder
 
     def configure_optimizers(self) -> Any:
@@ -166,7 +166,7 @@ class Evolution(PolicyModule):
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
     ) -> None:
-        """A generation; what is validated is the mean, not an average of means."""
+        """Take a generation; what is validated is the mean, not an average of means."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         with torch.no_grad():
             self.evolved(self.average).copy_(self.evolved(self.policy))
@@ -196,7 +196,7 @@ class Evolution(PolicyModule):
         return 0.5 * ((weights - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
 
     def _searching(self, mean: FloatArray) -> CMA:
-        """The search, begun at ``mean``."""
+        """Return the search, begun at ``mean``."""
         if self.search is None:
             self.search = self._new_search(mean)
         return self.search
@@ -207,7 +207,7 @@ class Evolution(PolicyModule):
         return CMA(mean, self.step_size, population_size=self.population, seed=0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps the search, as numbers and tensors alone."""
+        """Keep the search, as numbers and tensors alone."""
         if self.search is not None:
             state = {key: _plain(value) for key, value in vars(self.search).items()}
             del state[RANDOM]  # each generation seeds it anew
@@ -260,7 +260,7 @@ class Evolution(PolicyModule):
 
 
 def _plain(value: Any) -> Any:
-    """A value that loads without unpickling objects."""
+    """Return a value that loads without unpickling objects."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     return value.item() if isinstance(value, np.generic) else value

@@ -74,7 +74,7 @@ class Learner(LightningModule):
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
     ) -> None:
-        """A step, after which the average moves a little towards the policy.
+        """Take a step, after which the average moves a little towards the policy.
 
         Here and not when the batch ends: checkpoints are written before that.
         """
@@ -92,10 +92,10 @@ class Learner(LightningModule):
 
     @abstractmethod
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
-        """The loss of a batch of problems; None where there is nothing to learn."""
+        """Return the loss of a batch of problems; None where there is nothing to learn."""
 
     def training_step(self, batch: list[ProblemSample], batch_index: int) -> Tensor | None:
-        """The loss of a batch; None where there is nothing to learn and nobody waits for it."""
+        """Return the loss of a batch; None if there is nothing to learn and nobody waits for it."""
         loss = self.batch_loss(batch)
         if self.trainer.world_size > 1:
             # Zero, of all parameters: a process without gradients would keep the others waiting.
@@ -114,7 +114,7 @@ class Learner(LightningModule):
         self.ratios += [self._log_ratio(sample) for sample in batch]
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the ratio and saves the policy where it is the best so far."""
+        """Log the ratio and save the policy if it is the best so far."""
         ratio, better = self.quality()
         self.log("val/ratio", ratio, prog_bar=True, sync_dist=True)
         self.log("val/better", better, sync_dist=True)
@@ -125,14 +125,14 @@ class Learner(LightningModule):
                 save_whole(self.average, Path(self.export))
 
     def on_train_end(self) -> None:
-        """Saves the average as it is at the end, beside the best one."""
+        """Save the average as it is at the end, beside the best one."""
         if self.export is not None and self.trainer.is_global_zero:
             save_whole(self.average, Path(f"{self.export}-{AT_THE_END}"))
 
     on_test_epoch_start, test_step = on_validation_epoch_start, validation_step
 
     def on_test_epoch_end(self) -> None:
-        """Logs the ratio on the test families."""
+        """Log the ratio on the test families."""
         ratio, better = self.quality()
         self.log("test/ratio", ratio, sync_dist=True)
         self.log("test/better", better, sync_dist=True)
@@ -176,7 +176,7 @@ def begin_with(
     sizes: str,
     added: str = "",
 ) -> None:
-    """Gives a network the parameters of the one saved in ``folder``, or of the shipped one.
+    """Give a network the parameters of the one saved in ``folder``, or of the shipped one.
 
     Args:
         network: of the same sizes.
@@ -201,7 +201,7 @@ def begin_with(
 
 
 def save_whole(policy: Any, folder: Path) -> None:
-    """Saves a policy file by file, so that none is ever half-written; a README.md there stays."""
+    """Save a policy file by file, so that none is ever half-written; a README.md there stays."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         policy.save_pretrained(temporary)
@@ -211,7 +211,7 @@ def save_whole(policy: Any, folder: Path) -> None:
 
 
 def check_least(**given: tuple[float, float]) -> None:
-    """Raises InputError where an argument is below its least value; both by the argument's name."""
+    """Raise InputError where an argument is below its least value; both by the argument's name."""
     for name, (value, least) in given.items():
         if value < least:
             raise InputError(f"model.{name}: {value} is below {least}")
@@ -252,7 +252,7 @@ class PolicyModule(Learner):
         self.orders = orders
 
     def rollouts(self, sample: ProblemSample) -> Rollouts:
-        """The current policy on a problem."""
+        """Return the current policy on a problem."""
         return Rollouts(sample.space, self.policy, self.orders)
 
     def place(self, network: PlacementPolicy, sample: ProblemSample) -> float:

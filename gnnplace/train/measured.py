@@ -120,7 +120,7 @@ def proposals(
 
 
 def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator) -> Decoded:
-    """A draw from the policy's decisions under one of its best aims."""
+    """Return a draw from the policy's decisions under one of its best aims."""
     aim = ranked[int(rng.integers(min(2 * KEPT, len(ranked))))].aim
     return rollouts.finish(aim, rollouts.walk(aim, noise=rollouts.noise(rng, TEMPERATURE)))
 
@@ -128,7 +128,7 @@ def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 def _moved(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
 ) -> SearchState:
-    """Moves from a placement while it cools."""
+    """Move from a placement while it cools."""
     space = rollouts.space
     state = searched_from(space, start)
     seed_kernel(int(rng.integers(2**31)))
@@ -140,7 +140,7 @@ def _moved(
 
 
 def distinct(placements: Sequence[Placement]) -> list[Placement]:
-    """The first of each that are the same."""
+    """Return the first of each that are the same."""
     return list({placement.key: placement for placement in reversed(placements)}.values())[::-1]
 
 
@@ -202,7 +202,7 @@ class MeasuredTuning(Evolution):
         return len(self.posterior.observed) >= self.measurements
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
-        """A generation, the first one of a round after its measurements."""
+        """Return a generation, the first one of a round after its measurements."""
         if batch == [0]:
             self.measure(self.proposed())
         self.trainer.should_stop = self.trainer.should_stop or self.done
@@ -212,14 +212,14 @@ class MeasuredTuning(Evolution):
         return super().batch_loss([ProblemSample(space, count) for space in self._spaces()])
 
     def _spaces(self) -> list[SearchSpace]:
-        """What the policy is to place well: the problem as believed, and as it was profiled.
+        """Return what the policy is to place well: the problem as believed, and as it was profiled.
 
         Users have the profile alone, and what is good on one of them only is luck.
         """
         return [SearchSpace(self.posterior.problem), SearchSpace(self.posterior.profiled)]
 
     def proposed(self) -> list[Placement]:
-        """What to measure next, of what the policy proposes and has proposed."""
+        """Return what to measure next, of what the policy proposes and has proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy, orders = self.average, self.orders
         believed = self.posterior.problem
@@ -241,7 +241,7 @@ class MeasuredTuning(Evolution):
         return self._apart(ranked, min(self.at_once, left))
 
     def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
-        """The first few that are not too much alike, filled up with the others."""
+        """Return the first few that are not too much alike, filled up with the others."""
         chosen: list[Placement] = []
         problem = self.posterior.profiled
         for placement in ranked:
@@ -279,7 +279,7 @@ class MeasuredTuning(Evolution):
         return np.asarray(mean - mean[0])
 
     def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
-        """The best decode after passes with each candidate."""
+        """Return the best decode after passes with each candidate."""
         ranked, passes = rollouts.greedy(), RefiningPasses(rollouts)
         ground, made = passes.ground, []
         for weights in members:
@@ -288,7 +288,7 @@ class MeasuredTuning(Evolution):
         return made
 
     def _decoded(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
-        """The best decode of each candidate."""
+        """Return the best decode of each candidate."""
         made = []
         for weights in members:
             rollouts.weights = weights
@@ -300,7 +300,7 @@ class MeasuredTuning(Evolution):
         return finished_placement(rollouts.space.problem, device, decoded.order, placer="learned")
 
     def on_train_epoch_end(self) -> None:
-        """Keeps the better policy, the placement and the measurements; says how good they are."""
+        """Keep the better policy, the placement and the measurements; say how good they are."""
         if not self.posterior.succeeded:
             return
         now, kept = self._believed(self.average), self._believed(self.kept)
@@ -338,7 +338,7 @@ class MeasuredTuning(Evolution):
         return csv_text(rows)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what was measured."""
+        """Add what was measured."""
         problem = self.objective.problem
         checkpoint["measured"] = [
             (placement_to_data(entry.placement, problem), asdict(entry.measured))
@@ -348,7 +348,7 @@ class MeasuredTuning(Evolution):
         checkpoint["pool"] = [placement_to_data(placement, problem) for placement in self._pool]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes up what was measured."""
+        """Take up what was measured."""
         problem = self.objective.problem
         self._posterior = Posterior(problem, self.noise)
         self._pool = [placement_from_data(data, problem) for data in checkpoint["pool"]]
@@ -374,6 +374,6 @@ class Rounds(LightningDataModule):
         self.generations = generations
 
     def train_dataloader(self) -> DataLoader[int]:
-        """The numbers of the generations."""
+        """Return the numbers of the generations."""
         numbers: Any = list(range(self.generations))
         return DataLoader(numbers, batch_size=1, collate_fn=as_list)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ class MeasuredReinforce(Reinforce):
         return ProblemSample(SearchSpace(self.objective.problem), 0)
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
-        """The loss of one step's draws; ``batch`` is of no meaning."""
+        """Return the loss of one step's draws; ``batch`` is of no meaning."""
         return super().batch_loss([self.sample])
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
@@ -104,7 +104,7 @@ class MeasuredReinforce(Reinforce):
         self.before = self.before or self.own_decodes()
 
     def on_train_end(self) -> None:
-        """Saves the network as it is, and what its own decode takes beside what it took."""
+        """Save the network as it is, and what its own decode takes beside what it took."""
         super().on_train_end()
         if self.export is None or not self.trainer.is_global_zero:
             return
@@ -119,12 +119,12 @@ class MeasuredReinforce(Reinforce):
         write_text(Path(self.export).parent / "own.csv", csv_text(rows))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the own decode took before."""
+        """Add what the own decode took before."""
         super().on_save_checkpoint(checkpoint)
         checkpoint[OWN] = list(self.before)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes up what the own decode took before."""
+        """Take up what the own decode took before."""
         super().on_load_checkpoint(checkpoint)
         self.before = list(checkpoint.get(OWN, ()))
 
@@ -136,7 +136,7 @@ class MeasuredReinforce(Reinforce):
         cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """The label, whose cost is what it takes now."""
+        """Return the label, whose cost is what it takes now."""
         which = sample.index, drawn.limit
         if which in self.labels:
             devices = self.labels[which][1]
@@ -146,7 +146,7 @@ class MeasuredReinforce(Reinforce):
         return super()._best(sample, episodes, drawn, cost, rng)
 
     def on_train_epoch_end(self) -> None:
-        """Saves the network, and beside it the fastest placement that was measured."""
+        """Save the network, and beside it the fastest placement that was measured."""
         if self.export is None or self.found is None or not self.trainer.is_global_zero:
             return
         folder = Path(self.export)

@@ -39,16 +39,16 @@ class FewProblems(LightningDataModule):
         self.held_out: list[ProblemSample] = []  # validated on in place of the others
 
     def setup(self, stage: str) -> None:
-        """Makes the samples."""
+        """Make the samples."""
         self.samples = self.samples or _samples(self.problems)
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """The problems in turn."""
+        """Return the problems in turn."""
         count = self.steps * self.batch_size
         return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """The problems that are validated on, once."""
+        """Return the problems that are validated on, once."""
         samples = self.held_out or self.samples
         return self._loader([replace(s, reference=reference_seconds(s.space)) for s in samples])
 
@@ -84,7 +84,7 @@ class OneProblem(FewProblems):
         self.path = problem
 
     def setup(self, stage: str) -> None:
-        """Reads the problem.
+        """Read the problem.
 
         Raises:
             FormatError: naming the file, the key path and the fault.
@@ -119,7 +119,7 @@ class ProblemFiles(FewProblems):
         self.patterns, self.held_out_patterns = tuple(problems), tuple(held_out)
 
     def setup(self, stage: str) -> None:
-        """Reads the problems; those to learn from are mixed, so that sizes come in no order.
+        """Read the problems; those to learn from are mixed, so that sizes come in no order.
 
         Raises:
             InputError: no problems, or a pattern that no file has.
@@ -136,7 +136,7 @@ class ProblemFiles(FewProblems):
 
 
 def _read(patterns: Sequence[str]) -> list[Problem]:
-    """The problems of paths as they are, and of each pattern by name."""
+    """Return the problems of paths as they are, and of each pattern by name."""
     found: list[Problem] = []
     for pattern in patterns:
         paths = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]

@@ -101,7 +101,7 @@ SIZES = "model.hidden, model.layers, model.memory, model.decoder_hidden and mode
 
 
 def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
-    """A network to train: what is ``given`` and not None, the rest as of ``start``.
+    """Return a network to train: what is ``given`` and not None, the rest as of ``start``.
 
     Raises:
         FormatError: ``start`` is missing or malformed.
@@ -193,7 +193,7 @@ class Reinforce(Learner):
         self.labels: dict[tuple[int, int], tuple[float, IntArray]] = {}
 
     def episode(self, sample: ProblemSample) -> Episodes:
-        """A problem as the network walks it; the last ones are kept."""
+        """Return a problem as the network walks it; the last ones are kept."""
         known = self.episodes.pop(sample.index, None)
         if known is None or known.space is not sample.space:
             known = Episodes(sample.space, self.policy.order)
@@ -322,7 +322,7 @@ class Reinforce(Learner):
         return torch.from_numpy(np.asarray(total / len(priority), np.float32))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps the best placements, as numbers and tensors alone."""
+        """Keep the best placements, as numbers and tensors alone."""
         checkpoint[LABELS] = {
             index: (seconds, torch.from_numpy(devices.astype(np.int16)))
             for index, (seconds, devices) in self.labels.items()
@@ -343,7 +343,7 @@ class Reinforce(Learner):
 
 
 def finite_logs(seconds: FloatArray) -> FloatArray:
-    """Logs of seconds, where nothing and infinity have one too."""
+    """Return logarithms of seconds; zero and infinity have one too."""
     return np.asarray(np.log(np.clip(seconds, 1e-300, 1e300)))
 
 
@@ -374,7 +374,7 @@ def gain_over(one: float, seconds: FloatArray) -> float:
 
 
 def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:
-    """Indices of the greatest and the least gains, half of ``count`` each. [count]"""
+    """Return the indices of the greatest and least gains, half of ``count`` each. [count]"""
     ranked = np.argsort(gains, kind="stable")
     return ranked if count >= len(gains) else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
 
@@ -384,7 +384,7 @@ LEAST = 1e-6  # gain of a move that stays, of the step time
 
 
 def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
-    """What seconds are multiplied by. ``unit_device``: [U]"""
+    """Return what seconds are multiplied by. ``unit_device``: [U]"""
     work = np.bincount(unit_device, episodes.walk.unit_work)
     used = float(work.sum() ** 2 / max(float((work**2).sum()), 1e-300))
     beyond = int(np.count_nonzero(np.bincount(unit_device))) - limit
@@ -419,7 +419,7 @@ def bettered(
 
 
 def _moved(episodes: Episodes, unit_device: IntArray, rng: np.random.Generator) -> IntArray:
-    """A placement with a cluster or a unit on another device."""
+    """Return a placement with a cluster or a unit on another device."""
     levels, problem = episodes.clusters.of, episodes.space.problem
     level = int(rng.integers(len(levels) + 1))
     unit, device = int(rng.integers(problem.num_units)), int(rng.integers(problem.num_devices))

@@ -61,7 +61,7 @@ HOW = "write LOW..HIGH, LOW..HIGH:log or A|B|C"
 
 
 def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
-    """The search space of a file and of arguments, which win.
+    """Return the search space of a file and of arguments, which win.
 
     Raises:
         InputError: it is malformed or empty.
@@ -80,12 +80,12 @@ def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
 
 
 def full_key(key: str) -> str:
-    """A key path as recipes spell it: ``model.hidden`` is ``model.init_args.hidden``."""
+    """Return a key path as recipes spell it: ``model.hidden`` is ``model.init_args.hidden``."""
     return re.sub(r"^(model|data)\.(?!init_args\.|class_path$)", r"\1.init_args.", key)
 
 
 def parse_assignments(assignments: list[str]) -> SearchSpace:
-    """The search space of ``KEY=VALUES`` arguments.
+    """Return the search space of ``KEY=VALUES`` arguments.
 
     Raises:
         InputError: naming the argument that is none.
@@ -100,7 +100,7 @@ def parse_assignments(assignments: list[str]) -> SearchSpace:
 
 
 def parse_values(key: str, text: str) -> BaseDistribution:
-    """A range or choices.
+    """Return a range or choices.
 
     Raises:
         InputError: neither, or a range that is empty; names ``key``.
@@ -144,7 +144,7 @@ def first_values(space: SearchSpace) -> dict[str, str]:
 
 
 def suggest(trial: Trial, key: str, values: BaseDistribution) -> None:
-    """Gives ``trial`` a value for ``key``.
+    """Give ``trial`` a value for ``key``.
 
     Raises:
         InputError: the study has another kind of values for this key.
@@ -169,7 +169,7 @@ SQLITE = "sqlite:///"
 
 
 def add_sweep_options(parser: LightningArgumentParser) -> None:
-    """Adds what a sweep takes beside a recipe."""
+    """Add what a sweep takes beside a recipe."""
     group = parser.add_argument_group("Sweep")
     group.add_argument("--trials", type=int, required=True, help="trials of the whole study")
     group.add_argument("--study", default="sweep", help="name; the same name continues it")
@@ -198,12 +198,12 @@ class SweepCLI(TrainingCLI):
         super().__init__(args, run=False, save_config=False)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of a sweep."""
+        """Add the options of a sweep."""
         super().add_arguments_to_parser(parser)
         add_sweep_options(parser)
 
     def instantiate_classes(self) -> None:
-        """Makes nothing: the trials do."""
+        """Make nothing: the trials do."""
 
 
 class TrialCLI(TrainingCLI):
@@ -219,12 +219,12 @@ class TrialCLI(TrainingCLI):
         super().__init__(args, run=False, save_config=False)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of a sweep."""
+        """Add the options of a sweep."""
         super().add_arguments_to_parser(parser)
         add_sweep_options(parser)
 
     def before_instantiate_classes(self) -> None:
-        """Sends what the recipe writes to the trial's folder.
+        """Send what the recipe writes to the trial's folder.
 
         Raises:
             InputError: the recipe wants several processes.
@@ -236,7 +236,7 @@ class TrialCLI(TrainingCLI):
 
 
 def quiet_trainer(trainer: Namespace, folder: Path) -> None:
-    """Makes a recipe's trainer one of many, in place: a CSV log and nothing else."""
+    """Make a recipe's trainer one of many, in place: a CSV log and nothing else."""
     if trainer.devices not in ("auto", 1, "1"):
         raise InputError(f"trainer.devices {trainer.devices}: a trial has one; start more workers")
     callbacks = trainer.callbacks or []
@@ -261,7 +261,7 @@ class Pruning(Callback):
         self.best, self.validations, self.pruned = float("inf"), 0, False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reports.
+        """Report.
 
         Raises:
             InputError: the recipe logs no such figure.
@@ -303,7 +303,7 @@ def run_trial(args: list[str], trial: Trial, folder: Path, monitor: str) -> floa
 
 
 def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
-    """The study ``name`` in the database at ``url``, made or continued; less is better.
+    """Return the study ``name`` in the database at ``url``, made or continued; less is better.
 
     The sampler's seed grows with the trials that are there, so that workers that start one after
     the other draw different values.
@@ -355,7 +355,7 @@ def sweep(
     objective: Callable[[Trial], float],
     report: Callable[[str], None],
 ) -> None:
-    """Runs trials until the study has its number of them.
+    """Run trials until the study has its number of them.
 
     Args:
         study: what ``open_study`` returned.
@@ -392,7 +392,7 @@ def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
 
 
 def write_results(study: optuna.Study, folder: Path) -> None:
-    """Writes ``trials.csv``, every trial that ended, and ``best.yaml``, a recipe's overlay."""
+    """Write ``trials.csv``, every trial that ended, and ``best.yaml``, a recipe's overlay."""
     folder.mkdir(parents=True, exist_ok=True)
     ended = study.get_trials(states=ENDED)
     write_text(folder / "trials.csv", table(ended))
@@ -416,7 +416,7 @@ def _figures(trial: FrozenTrial) -> list[Any]:
 
 
 def overlay(trial: FrozenTrial) -> str:
-    """A trial's values as a recipe that goes on top of another (``--config RECIPE --config X``)."""
+    """Return a trial's values as a recipe to add to another (``--config RECIPE --config X``)."""
     result: dict[str, Any] = {}
     for key, value in trial.params.items():
         *path, last = key.split(".")
@@ -428,7 +428,7 @@ def overlay(trial: FrozenTrial) -> str:
 
 
 def run_sweep(args: list[str]) -> None:
-    """Runs trials of a recipe until the study has its number of them.
+    """Run trials of a recipe until the study has its number of them.
 
     Args:
         args: arguments after ``gnnplace train sweep``; recipes may come first and bare.

@@ -41,7 +41,7 @@ SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
 
 
 def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> None:
-    """Fills in loggers and checkpoints, in place.
+    """Fill in loggers and checkpoints, in place.
 
     Args:
         trainer: the parsed ``trainer`` section of a recipe, with a ``default_root_dir``.
@@ -92,7 +92,7 @@ class PredictionTable(BasePredictionWriter):
         predictions: Sequence[Any],
         batch_indices: Sequence[Any],
     ) -> None:
-        """Writes the rows that ``predict_step`` returned."""
+        """Write the rows that ``predict_step`` returned."""
         rows = [row for batch in predictions for row in batch]
         text = csv_text([rows[0].keys(), *(row.values() for row in rows)])
         number = f"-{trainer.global_rank}" if trainer.world_size > 1 else ""
@@ -132,11 +132,11 @@ class TrainingCLI(LightningCLI):
         return self.config[self.subcommand] if self.subcommand else self.config
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the number of torch threads."""
+        """Add the number of torch threads."""
         parser.add_argument("--threads", type=int, default=1, help="threads of torch")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses, and checks what Lightning would only find out late.
+        """Parse, and check what Lightning would only find out late.
 
         Raises:
             InputError: the checkpoint to resume from is missing or is none.
@@ -149,7 +149,7 @@ class TrainingCLI(LightningCLI):
             raise InputError(f"ckpt_path {path}: {what}; give a .ckpt file or 'last'")
 
     def before_instantiate_classes(self) -> None:
-        """Sets the threads of torch; fills in processes, loggers and checkpoints."""
+        """Set the threads of torch; fill in processes, loggers and checkpoints."""
         torch.set_num_threads(self.chosen.threads)
         adopt_torchrun(self.chosen.trainer)
         complete(self.chosen.trainer)
@@ -159,7 +159,7 @@ class TrainingCLI(LightningCLI):
             self.chosen.trainer.callbacks.append(table)
 
     def instantiate_classes(self) -> None:
-        """Makes model, data and trainer.
+        """Make model, data and trainer.
 
         Raises:
             GnnplaceError: one of them refuses its arguments; without the parser's words around it.

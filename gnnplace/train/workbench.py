@@ -156,14 +156,14 @@ class Workbench(StepObjective):
         )
 
     def labelled(self, label: str) -> Workbench:
-        """The same model with measurements of its own: by another name in the store."""
+        """Return the same model with measurements of its own: by another name in the store."""
         other = copy.copy(self)
         other._store = replace(self._store, label=label)
         other.__dict__.pop("objective", None)
         return other
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
-        """Runs placements that are not known; see `StepObjective`."""
+        """Run placements that are not known; see `StepObjective`."""
         at_once = self._measurement.parallel or self.room
         return self.objective.measure_all(self.problem, placements, at_once)
 
@@ -178,6 +178,6 @@ class Workbench(StepObjective):
         return max(1, len(available_cores()) // len(kinds))
 
     def keep(self, path: str | Path, placement: Placement) -> None:
-        """Writes a placement with the options that the model was captured by."""
+        """Write a placement with the options that the model was captured by."""
         data = placement_to_data(placement, self.problem)
         write_json(path, data | {OPTIONS_KEY: self.options.to_data()})

@@ -41,7 +41,7 @@ MAIN = ("pixel_values", "pixel_values_videos", "input_ids", "input_values", "inp
 
 
 def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options: Any) -> Workload:
-    """A model of the `transformers` package, made from its configuration.
+    """Return a model of the `transformers` package, made from its configuration.
 
     Args:
         name: A model type ("gpt2"), a known size ("gpt2-xl"), the path of a `config.json` or of a
@@ -99,7 +99,7 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
 
 
 def _file(name: str) -> Path | None:
-    """The configuration's file, where a name is a path; None for a name of a model.
+    """Return the configuration's file, where a name is a path; None for a name of a model.
 
     Raises:
         InputError: a folder without ``config.json``.
@@ -196,7 +196,7 @@ def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> di
 
 
 def _image(config: Any, batch: int) -> tuple[int, ...]:
-    """The shape of images; of videos where the configuration counts their frames."""
+    """Return the shape of images; of videos where the configuration counts their frames."""
     size = getattr(config, "image_size", getattr(config, "crop_size", IMAGE))
     frames = [
         getattr(config, key) for key in ("num_frames", "frames_per_clip") if hasattr(config, key)
@@ -213,7 +213,7 @@ def _words(config: Any, batch: int, length: int, random: torch.Generator) -> tor
 
 
 def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
-    """The shape of a sound: samples that make `length` frames, or a spectrogram.
+    """Return the shape of a sound: samples that make `length` frames, or a spectrogram.
 
     Raises:
         AttributeError: the configuration says neither.

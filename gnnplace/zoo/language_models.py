@@ -107,7 +107,7 @@ def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
 
 
 def _cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
-    """The recurrent layers of that name, or an error of the workload ``name``."""
+    """Return the recurrent layers of that name; an error names the workload ``name``."""
     if cell not in CELLS:
         raise InputError(f"{name}: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
     return CELLS[cell]
@@ -121,7 +121,7 @@ def word_workload(
     vocabulary: int,
     classes: int | None = None,
 ) -> Workload:
-    """A model of [batch, length] words with a loss on the class of each (by default the next)."""
+    """Return a model of [batch, length] words with a loss on the class of each, or the next."""
     random, sizes = generator(0), (vocabulary, classes or vocabulary)
     words, targets = (torch.randint(size, (batch, length), generator=random) for size in sizes)
     return Workload(name, model, (words, targets), word_loss)

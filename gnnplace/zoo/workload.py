@@ -48,7 +48,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def classified_images(name: str, model: nn.Module, batch: int, size: int, classes: int) -> Workload:
-    """A model of [batch, 3, size, size] images with a classification loss."""
+    """Return a model of [batch, 3, size, size] images with a classification loss."""
     random = generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)
     y = torch.randint(classes, (batch,), generator=random)
@@ -95,7 +95,7 @@ def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
 
 
 def find_factory(name: str) -> Callable[..., Workload]:
-    """The function that makes a workload.
+    """Return the function that makes a workload.
 
     Raises:
         InputError: no such workload.

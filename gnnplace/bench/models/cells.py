@@ -38,7 +38,7 @@ NASNET_REDUCTION: tuple[Node, ...] = (
 
 
 def sampled_cell(random: python_random.Random, nodes: int) -> tuple[Node, ...]:
-    """A cell of so many nodes, all choices equally likely."""
+    """Return a cell of so many nodes, all choices equally likely."""
     return tuple(
         (
             random.randrange(node + 2),
@@ -67,7 +67,7 @@ class Separable(nn.Module):
 
 
 def operation(name: str, width: int, stride: int) -> nn.Module:
-    """An operation of a node; what has no parameters pools where the stride is two."""
+    """Return an operation of a node; what has no parameters pools where the stride is two."""
     if name.startswith("sep"):
         return Separable(width, int(name[3:]), stride)
     if name == "max":
@@ -187,7 +187,7 @@ def searched_cnn(
     each: int = 1,
     stages: int = 2,
 ) -> Workload:
-    """A network of cells sampled from ENAS's micro search space, for CIFAR-10's images.
+    """Return a network of cells sampled from ENAS's micro search space, for CIFAR-10's images.
 
     Args:
         batch: Images in a step.

@@ -31,13 +31,13 @@ class Block(nn.Module):
         self.second = Block(columns - 1, outputs, outputs) if columns > 1 else None
 
     def paths(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What each column gives, not yet joined."""
+        """Return what each column gives, not yet joined."""
         if self.first is None or self.second is None:
             return [self.short(x)]
         return [self.short(x), *self.second.paths(self.first(x))]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean of all columns."""
+        """Return the mean of all columns."""
         paths = self.paths(x)
         return paths[0] if len(paths) == 1 else torch.stack(paths).mean(0)
 

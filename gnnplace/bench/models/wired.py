@@ -32,7 +32,7 @@ class Node(nn.Module):
         )
 
     def forward(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """The node's output from those of the nodes before it."""
+        """Return the node's output from those of the nodes before it."""
         total = inputs[0]
         if self.weight is not None:
             weights = torch.sigmoid(self.weight)
@@ -55,7 +55,7 @@ class Stage(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean of the nodes that no other takes."""
+        """Return the mean of the nodes that no other takes."""
         made: list[torch.Tensor] = []
         for node, before in zip(self.nodes, self.before, strict=True):
             made.append(node([made[i] for i in before] or [x]))

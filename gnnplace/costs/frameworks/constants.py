@@ -79,7 +79,7 @@ def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
 
 @cache
 def hardware() -> ConstantSet:
-    """What devices and networks do in a step, whatever runs on them."""
+    """Return what devices and networks do in a step, whatever runs on them."""
     return _set(HARDWARE, _data()["hardware"])
 
 
@@ -90,7 +90,7 @@ def library() -> ConstantSet:
 
 
 def framework(name: str) -> ConstantSet:
-    """What a framework adds, what holds for any among it.
+    """Return what a framework adds, what holds for any among it.
 
     Raises:
         InputError: its constants are not known; those that are are listed.
@@ -100,12 +100,12 @@ def framework(name: str) -> ConstantSet:
 
 
 def mode(name: str) -> ConstantSet:
-    """What a step has instead that runs so, such as "compile=on"; nothing where it is usual."""
+    """Return what replaces constants in a step that runs so, such as "compile=on"."""
     return _set(f"mode {name}", _data()["modes"].get(name, {}))
 
 
 def environment(name: str) -> ConstantSet:
-    """What an environment adds.
+    """Return what an environment adds.
 
     Raises:
         InputError: there is none of that name; those that are known are listed.

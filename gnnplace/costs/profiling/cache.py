@@ -132,7 +132,7 @@ def watch_load() -> Callable[[], float]:
 
 
 def load_now() -> float:
-    """The share of the machine that others take just now."""
+    """Return the share of the machine that others take just now."""
     load = watch_load()
     time.sleep(LOOK)
     return load()
@@ -167,7 +167,7 @@ def program_digest(program: Program) -> str:
 
 @cache
 def machine() -> dict[str, Any]:
-    """What measured times depend on beside the program."""
+    """Return what measured times depend on beside the program."""
     return {
         "cpu": processor_name(),
         "system": platform.system(),
@@ -203,7 +203,7 @@ def kept(
     fits: Callable[[Any], bool],
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """A measurement from the cache, or made now and kept.
+    """Return a measurement from the cache, or made now and kept.
 
     One that turns out noisy is made twice, and the quieter one is kept.
 
@@ -247,7 +247,7 @@ def _better(old: Conditions, new: Conditions) -> bool:
 
 
 def load(room: str, name: str) -> tuple[Any, Conditions] | None:
-    """The value of a key and its conditions, or None: a broken entry is measured anew."""
+    """Return the value of a key and its conditions, or None: a broken entry is measured anew."""
     try:
         entry = read_json(cache_folder() / room / f"{name}.json")
         return entry["value"], read_conditions(entry)
@@ -256,7 +256,7 @@ def load(room: str, name: str) -> tuple[Any, Conditions] | None:
 
 
 def store(room: str, name: str, value: Any, conditions: Conditions) -> None:
-    """Writes an entry atomically; a folder that cannot be written to is no error."""
+    """Write an entry atomically; a folder that cannot be written to is no error."""
     folder = cache_folder() / room
     with suppress(OSError, GnnplaceError):
         folder.mkdir(parents=True, exist_ok=True)

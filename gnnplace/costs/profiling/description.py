@@ -91,7 +91,7 @@ def rows_of(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
 
 
 def kernels_of(op: ProgramOp, values: Values) -> list[Kernel]:
-    """The kernels of one op."""
+    """Return the kernels of one op."""
     if op.view:
         return [(VIEW, 1, 1, 1, 1, 0, 0)]
     name = op_name(op)
@@ -166,7 +166,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def vector(name: str, shape: Sequence[int], moved: int, window: int = 0) -> Kernel:
-    """A kernel that bytes bound; rows are along the last dimension."""
+    """Return a kernel that bytes bound; rows are along the last dimension."""
     length = shape[-1] if shape else 1
     return name, 1, prod(shape) // max(length, 1), length, 1, window, moved
 

@@ -65,7 +65,7 @@ class KindTimes:
 
 
 def measured_times(seconds: FloatArray) -> KindTimes:
-    """Times that were measured on this machine."""
+    """Return times that were measured on this machine."""
     return KindTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
 
 
@@ -73,7 +73,7 @@ def estimated_times(
     program: Program, kind: str, tables: CostTables | None = None, *, compiled: bool = False,
     cuda_graphs: bool = False,
 ) -> KindTimes:  # fmt: skip
-    """Times of every op on a kind of device, and where they are from.
+    """Estimate the time of every op on a kind of device, and say where it is from.
 
     Launches and the host add what they take of eager PyTorch on a GPU, nothing on a CPU, whose
     tables count what ops take as they are called.

@@ -56,7 +56,7 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
 
 
 def _homes(program: Program) -> dict[str, str]:
-    """The value that every view shows."""
+    """Return the value that every view shows."""
     homes: dict[str, str] = {}
     for op in program.ops:
         if op.view and op.reads:

@@ -178,7 +178,7 @@ class Units:
 
 
 def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
-    """The units of a captured model.
+    """Return the units of a captured model.
 
     Args:
         program: a training step or inference, as captured (not cut into micro-batches).
@@ -275,7 +275,7 @@ class _Walk:
                 self._ties[mine, other, f"both hold {first!r}"] = None
 
     def unit_of(self, module: str) -> str | None:
-        """The outermost unit that a module is in, or None."""
+        """Return the outermost unit that a module is in, or None."""
         if module not in self._known:
             parts = module.split(".") if module else []
             around = [".".join(parts[:k]) for k in range(len(parts) + 1)]
@@ -311,7 +311,7 @@ class _Walk:
         return first
 
     def units(self) -> Units:
-        """The units, once no module is left to be closed."""
+        """Return the units, once no module is left to be closed."""
         names = filter(_is_known, map(self.unit_of, _modules(self.program)))
         inside = [
             self._mine(op) and self.unit_of(op.module or "") is not None for op in self.program.ops

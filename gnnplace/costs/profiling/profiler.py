@@ -142,7 +142,7 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
 def _resolved(
     program: Program, fine: ProgramGraph, constraints: Constraints, progress: Progress | None = None
 ) -> Resolved:
-    """What constraints match of a program; modules stay whole where they ask for that."""
+    """Return what constraints match of a program; modules stay whole where they ask for that."""
     units = None
     if constraints.by_module:
         units = find_units(program, constraints.no_split).labels
@@ -250,7 +250,7 @@ def any_local(cluster: Cluster) -> bool:
 
 
 def local_device(kind: str) -> str | None:
-    """A device of this machine of a kind, as torch names it, or None."""
+    """Return a device of this machine of a kind, as torch names it, or None."""
     if kind == "cpu":
         return "cpu"
     kinds = [gpu_kind(name) for name, _ in gpu_names()]
@@ -266,7 +266,7 @@ def profile_model(
     table: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Problem:
-    """A model on a cluster as a problem, with measured op times where the devices are here.
+    """Return a model on a cluster as a problem, with measured op times where the devices are here.
 
     Args:
         model: As ``capture_model`` takes it, or a program captured at 1/M of the batch.
@@ -310,7 +310,7 @@ def profile_model(
 
 
 def _tables(path: str | Path | None) -> CostTables:
-    """The tables of a file beside those that are shipped, or these alone."""
+    """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
         return shipped()
     from gnnplace.costs.calibration import with_table  # late: its statistics take long to import
@@ -321,7 +321,7 @@ def _tables(path: str | Path | None) -> CostTables:
 def capture_for(
     model: str, cluster: str | Cluster, options: CaptureOptions, progress: Progress | None = None
 ) -> Program:
-    """A model's step, captured to be profiled on a cluster.
+    """Return a model's step, captured to be profiled on a cluster.
 
     Args:
         model: As ``capture_model`` takes it.
@@ -346,7 +346,7 @@ def read_or_profile(
     options: CaptureOptions,
     progress: Progress | None = None,
 ) -> Problem:
-    """The problem of a problem file or of a model on a cluster.
+    """Return the problem of a problem file or of a model on a cluster.
 
     Raises:
         InputError: neither a file nor a model.

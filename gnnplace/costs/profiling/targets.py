@@ -40,7 +40,7 @@ PCIE_LATENCY, PCIE_BANDWIDTH = 10e-6, 24e9
 
 
 def resolve_cluster(cluster: str | Cluster) -> Cluster:
-    """A cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
+    """Return a cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
 
     Raises:
         InputError: none of these; says what there is.
@@ -53,7 +53,7 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
 
 
 def detect(spec: str) -> Cluster:
-    """The cluster of a spec.
+    """Return the cluster of a spec.
 
     Args:
         spec: "cpu:N": N worker processes with a core each (more than there are cores can only be
@@ -172,7 +172,7 @@ def gpu_names() -> tuple[tuple[str, float], ...]:
 
 
 def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
-    """The same graph and times on another cluster.
+    """Return the same graph and times on another cluster.
 
     Raises:
         InputError: a pin, or a kind that no op has a time for.
@@ -199,7 +199,7 @@ def is_problem_file(what: str) -> bool:
 
 
 def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int = 1) -> Problem:
-    """A problem file, on another cluster and cut into micro-batches where that is asked for.
+    """Return a problem file, on another cluster and cut into micro-batches where that is asked for.
 
     Raises:
         FormatError: the file is malformed.

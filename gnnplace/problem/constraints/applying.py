@@ -58,7 +58,7 @@ class Resolved:
         return (*(m for m, _ in self.pins), *(m for m, _ in self.forbids), *self.together)
 
     def borders(self, n: int) -> LongArray:
-        """A number for each op: no group has ops of two numbers. [n]"""
+        """Return a number for each op: no group has ops of two numbers. [n]"""
         if not self.matched:
             return np.zeros(n, dtype=np.int64)
         rows = np.stack([matched.ops for matched in self.matched], axis=1)
@@ -77,7 +77,7 @@ class Resolved:
         ]
 
     def of_groups(self, group: IntArray, count: int) -> Resolved:
-        """The same over groups of ops, none of which crosses a border.
+        """Return the same over groups of ops, none of which crosses a border.
 
         Args:
             group: group of each op. [n]
@@ -119,7 +119,7 @@ def resolve(
     progress: Progress | None = None,
     units: Sequence[str | None] | None = None,
 ) -> Resolved:
-    """What constraints match.
+    """Return what constraints match.
 
     Args:
         constraints: the pins, forbids and sets that a user asks for.
@@ -147,7 +147,7 @@ def resolve(
 
 
 def _units(units: Sequence[str | None]) -> list[Matched]:
-    """The ops of each unit."""
+    """Return the ops of each unit."""
     unit_names = np.array([name if name is not None else "\0" for name in units], dtype=object)
     names = dict.fromkeys(name for name in units if name is not None)
     return [Matched(name or "model", unit_names == name, 1) for name in names]
@@ -163,7 +163,7 @@ def _any_of(names: Names, patterns: Sequence[str]) -> Matched:
 def constrained(
     problem: Problem, constraints: Constraints, progress: Progress | None = None
 ) -> Problem:
-    """The problem with what is asked of its modules and memory.
+    """Return the problem with what is asked of its modules and memory.
 
     Args:
         problem: what is placed; its groups stay as they are.
@@ -185,7 +185,7 @@ def constrained(
 
 
 def limited(problem: Problem, constraints: Constraints) -> Problem:
-    """The problem with what is asked of its devices' memory: most of all, and headroom in it.
+    """Return the problem with its devices' memory limited, and headroom in it.
 
     Raises:
         InputError: no such device, or more headroom than a device has.
@@ -194,7 +194,7 @@ def limited(problem: Problem, constraints: Constraints) -> Problem:
 
 
 def on_devices(problem: Problem, resolved: Resolved) -> Problem:
-    """The problem with pins and forbids; classes are as they are.
+    """Return the problem with pins and forbids; classes are as they are.
 
     Raises:
         InputError: no device is named so.
@@ -238,7 +238,7 @@ def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str
 
 
 def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Problem:
-    """The problem with at most so many bytes on some devices.
+    """Return the problem with at most so many bytes on some devices.
 
     Args:
         problem: the problem whose devices are limited.
@@ -258,7 +258,7 @@ def with_max_memory(problem: Problem, most: Sequence[tuple[str, float]]) -> Prob
 
 
 def _indices(cluster: Cluster, name: str) -> list[int]:
-    """The devices of a name; none of "cpu" and "disk" where the cluster has no such device."""
+    """Return the devices of a name; none for a "cpu" or "disk" that the cluster does not have."""
     exact = [i for i, device in enumerate(cluster.devices) if device.name == name]
     gpus = [i for i, device in enumerate(cluster.devices) if device.kind != CPU]
     if exact:
@@ -315,7 +315,7 @@ class Names:
         self.names = list(index_by_name)
 
     def matched(self, pattern: str, what: str) -> Matched:
-        """The ops that a pattern matches.
+        """Return the ops that a pattern matches.
 
         Raises:
             InputError: it matches none; shows names that are like it.
@@ -345,13 +345,13 @@ class Names:
 
 
 def _around(name: str) -> list[str]:
-    """A module's name and those of the modules around it, the innermost first."""
+    """Return a module's name and those of the modules around it, the innermost first."""
     parts = name.split(".")
     return [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
 
 
 def devices_matched(patterns: Sequence[str], devices: Sequence[str], what: str) -> BoolArray:
-    """The devices that one of some names or patterns matches. [D]
+    """Return the devices that one of some names or patterns matches. [D]
 
     Raises:
         InputError: one matches none; shows the devices there are.

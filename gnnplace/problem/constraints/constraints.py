@@ -98,7 +98,7 @@ class Constraints:
         )
 
     def to_data(self) -> dict[str, Any]:
-        """The data of a constraints file, without what is not asked."""
+        """Return the data of a constraints file, without what is not asked."""
         data: dict[str, Any] = {}
         for name, rules in (("pin", self.pin), ("forbid", self.forbid)):
             for rule in rules:
@@ -149,7 +149,7 @@ def as_constraints(given: Given | None) -> Constraints:
 
 
 def read_constraints(path: str | Path) -> Constraints:
-    """Reads a constraints file.
+    """Read a constraints file.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -262,14 +262,14 @@ def check_headroom(headroom: str | float | None) -> None:
 
 
 def cluster_with_headroom(cluster: Cluster, headroom: str | float | None) -> Cluster:
-    """The cluster with headroom on every device; see ``with_headroom``."""
+    """Return the cluster with headroom on every device; see ``with_headroom``."""
     if headroom is None:
         return cluster
     return with_slack(cluster) if headroom == AUTO else with_so_much(cluster, headroom)
 
 
 def with_headroom(problem: Problem, headroom: str | float | None) -> Problem:
-    """The problem with headroom on every device; None leaves it as it is.
+    """Return the problem with headroom on every device; None leaves it as it is.
 
     Args:
         problem: the problem whose devices keep so much free.

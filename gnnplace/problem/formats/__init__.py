@@ -33,7 +33,7 @@ READERS: dict[str, Reader] = {
 
 
 def convert(path: str | Path, format_name: str, cluster: Cluster | None = None) -> Problem:
-    """Reads ``path`` by the reader of ``format_name``.
+    """Read ``path`` by the reader of ``format_name``.
 
     Raises:
         InputError: unknown format; the names are listed.

@@ -55,7 +55,7 @@ class GivenOp:
     keys: Mapping[str, Any]
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number, not negative.
+        """Return a finite number, not negative.
 
         Raises:
             InputError: it is none, or is missing and has no default.
@@ -81,7 +81,7 @@ class GivenOp:
 
 
 def number(keys: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
-    """A finite number of ``keys``, not negative; ``where`` is the path of ``keys``."""
+    """Return a finite number of ``keys``, not negative; ``where`` is the path of ``keys``."""
     if key not in keys and default is not None:
         return default
     if key not in keys:
@@ -111,7 +111,7 @@ def problem_of(
     tensors: Iterable[tuple[int, float, list[int]]],
     cluster: Cluster | str | None = None,
 ) -> Problem:
-    """A problem of ops and tensors as others say them.
+    """Return a problem of ops and tensors as others say them.
 
     Args:
         name: of the problem.
@@ -159,7 +159,7 @@ def _text(op: GivenOp, key: str) -> str | None:
 def from_networkx(
     graph: nx.DiGraph, cluster: Cluster | str | None = None, name: str | None = None
 ) -> Problem:
-    """A directed graph with attributes as a problem; the module says which attributes.
+    """Return a directed graph with attributes as a problem; the module says which attributes.
 
     Args:
         graph: nodes are ops, edges carry tensors.
@@ -194,7 +194,7 @@ def from_networkx(
 
 
 def read_node_link(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads networkx's node-link JSON: ``nodes`` with ``id``, ``edges`` or ``links``.
+    """Read networkx's node-link JSON: ``nodes`` with ``id``, ``edges`` or ``links``.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -232,7 +232,7 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
 
 
 def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads GraphML; attributes as the module says, by their ``attr.name``.
+    """Read GraphML; attributes as the module says, by their ``attr.name``.
 
     Raises:
         FormatError: naming the file, the key path and the fault.

@@ -44,7 +44,7 @@ Number = tuple[int, int]
 
 
 def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads the compute nodes of a rank's trace, or of a folder of them, one a rank.
+    """Read the compute nodes of a rank's trace, or of a folder of them, one a rank.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -168,7 +168,7 @@ def _where(node: Node) -> str:
 
 
 def _sends(nodes: list[Node]) -> dict[Number, Number]:
-    """The send of every receive: of those of one message the first of the first, and so on."""
+    """Match every receive with its send, in order among those of one message."""
     by_message: dict[str, dict[tuple[Any, ...], list[Number]]] = {SEND: {}, RECEIVE: {}}
     for node in nodes:
         if node["type"] in by_message:
@@ -233,7 +233,7 @@ def _tensors(node: Node) -> dict[int, float]:
 
 
 def _list(node: Node, key: str) -> list[Any]:
-    """A list that an attribute has as JSON."""
+    """Return a list that an attribute has as JSON."""
     try:
         entries = json.loads(node["keys"].get(key, "[]"))
     except (TypeError, ValueError, RecursionError):

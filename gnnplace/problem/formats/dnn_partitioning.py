@@ -73,7 +73,7 @@ class PartitioningFile(_Loose):
 
 
 def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
-    """Reads a file as a problem on its own cluster, or on the one given.
+    """Read a file as a problem on its own cluster, or on the one given.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -84,7 +84,7 @@ def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
 
 
 def own_cluster(file: PartitioningFile) -> Cluster:
-    """The accelerators and CPUs that the file speaks of."""
+    """Return the accelerators and CPUs that the file speaks of."""
     memory = file.maxSizePerFPGA
     devices = [Device(name=f"acc:{i}", kind="acc", memory=memory) for i in range(file.maxFPGAs)]
     devices += [Device(name=f"cpu:{i}", kind="cpu", memory=CPU_MEMORY) for i in range(file.maxCPUs)]

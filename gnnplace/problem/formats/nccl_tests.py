@@ -74,7 +74,7 @@ class _Section:
 
 
 def read_nccl_tests(path: str | Path) -> list[Run]:
-    """The runs in a log.
+    """Return the runs in a log.
 
     Raises:
         FormatError: the file, the line and what is wrong with it; or no run in it.
@@ -102,7 +102,7 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
 
 
 def _read_line(text: str, number: int, sections: list[_Section]) -> None:
-    """Adds a line to the last section, or begins the next one."""
+    """Add a line to the last section, or begin the next one."""
     program, rank = PROGRAM.search(text), RANK.match(text)
     if sections[-1].rows and (rank or "nThread" in text or (program and "concluded" not in text)):
         sections.append(_Section())
@@ -162,7 +162,7 @@ def _check(row: dict[str, str], size: float, micro: float, rate: float) -> None:
 
 
 def _run(section: _Section) -> Run | None:
-    """The run of a section; None for a program without use.
+    """Return the run of a section; None for a program without use.
 
     Raises:
         ValueError: it does not say which program, or with which GPUs.
@@ -188,7 +188,7 @@ def _run(section: _Section) -> Run | None:
 
 
 def _guess(section: _Section) -> str:
-    """The program by its formula of the bus bandwidth."""
+    """Return the program by its formula of the bus bandwidth."""
     count = len(section.hosts)
     ratio = sorted(section.ratios)[len(section.ratios) // 2] if section.ratios else 0.0
     formulas = {

@@ -41,7 +41,7 @@ class Value:
 
 
 def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads a model's forward pass.
+    """Read a model's forward pass.
 
     Raises:
         FormatError: naming the file, the key path and the fault.

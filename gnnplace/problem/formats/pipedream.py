@@ -47,7 +47,7 @@ class PipedreamLayer:
 
 
 def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
-    """Reads a profile as a training step on ``cluster`` (four V100 on PCIe by default).
+    """Read a profile as a training step on ``cluster`` (four V100 on PCIe by default).
 
     Raises:
         FormatError: naming the file, the line and the fault.

@@ -16,7 +16,7 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it.
+    """Return the number at a place, and the place behind it.
 
     Raises:
         InputError: the data end within it.
@@ -36,7 +36,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field of a message; fixed ones as their bytes.
+    """Yield number and value of each field of a message; fixed ones as their bytes.
 
     Raises:
         InputError: it is no message, or cut off.
@@ -77,20 +77,20 @@ class WireMessage:
             self._values.setdefault(name, []).append(value)
 
     def messages(self, name: int) -> list[WireMessage]:
-        """A repeated field of messages."""
+        """Return a repeated field of messages."""
         return [WireMessage(one) for one in self._values.get(name, ()) if isinstance(one, bytes)]
 
     def texts(self, name: int) -> list[str]:
-        """A repeated field of text."""
+        """Return a repeated field of text."""
         values = self._values.get(name, ())
         return [one.decode("utf-8", "replace") for one in values if isinstance(one, bytes)]
 
     def text(self, name: int) -> str:
-        """A field of text, empty where it is missing."""
+        """Return a field of text, empty where it is missing."""
         return next(iter(self.texts(name)[-1:]), "")
 
     def numbers(self, name: int) -> list[int]:
-        """A repeated field of whole numbers, packed or not."""
+        """Return a repeated field of whole numbers, packed or not."""
         integers: list[int] = []
         for one in self._values.get(name, ()):
             at = 0
@@ -101,10 +101,10 @@ class WireMessage:
         return integers
 
     def number(self, name: int, default: int = 0) -> int:
-        """A field of a whole number."""
+        """Return a field of a whole number."""
         return next(iter(self.numbers(name)[-1:]), default)
 
     def double(self, name: int) -> float | None:
-        """A field of 8 bytes as a float; None where it is missing."""
+        """Return a field of 8 bytes as a float; None where it is missing."""
         values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
         return struct.unpack("<d", values[-1])[0] if values and len(values[-1]) == 8 else None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def to_pyg(problem: Problem) -> Data:
-    """A problem as ``Data``."""
+    """Return a problem as ``Data``."""
     import torch
     from torch_geometric.data import Data
 
@@ -54,7 +54,7 @@ def to_pyg(problem: Problem) -> Data:
 
 
 def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "graph") -> Problem:
-    """A ``Data`` as a problem.
+    """Return a ``Data`` as a problem.
 
     Args:
         data: fields as the module says.
@@ -97,7 +97,7 @@ def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "grap
 
 
 def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, Sequence[Any]]:
-    """What is said of each op, by the keys of ``GivenOp``."""
+    """Return what is said of each op, by the keys of ``GivenOp``."""
     columns: dict[str, Sequence[Any]] = {
         key: _array(given, key, (count,)).tolist()
         for key in ("flops", "bytes", "state")
@@ -139,7 +139,7 @@ def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> An
 
 
 def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
-    """Reads a ``Data`` that ``torch.save`` wrote.
+    """Read a ``Data`` that ``torch.save`` wrote.
 
     Raises:
         FormatError: naming the file, the field and the fault.

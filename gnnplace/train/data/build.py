@@ -52,7 +52,7 @@ def build_data(
     models: Sequence[str] = (),
     progress: Say = lambda line: None,
 ) -> None:
-    """Captures a recipe's models into a folder; graphs that are there already are kept.
+    """Capture a recipe's models into a folder; graphs that are there already are kept.
 
     Args:
         folder: made if it is not there.
@@ -87,7 +87,7 @@ def select(
 def build_store(
     folder: str | Path, models: Sequence[CapturedModel], say: Say, of: Recipe = STORE
 ) -> None:
-    """Captures what is missing in ``folder`` and writes its card and checksums.
+    """Capture what is missing in ``folder`` and write its card and checksums.
 
     Args:
         folder: made if it is not there.
@@ -129,7 +129,7 @@ def _is_of(path: Path, model: CapturedModel) -> bool:
 
 
 def capture_graph(model: CapturedModel) -> CapturedGraph:
-    """Captures one model's training step.
+    """Capture one model's training step.
 
     Raises:
         CaptureError: naming the module that cannot be captured.

@@ -49,7 +49,7 @@ PARTS = (TRAIN, VALIDATION, TEST)
 
 @cache
 def listed() -> dict[str, Any]:
-    """What ``models.yaml`` says: recipes, the split of their families, models by recipe."""
+    """Return what ``models.yaml`` says: recipes, the split of their families, models by recipe."""
     text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
@@ -89,7 +89,7 @@ class CapturedModel:
 
 
 def listed_models(recipe: str) -> tuple[CapturedModel, ...]:
-    """The models of a recipe that ``models.yaml`` lists."""
+    """Return the models of a recipe that ``models.yaml`` lists."""
     return tuple(CapturedModel(**row) for row in listed()[recipe])
 
 
@@ -136,7 +136,7 @@ class CapturedStore:
         self._read: dict[str, CapturedGraph] = {}
 
     def graph(self, name: str) -> CapturedGraph:
-        """The graph of that name, as it was captured.
+        """Return the graph of that name, as it was captured.
 
         Raises:
             InputError: there is none.
@@ -155,7 +155,7 @@ class CapturedStore:
 
 @cache
 def shipped_store() -> CapturedStore:
-    """The store that comes with the package."""
+    """Return the store that comes with the package."""
     return CapturedStore(Path(__file__).parent / "store")
 
 
@@ -250,7 +250,7 @@ def _pick(options: Sequence[T], rng: Generator) -> T:
 
 
 def _between(ends: tuple[float, float], rng: Generator) -> float:
-    """A number between both ends, evenly in its logarithm."""
+    """Return a number between both ends, evenly in its logarithm."""
     return float(np.exp(rng.uniform(*np.log(ends))))
 
 
@@ -266,7 +266,7 @@ def share_of(
     share: float,
     costs: Mapping[str, tuple[str, float]],
 ) -> Problem:
-    """The problem of a share of the batch.
+    """Return the problem of a share of the batch.
 
     Args:
         graph: the captured graph.
@@ -301,7 +301,7 @@ def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
 
 
 def with_memory(problem: Problem, memory: float) -> Problem:
-    """The problem on devices of that many bytes each."""
+    """Return the problem on devices of that many bytes each."""
     return replace(problem, cluster=problem.cluster.each_device(memory=memory))
 
 

@@ -110,7 +110,7 @@ def op_names(count: int) -> list[str]:
 
 
 def write_captured(path: str | Path, captured: CapturedGraph) -> None:
-    """Writes a graph's file: to a temporary file beside ``path`` that is renamed over it.
+    """Write a graph's file: to a temporary file beside ``path`` that is renamed over it.
 
     Raises:
         InputError: the folder does not exist or cannot be written to.
@@ -132,7 +132,7 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
 
 
 def read_captured(path: str | Path) -> CapturedGraph:
-    """Reads a graph's file.
+    """Read a graph's file.
 
     Raises:
         FormatError: the file is missing, is not one of ours, or of another version.
@@ -154,7 +154,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
 
 
 def _header_fault(header: dict[str, Any]) -> str:
-    """What is wrong with a header, if anything."""
+    """Return what is wrong with a header, if anything."""
     for key in ("name", "family", "part"):
         if not isinstance(header.get(key), str):
             return f"header.{key}: must be text"
@@ -165,7 +165,7 @@ def _header_fault(header: dict[str, Any]) -> str:
 
 
 def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
-    """What is wrong with the types, shapes and ranges of a file's arrays, if anything."""
+    """Return what is wrong with the types, shapes and ranges of a file's arrays, if anything."""
     for key in (*INDICES, "phase", *COSTS, "size"):
         kinds = "iu" if key in (*INDICES, "phase") else "iuf"
         if key not in arrays or arrays[key].dtype.kind not in kinds:

@@ -37,13 +37,13 @@ def checksums(folder: str | Path) -> dict[str, str]:
 
 
 def write_sums(folder: str | Path) -> None:
-    """Writes the checksums of a folder, as ``sha256sum`` would."""
+    """Write the checksums of a folder, as ``sha256sum`` would."""
     lines = [f"{digest}  {name}" for name, digest in checksums(folder).items()]
     write_text(Path(folder) / SUMS, "\n".join(lines) + "\n")
 
 
 def verify(folder: str | Path) -> int:
-    """Checks that a folder's graphs are those of its checksums.
+    """Check that a folder's graphs are those of its checksums.
 
     Returns:
         How many there are.
@@ -76,7 +76,7 @@ def _read_sums(path: Path) -> dict[str, str]:
 
 
 def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
-    """The dataset of that name, asked for from the folder ``start``.
+    """Return the dataset of that name, asked for from the folder ``start``.
 
     Raises:
         InputError: there is none.
@@ -101,7 +101,7 @@ def dataset_problem(
     groups: int | None = 200,
     memory: str = AMPLE,
 ) -> Problem:
-    """A captured graph on a cluster of kinds that it has costs for.
+    """Return a captured graph on a cluster of kinds that it has costs for.
 
     Args:
         graph: the graph of a dataset.

@@ -100,7 +100,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         return [f"{self.store.folder.name}-{self.key}.npz"]
 
     def problem(self, index: int) -> Problem:
-        """The graph with this index in ``names`` on the cluster.
+        """Return the graph with this index in ``names`` on the cluster.
 
         Raises:
             InputError: there is no cluster, or the graph has no costs for one of its kinds.
@@ -124,7 +124,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         return ProblemData(**fields, unit=unit, graph=data.graph, part=data.part)
 
     def process(self) -> None:
-        """Makes the graphs, filtered and transformed, and writes them."""
+        """Make the graphs, filtered and transformed, and write them."""
         made = [self._made(i) for i in range(len(self.names))]
         kept = [data for data in made if self.pre_filter is None or self.pre_filter(data)]
         if self.pre_transform is not None:
@@ -149,7 +149,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
 
 def to_data(captured: CapturedGraph, index: int) -> Data:
-    """A graph as PyG's ``Data``, see ``GraphDataset``."""
+    """Return a graph as PyG's ``Data``, see ``GraphDataset``."""
     source, target, size = captured.graph.edges
     columns = np.concatenate([captured.work, captured.launch, captured.state[None]]).T
     parts = ("train", "validation", "test")

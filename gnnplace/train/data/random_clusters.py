@@ -24,7 +24,7 @@ CLUSTERS = (*TRAIN_CLUSTERS, "two-tier")
 
 
 def check_cluster(cluster_type: str) -> None:
-    """Checks that there is such a type.
+    """Check that there is such a type.
 
     Raises:
         InputError: there is none; the names are listed.
@@ -36,7 +36,7 @@ def check_cluster(cluster_type: str) -> None:
 def make_cluster(
     cluster_type: str, count: int, bandwidth: float, latency: float, memory: float, rng: Generator
 ) -> Cluster:
-    """A cluster of kinds ``fast`` and, where it is mixed, ``slow``.
+    """Return a cluster of kinds ``fast`` and, where it is mixed, ``slow``.
 
     Args:
         cluster_type: the type of the cluster, one of ``CLUSTERS``.

@@ -43,18 +43,18 @@ class Sketch:
     heavy: list[float] = field(default_factory=list)
 
     def add(self, inputs: list[int], *, heavy: float = 1.0, weight: str | None = None) -> int:
-        """Adds an op; ``heavy`` scales its cost, ``weight`` names parameters that it shares."""
+        """Add an op; ``heavy`` scales its cost, ``weight`` names parameters that it shares."""
         self.inputs.append(sorted(set(inputs)))
         self.heavy.append(heavy)
         self.weight.append(weight)
         return len(self.inputs) - 1
 
     def layer(self, inputs: list[int], heavy: float = 4.0) -> int:
-        """Adds an op with parameters of its own."""
+        """Add an op with parameters of its own."""
         return self.add(inputs, heavy=heavy, weight=f"w{len(self.inputs)}")
 
     def block(self, start: int, length: int) -> int:
-        """Adds layers, each with a light op after it, one after the other."""
+        """Add layers, each with a light op after it, one after the other."""
         for _ in range(length):
             start = self.add([self.layer([start])], heavy=0.5)
         return start
@@ -135,7 +135,7 @@ def mixture(rng: Generator, size: int) -> Sketch:
 
 
 def grid(rng: Generator, size: int) -> Sketch:
-    """A recurrent network unrolled: ops of a layer share weights over time."""
+    """Return a recurrent network unrolled: ops of a layer share weights over time."""
     sketch, layers = Sketch(), int(rng.integers(2, 7))
     _cells(sketch, layers, max(2, size // (2 * layers)), "cell", [])
     return sketch

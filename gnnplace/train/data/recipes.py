@@ -178,7 +178,7 @@ STORE = RECIPES["store"]
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name.
+    """Return the recipe of that name.
 
     Raises:
         InputError: there is none; the names are listed.
