@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
+    from gnnplace.execution import ExecutionOptions as ExecutionOptions
+    from gnnplace.execution import RecordOptions as RecordOptions
     from gnnplace.execution import TrainingStep as TrainingStep
     from gnnplace.execution import compile as compile
     from gnnplace.execution.device_map import check_device_map as check_device_map
     from gnnplace.execution.device_map import device_map as device_map
     from gnnplace.execution.fidelity import check_fidelity as check_fidelity
-    from gnnplace.execution.options import ExecutionOptions as ExecutionOptions
-    from gnnplace.execution.options import RecordOptions as RecordOptions
     from gnnplace.execution.running import Executed as Executed
     from gnnplace.execution.running import dry_run_placement as dry_run
     from gnnplace.execution.running import eager_times as eager_times
@@ -56,12 +56,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.sharded import plan_shard as plan_shard
     from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
     from gnnplace.plans.sharded import shard_model as shard
+    from gnnplace.policy import SearchOptions as SearchOptions
     from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy.placing import ROSTER as ROSTER
     from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
     from gnnplace.policy.placing import TIME as TIME
     from gnnplace.policy.placing import Failure as Failure
-    from gnnplace.policy.placing import SearchOptions as SearchOptions
     from gnnplace.policy.placing import check_budget as check_budget
     from gnnplace.policy.placing import compare as compare
     from gnnplace.policy.placing import compare_intervals as compare_intervals
@@ -74,10 +74,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
     from gnnplace.policy.warming import is_warm as is_warm
     from gnnplace.policy.warming import warm as warm
+    from gnnplace.problem import Constraints as Constraints
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
     from gnnplace.problem import write_problem as write_problem
-    from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import as_constraints as as_constraints
     from gnnplace.problem.constraints import constrained as constrained
     from gnnplace.problem.constraints import limited as limited

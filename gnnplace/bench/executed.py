@@ -17,8 +17,7 @@ from gnnplace.bench.standings import RUN_SUFFIX
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError
-from gnnplace.execution import Execution
-from gnnplace.execution.options import ExecutionOptions
+from gnnplace.execution import Execution, ExecutionOptions
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
 from gnnplace.tracing import Program

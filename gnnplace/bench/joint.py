@@ -36,15 +36,14 @@ from gnnplace.costs.memory import PARAMETER
 from gnnplace.costs.profiling.profiler import capture_for, profile_model
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.plans import PlanSpec, SearchOptions, TrainingJob
 from gnnplace.plans.answers import find_baselines, given_plan
 from gnnplace.plans.hybrid.gradients import reduced
-from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
-from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.options import CaptureOptions

@@ -40,10 +40,11 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train.data.captured import CapturedDraws, captured_problem, shipped_store
+from gnnplace.train import CapturedDraws, RandomDraws
+from gnnplace.train.data.captured import captured_problem, shipped_store
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS
-from gnnplace.train.data.random_families import MOST_OPS, RandomDraws, random_problem
+from gnnplace.train.data.random_families import MOST_OPS, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TypeVar
 from jsonargparse import Namespace
 
 import gnnplace
+from gnnplace.bench import SummaryOptions
 from gnnplace.bench.runner import Override, Where
-from gnnplace.bench.summary import SummaryOptions
 from gnnplace.cli.console import console, names_in, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError

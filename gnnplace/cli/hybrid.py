@@ -95,12 +95,14 @@ def _search(args: Namespace) -> Search:
 
 
 def microbatch_counts(text: str) -> list[int]:
-    """Numbers of micro-batches from a comma-separated list.
+    """Parse numbers of micro-batches from a comma-separated list.
 
     Raises:
         InputError: not positive numbers.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+    words = [word.strip() for word in text.split(",")]
+    words = [word for word in words if word]
+    are_positive = all(word.isdecimal() and int(word) > 0 for word in words)
+    if not words or not are_positive:
         raise InputError(f"--microbatches {text!r}: must be positive numbers, comma-separated")
-    return sorted({int(part) for part in parts})
+    return sorted({int(word) for word in words})

@@ -54,20 +54,24 @@ SEED = Range(least=0, most=MOST_SEED)
 BUDGET = Range(least=0, most=MOST_SECONDS)
 SECONDS = Range(above=0, most=MOST_SECONDS)
 
-Made = TypeVar("Made")
+Record = TypeVar("Record")
 
 
-def from_args(kind: Callable[..., Made], args: Namespace, **changed: Any) -> Made:
-    """A dataclass of the arguments that its fields are named as, and of what else is given."""
-    named = [own.name for own in fields(kind) if own.name in args]  # type: ignore[arg-type]
-    return kind(**{name: getattr(args, name) for name in named} | changed)
+def from_args(kind: Callable[..., Record], args: Namespace, **changed: Any) -> Record:
+    """Make a dataclass of the arguments that its fields are named as, and of `changed`."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in args:
+            values[field.name] = getattr(args, field.name)
+    values.update(changed)
+    return kind(**values)
 
 
 class _Bytes:
     """What reads bytes, as 16e9, "16GB" or "512MiB"; the help shows its ``repr``."""
 
     def __call__(self, text: str) -> float:
-        """The bytes that a text says.
+        """Return the bytes that a text says.
 
         Raises:
             ValueError: it says none.
@@ -107,25 +111,30 @@ _ranges: WeakKeyDictionary[ArgumentParser, dict[str, Range]] = WeakKeyDictionary
 
 
 def ranges_of(parser: ArgumentParser) -> dict[str, Range]:
-    """The range of each option of a parser that is a number, by the option's name."""
+    """Return the range of each option of a parser that is a number, by the option's name."""
     return _ranges.setdefault(parser, {})
 
 
 def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
-    """Refuses numbers out of their range.
+    """Refuse numbers out of their range.
 
     Raises:
         InputError: naming the option, the number and the range.
     """
     for name, allowed in ranges_of(parser).items():
-        check_number(name, getattr(args, name.lstrip("-").replace("-", "_")), allowed)
+        destination = name.lstrip("-").replace("-", "_")
+        value = getattr(args, destination)
+        check_number(name, value, allowed)
 
 
 def check_number(name: str, value: Any, allowed: Range) -> None:
-    """Refuses one number; None and words pass.
+    """Refuse one number; None and words pass.
 
     Raises:
         InputError: naming the option, the number and the range.
     """
-    if isinstance(value, int | float) and (fault := allowed.fault(value)) is not None:
+    if not isinstance(value, int | float):
+        return
+    fault = allowed.fault(value)
+    if fault is not None:
         raise InputError(f"{name} {value}: {fault}")

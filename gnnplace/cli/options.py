@@ -23,7 +23,7 @@ from gnnplace.cli.main import ROWS
 from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
 
 if TYPE_CHECKING:
-    from gnnplace.problem.constraints import Constraints
+    from gnnplace.problem import Constraints
     from gnnplace.sharding.answers import SplitOptions
 
 AUTO, PLACER = "auto", "@placer"
@@ -117,7 +117,7 @@ def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
     """What the user asks of the answer: the file's constraints and the flags'."""
-    from gnnplace.problem.constraints import ConstraintWords
+    from gnnplace.problem import ConstraintWords
 
     headroom = changed.get("headroom", getattr(args, "headroom", None))
     words = ConstraintWords(

@@ -39,8 +39,8 @@ from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.tracing import NAMED, as_inputs
 from gnnplace.tracing.attributes import CODE, Attributes
-from gnnplace.tracing.batch_objects import NAMED, as_inputs
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 

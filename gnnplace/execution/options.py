@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gnnplace.measurements import MeasurementStore
-    from gnnplace.runtime.hosts import Hosts
+    from gnnplace.runtime import Hosts
 
 AUTO = "auto"
 

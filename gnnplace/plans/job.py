@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
-from gnnplace.problem.constraints import Constraints
+from gnnplace.problem import Constraints
 
 if TYPE_CHECKING:
     import torch

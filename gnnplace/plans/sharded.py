@@ -172,14 +172,14 @@ def shard_model(
         InfeasibleError: nothing fits the memory.
     """
     kind = next((p.device.type for p in model.parameters()), "cpu")
-    given = None
+    torch_mesh = None
     if isinstance(mesh, int):
         axes = default_mesh(mesh)
         count = int(os.environ.get("WORLD_SIZE", 0)) if "RANK" in os.environ else 0
         count = dist.get_world_size() if dist.is_initialized() else count
-        here = mesh_here(axes, kind) if count == mesh else None
+        device_mesh = mesh_here(axes, kind) if count == mesh else None
     elif isinstance(mesh, DeviceMesh):
-        axes, here, given = tuple(n for n in mesh.shape if n > 1) or (1,), mesh, mesh
+        axes, device_mesh, torch_mesh = tuple(n for n in mesh.shape if n > 1) or (1,), mesh, mesh
         if len(axes) > MOST_AXES:
             raise InputError(f"mesh {tuple(mesh.shape)}: layers are split over two dimensions")
     else:
@@ -187,11 +187,13 @@ def shard_model(
     layers = layer_graph(model, inputs, loss, type(model).__name__)
     seconds: tuple[float, ...] = ()
     if machine is None:
-        machine, seconds = (MeshMachine(), ()) if here is None else measured_figures(layers, here)
+        machine, seconds = (
+            (MeshMachine(), ()) if device_mesh is None else measured_figures(layers, device_mesh)
+        )
     split = split_layers(layers, axes, machine, memory_limit=memory_limit, seconds=seconds)
     count = math.prod(axes)
     file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
-    return ShardPlan(file, split=split, loss=loss, device_mesh=given)
+    return ShardPlan(file, split=split, loss=loss, device_mesh=torch_mesh)
 
 
 def _numbered(kind: str, count: int) -> list[str]:

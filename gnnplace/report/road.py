@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.execution.options import ExecutionOptions, RecordOptions
+from gnnplace.execution import ExecutionOptions, RecordOptions
 from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result

@@ -7,6 +7,7 @@ from gnnplace.lazy import lazy_names
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.runtime.board import Board as Board
     from gnnplace.runtime.crew import Crew as Crew
+    from gnnplace.runtime.hosts import Hosts as Hosts
     from gnnplace.runtime.links import measure_link as measure_link
     from gnnplace.runtime.transport import Message as Message
     from gnnplace.runtime.transport import Transport as Transport

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.tracing.batch_objects import NAMED as NAMED
+    from gnnplace.tracing.batch_objects import BatchStructure as BatchStructure
+    from gnnplace.tracing.batch_objects import as_inputs as as_inputs
+    from gnnplace.tracing.batch_objects import leaves_by_path as leaves_by_path
+    from gnnplace.tracing.batch_objects import register_types as register_types
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import load as load
     from gnnplace.tracing.microbatching import microbatched as microbatched

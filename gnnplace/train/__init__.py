@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.train.data.captured import CapturedDraws as CapturedDraws
+    from gnnplace.train.data.random_families import RandomDraws as RandomDraws
     from gnnplace.train.data_module import ProblemDataModule as ProblemDataModule
     from gnnplace.train.evolution import Evolution as Evolution
     from gnnplace.train.measured import MeasuredTuning as MeasuredTuning

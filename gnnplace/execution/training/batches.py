@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.tracing.batch_objects import BatchStructure, as_inputs
+from gnnplace.tracing import BatchStructure, as_inputs
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 
@@ -40,12 +40,12 @@ class Batches:
         Raises:
             InputError: another structure, shape, type, or another constant than was captured.
         """
-        given = self._checked(batch)
+        batch_tensors = self._checked(batch)
         for name, entry in self._program.inputs.items():
             if entry.kind != "input":
                 continue
             source, _, copy = entry.source.partition("#")
-            tensor = given[source]
+            tensor = batch_tensors[source]
             target = tensors[name]
             if tensor.dtype != target.dtype and not (
                 tensor.is_floating_point() and target.is_floating_point()
@@ -54,27 +54,27 @@ class Batches:
                     f"batch: input {source} is of {tensor.dtype}; {target.dtype} was captured"
                 )
             target.copy_(self._share(tensor, int(copy or 0)))
-        self._give(given, tensors)
+        self._give(batch_tensors, tensors)
 
     def _give(self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
         """What every micro-batch reads of the whole batch, such as its number of words."""
         batch = self._program.batch
         if batch is None or batch.count == 1:
             return
-        whole = [given[source] for source in self._sources]
-        batch.check(whole)
-        for name, value in batch.values(whole).items():
+        batch_sources = [given[source] for source in self._sources]
+        batch.check(batch_sources)
+        for name, value in batch.values(batch_sources).items():
             tensors[name].copy_(value)
 
     def _checked(self, batch: Inputs) -> dict[str, torch.Tensor]:
-        given = self._structure.tensors(batch)
-        for (path, tensor), shape in zip(given.items(), self._shapes, strict=True):
+        by_path = self._structure.tensors(batch)
+        for (path, tensor), shape in zip(by_path.items(), self._shapes, strict=True):
             if tuple(tensor.shape) != shape:
                 raise InputError(
                     f"batch: input {path} has shape {tuple(tensor.shape)}; {shape} was captured; "
                     f"give equal batches{_mend(batch)}"
                 )
-        tensors = given.values()
+        tensors = by_path.values()
         return dict(zip(self._sources, tensors, strict=True))
 
     def _share(self, tensor: torch.Tensor, copy: int) -> torch.Tensor:

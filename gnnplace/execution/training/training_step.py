@@ -60,8 +60,7 @@ from gnnplace.files import write_whole
 from gnnplace.problem import Problem
 from gnnplace.problem.constraints.constraints import Given
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing import load, microbatched
-from gnnplace.tracing.batch_objects import as_inputs
+from gnnplace.tracing import as_inputs, load, microbatched
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.optimizers import Optimizer

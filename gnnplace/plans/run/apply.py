@@ -47,7 +47,7 @@ from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
-from gnnplace.tracing.batch_objects import as_inputs
+from gnnplace.tracing import as_inputs
 from gnnplace.tracing.fingerprint import Fingerprint, reading
 from gnnplace.tracing.rules.calls import BUFFER
 from gnnplace.zoo import Workload

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
-from gnnplace.tracing.batch_objects import BatchStructure, as_inputs, leaves_by_path
+from gnnplace.tracing import BatchStructure, as_inputs, leaves_by_path
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from gnnplace.sharding.captured.split import LayerGraph, layer_graph
 from gnnplace.sharding.run.measure import first_says
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
-from gnnplace.tracing.batch_objects import register_types
+from gnnplace.tracing import register_types
 from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
 from gnnplace.tracing.rules.calls import CallGraph, CallRef
 

@@ -26,9 +26,10 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy.placing import SearchOptions, place
-from gnnplace.problem import Problem
-from gnnplace.problem.constraints import Constraints, constrained
+from gnnplace.policy import SearchOptions
+from gnnplace.policy.placing import place
+from gnnplace.problem import Constraints, Problem
+from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import resolve
 from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_constraints
 from gnnplace.problem.placement import Placement
