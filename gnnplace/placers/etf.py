@@ -14,6 +14,8 @@ Complexity: O(n D log n + edges D); at most 200,000 ops are taken.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
@@ -51,15 +53,30 @@ def still_open(
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
 
+class WaitingOps(NamedTuple):
+    """What ops still wait for; changed as ops are scheduled.
+
+    Attributes:
+        there: Seconds when all inputs that are made would be on each device. [n, D]
+        missing: Inputs that are not made yet, of each op. [n]
+        ready: Ops that wait for nothing else, in the order in which they got ready. [n]
+    """
+
+    there: FloatArray
+    missing: IntArray
+    ready: IntArray
+
+
 @inner(_nrt=False)
 def hand_on(
-    compiled: Compiled, op: int, d: int, finish: float,
-    there: FloatArray, missing: IntArray, ready: IntArray, num_ready: int,
-) -> int:  # fmt: skip
-    """When the tensors of an op on device ``d`` would be on each device, in ``there``. [n, D]
+    compiled: Compiled, waiting: WaitingOps, op: int, d: int, finish: float, num_ready: int
+) -> int:
+    """Note when the tensors of an op on device ``d`` would be on each device.
 
-    Ops that waited for nothing else are put behind the ``num_ready`` that are ready; how many.
+    Ops that waited for nothing else are put behind the ``num_ready`` that are ready; returns how
+    many are ready then.
     """
+    there, missing, ready = waiting
     for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
         other = compiled.flow_op[i]
         for target in range(there.shape[1]):
@@ -105,6 +122,7 @@ def etf_kernel(
     later, later_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
     num_now, num_later = zero_longs(num_devices), zero_longs(num_devices)
     ready, num_ready = empty_ints(n), 0
+    waiting = WaitingOps(there, missing, ready)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:
@@ -158,7 +176,7 @@ def etf_kernel(
         start[op] = best
         finish[op] = free[d] = best + compiled.times[op, d]
         # 4. When its tensors would be on each device; ops that waited for nothing else are ready.
-        num_ready = hand_on(compiled, op, d, finish[op], there, missing, ready, 0)
+        num_ready = hand_on(compiled, waiting, op, d, finish[op], 0)
     return device, start
 
 

@@ -23,7 +23,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import empty_ints, full_ints, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.etf import NEVER, hand_on
+from gnnplace.placers.etf import NEVER, WaitingOps, hand_on
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
@@ -70,6 +70,7 @@ def favourite_kernel(
     made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     ready = empty_ints(n)
+    waiting = WaitingOps(there, missing, ready)
     num_ready = 0
     for op in range(n):
         if missing[op] == 0:
@@ -118,7 +119,7 @@ def favourite_kernel(
         finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
         # 3. When its tensors would be on each device; ops that waited for nothing else are ready.
-        num_ready = hand_on(compiled, op, d, finish[op], there, missing, ready, num_ready)
+        num_ready = hand_on(compiled, waiting, op, d, finish[op], num_ready)
     return device, start
 
 

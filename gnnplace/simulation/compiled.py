@@ -169,26 +169,44 @@ def offsets(counts: LongArray) -> IntArray:
 
 def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
     """Whether each entry of ``graph.consumer`` must be kept, by the units of ops. [consumptions]"""
-    follow = graph.topological_order, graph.successor_offset, graph.successor
+    arrays = GraphArrays(
+        order=graph.topological_order,
+        offset=graph.successor_offset,
+        successor=graph.successor,
+        producer=graph.producer,
+        consumer_offset=graph.consumer_offset,
+        consumer=graph.consumer,
+    )
     behind = np.zeros((graph.num_ops, graph.num_ops // WORD + 1), dtype=np.int64)
     kept = np.ones(len(graph.consumer), dtype=bool)
-    _mark_needed(*follow, graph.producer, graph.consumer_offset, graph.consumer, unit, behind, kept)
+    _mark_needed(arrays, unit, behind, kept)
     return kept
 
 
+class GraphArrays(NamedTuple):
+    """A graph as its CSR arrays, by ops and by tensors.
+
+    Attributes:
+        order: Ops, producers first. [n]
+        offset: Where each op's successors start in ``successor``. [n + 1]
+        successor: Distinct successors of all ops.
+        producer: The op that makes each tensor. [T]
+        consumer_offset: Where each tensor's consumers start in ``consumer``. [T + 1]
+        consumer: Consumers of all tensors.
+    """
+
+    order: IntArray
+    offset: IntArray
+    successor: IntArray
+    producer: IntArray
+    consumer_offset: IntArray
+    consumer: IntArray
+
+
 @kernel
-def _mark_needed(
-    order: IntArray,
-    offset: IntArray,
-    successor: IntArray,
-    producer: IntArray,
-    consumer_offset: IntArray,
-    consumer: IntArray,
-    unit: IntArray,
-    behind: LongArray,
-    kept: BoolArray,
-) -> None:
+def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray) -> None:
     """``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as bits."""
+    order, offset, successor, producer, consumer_offset, consumer = graph
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
         for j in range(offset[op], offset[op + 1]):

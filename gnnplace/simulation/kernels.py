@@ -21,6 +21,8 @@ its sequence that consumes it, once that op's inputs are there.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IndexArray, IntArray
@@ -183,6 +185,23 @@ def list_targets(
     return count
 
 
+class StepTimes(NamedTuple):
+    """When the ops and transfers of one step begin and end, in seconds; filled by ``run_kernel``.
+
+    Attributes:
+        start: When each op starts. [n]
+        finish: When it has finished. [n]
+        transfer: Tensor, source and target device of each transfer. [>= consumptions, 3], or no
+            rows if not wanted.
+        service: Start and end of service and arrival of each transfer, as ``transfer``.
+    """
+
+    start: FloatArray
+    finish: FloatArray
+    transfer: IntArray
+    service: FloatArray
+
+
 @kernel
 def run_kernel(
     compiled: Compiled,
@@ -190,10 +209,7 @@ def run_kernel(
     order: IntArray,
     limit: float,
     after: FloatArray,
-    start: FloatArray,
-    finish: FloatArray,
-    transfer: IntArray,
-    service: FloatArray,
+    record: StepTimes,
 ) -> tuple[int, float, int]:
     """Simulates one step.
 
@@ -203,15 +219,12 @@ def run_kernel(
         order: all ops; a device runs its ops in this order. [n]
         limit: stop as soon as the step time must exceed this many seconds.
         after: lower bound of the seconds from each op's finish to the end of the step. [n]
-        start: out: seconds at which each op starts. [n]
-        finish: out: seconds at which it has finished. [n]
-        transfer: out: tensor, source and target device of each transfer. [>= consumptions, 3],
-            or no rows if not wanted.
-        service: out: start and end of service and arrival of each transfer, as ``transfer``.
+        record: out: when ops and transfers begin and end.
 
     Returns:
         DONE, DEADLOCK, NO_LINK or CUT_OFF; step time in seconds; number of transfers.
     """
+    start, finish, transfer, service = record
     n, num_devices = compiled.times.shape
     links, far = compiled.links, n > FAR
     # A device's ops to come are ``sequence[head[d] : end[d]]``; the next one can start when it has
@@ -237,7 +250,7 @@ def run_kernel(
         position = empty_ints(n)
         for k in range(n):
             position[order[k]] = k
-    record = len(transfer) > 0
+    keeps_transfers = len(transfer) > 0
     transfers, done, step_time = 0, 0, 0.0
     # First ops without inputs start at once.
     for d in range(num_devices):
@@ -315,7 +328,7 @@ def run_kernel(
                     begin, served = send(links, channel_free, free, d, target, size, now)
                     overhead += links.costs[d, target, SENDS]
                     arrival = served + links.costs[d, target, LATENCY]
-                    if record:
+                    if keeps_transfers:
                         transfer[transfers, 0] = tensor
                         transfer[transfers, 1] = d
                         transfer[transfers, 2] = target
@@ -363,7 +376,9 @@ def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cuto
         return np.inf
     start, finish = empty_floats(n), empty_floats(n)
     nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
-    return run_kernel(compiled, device, order, limit, after, start, finish, nothing, nowhere)[1]
+    return run_kernel(
+        compiled, device, order, limit, after, StepTimes(start, finish, nothing, nowhere)
+    )[1]
 
 
 @kernel

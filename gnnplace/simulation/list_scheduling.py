@@ -51,7 +51,7 @@ from gnnplace.graph.kernel_arrays import (
 from gnnplace.graph.orders import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times, offsets
-from gnnplace.simulation.kernels import run_kernel, step_times_kernel
+from gnnplace.simulation.kernels import StepTimes, run_kernel, step_times_kernel
 from gnnplace.simulation.transfer import (
     LATENCY,
     SENDS,
@@ -323,7 +323,8 @@ def times_of(
     n = len(device)
     start, finish = np.zeros(n), np.zeros(n)
     nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    run_kernel(compiled, device, order, np.inf, np.zeros(n), start, finish, nothing, nowhere)
+    record = StepTimes(start, finish, nothing, nowhere)
+    run_kernel(compiled, device, order, np.inf, np.zeros(n), record)
     return start, finish
 
 

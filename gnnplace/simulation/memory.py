@@ -26,7 +26,7 @@ from gnnplace.graph.kernel_arrays import (
     zero_floats,
 )
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.kernels import DONE, ROUNDING, exceeds, run_kernel
+from gnnplace.simulation.kernels import DONE, ROUNDING, StepTimes, exceeds, run_kernel
 
 
 @inner(_nrt=False)
@@ -198,9 +198,8 @@ def excess_kernel(
     rows = len(compiled.consumer) + 1 if some else 0
     start, finish = empty_floats(n), empty_floats(n)
     transfer, service = empty_int_table(rows, 3), empty_table(rows, 3)
-    status, step_time, count = run_kernel(
-        compiled, device, order, limit, after, start, finish, transfer, service
-    )
+    record = StepTimes(start, finish, transfer, service)
+    status, step_time, count = run_kernel(compiled, device, order, limit, after, record)
     if rows == 0:
         return step_time, 0.0
     state = device_state(compiled, device)
@@ -220,8 +219,7 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
         return np.asarray(most)
     start, finish = np.empty(n), np.empty(n)
     transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
-    count = run_kernel(
-        compiled, device, order, np.inf, np.zeros(n), start, finish, transfer, service
-    )[2]
+    record = StepTimes(start, finish, transfer, service)
+    count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
     lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
     return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), most)

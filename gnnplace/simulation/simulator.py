@@ -21,7 +21,13 @@ from gnnplace.graph.kernels import first_ready_first
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, faults, sequence_from_order
 from gnnplace.simulation.compiled import Compiled, compile_problem
-from gnnplace.simulation.kernels import ROUNDING, run_kernel, step_time_kernel, step_times_kernel
+from gnnplace.simulation.kernels import (
+    ROUNDING,
+    StepTimes,
+    run_kernel,
+    step_time_kernel,
+    step_times_kernel,
+)
 from gnnplace.simulation.list_scheduling import complete
 from gnnplace.simulation.memory import (
     device_state,
@@ -67,8 +73,8 @@ class SimulatedTimeline:
         n, room = len(device), len(compiled.consumer) + 1
         start, finish = np.full(n, np.nan), np.full(n, np.nan)
         transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
-        out = (start, finish, transfer, service)
-        _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, *out)
+        record = StepTimes(start, finish, transfer, service)
+        _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
         told = (transfer[:count], service[:count])
         return cls(compiled, device, order, float(step_time), start, finish, *told)
 

@@ -236,6 +236,21 @@ def send(
     return begin, end
 
 
+class SendQueues(NamedTuple):
+    """Until when channels and devices are taken by messages; changed as messages are booked.
+
+    Attributes:
+        channel_free: Seconds at which each channel is free. [C]
+        free: Seconds at which each device is free; the sender's is later by what it costs. [D]
+        sent: Seconds at which the copies made for each op so far end. [n], or no rows where no link
+            costs its sender time
+    """
+
+    channel_free: FloatArray
+    free: FloatArray
+    sent: FloatArray
+
+
 @inner(_nrt=False)
 def fetch_begin(
     links: Links,
@@ -255,29 +270,25 @@ def fetch_begin(
 @inner(_nrt=False)
 def fetch(
     links: Links,
-    channel_free: FloatArray,
-    free: FloatArray,
-    sent: FloatArray,
+    queues: SendQueues,
     producer: int,
     source: int,
     target: int,
     size: float,
     finish: float,
 ) -> float:
-    """Books a message of an op whose device may have gone on since; its arrival in seconds.
+    """Book a message of an op whose device may have gone on since; return its arrival in seconds.
 
     Args:
         links: what messages cost, and which channels they hold.
-        channel_free: seconds at which each channel is free; changed. [C]
-        free: seconds at which each device is free; the sender's is later by what it costs. [D]
-        sent: seconds at which the copies made for each op so far end; changed. [n], or no rows
-            where no link costs its sender time
+        queues: until when channels and devices are taken; changed.
         producer: the op that makes the tensor.
         source: the device of the op that sends.
         target: receiving device; there is a link.
         size: bytes of the message.
         finish: seconds at which the producer finishes.
     """
+    channel_free, free, sent = queues
     begin = fetch_begin(links, channel_free, sent, producer, source, target, finish)
     end = begin + size * links.costs[source, target, PER_BYTE]
     hold(links, channel_free, source, target, end)

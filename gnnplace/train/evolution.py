@@ -34,10 +34,11 @@ from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.policy.decode.decoder_state import DecisionRecord
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses
-from gnnplace.policy.refine.refining import NUM_REFINING, walk_again
+from gnnplace.policy.refine.refining import NUM_REFINING, Refiner, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous
 from gnnplace.policy.search import searched_from
 from gnnplace.train.data_module import ProblemSample
@@ -109,10 +110,9 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     allowed, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
     forced = np.full(num_units, -1, np.int32)
     graph = ground.r if back else ground.c
-    policy = (ground.units, ground.weights)
-    noise = float(rng.choice(NOISES))
-    outputs = (forced, features, allowed, decided)
-    count = walk_again(graph, *policy, previous, stay, noise, *outputs)[1]
+    refiner = Refiner(ground.weights, stay, float(rng.choice(NOISES)), forced)
+    record = DecisionRecord(features, allowed, decided)
+    count = walk_again(graph, ground.units, previous, refiner, record)[1]
     return SeenPass(features[:count], allowed[:count]) if count else None
 
 

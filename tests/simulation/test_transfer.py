@@ -81,7 +81,10 @@ def test_a_late_booking_of_the_last_op_is_what_the_simulator_does():
     """Two copies of one op, then the overheads: the sender is busy until 2 + 2 + 2 + 0.5 + 0.5."""
     links = transfer.make_links(star(**COPIER))
     channel_free, free, sent = queues(links)
-    arrivals = [transfer.fetch(links, channel_free, free, sent, 0, 0, t, 8.0, 2.0) for t in (1, 2)]
+    arrivals = [
+        transfer.fetch(links, transfer.SendQueues(channel_free, free, sent), 0, 0, t, 8.0, 2.0)
+        for t in (1, 2)
+    ]
     assert arrivals == [5.0, 7.0]
     assert free.tolist() == [7.0, 2.0, 2.0]
     graph = ComputationGraph.from_tensors(["a", "b", "c", "d"], [(0, 8.0, [1, 2])])
@@ -96,7 +99,10 @@ def test_a_late_booking_delays_what_the_sender_does_next():
     links = transfer.make_links(star(**COPIER))
     channel_free, free, sent = queues(links)
     free[0] = 10.0
-    assert transfer.fetch(links, channel_free, free, sent, 0, 0, 1, 8.0, 2.0) == 5.0
+    assert (
+        transfer.fetch(links, transfer.SendQueues(channel_free, free, sent), 0, 0, 1, 8.0, 2.0)
+        == 5.0
+    )
     assert free[0] == 12.5
 
 
@@ -109,7 +115,9 @@ def test_what_would_be_booked_is_what_is_booked(seed, size):
     free, sent = np.full(3, 20.0), rng.integers(0, 9, 4).astype(float)
     begin = transfer.fetch_begin(links, channel_free, sent, 1, 0, 2, 4.0)
     assert begin >= 4.0
-    arrival = transfer.fetch(links, channel_free, free, sent, 1, 0, 2, size, 4.0)
+    arrival = transfer.fetch(
+        links, transfer.SendQueues(channel_free, free, sent), 1, 0, 2, size, 4.0
+    )
     assert arrival == pytest.approx(
         begin + size / links.costs[0, 2, BANDWIDTH] + links.costs[0, 2, LATENCY]
     )

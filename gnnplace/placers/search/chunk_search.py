@@ -94,12 +94,25 @@ def justified(
     return greatest(finish), order
 
 
+class CoarseProblem(NamedTuple):
+    """The coarse problem that chunks are searched on.
+
+    Attributes:
+        compiled: The compiled problem, all of it.
+        lean: The problem without consumptions that others imply.
+        lean_reversed: ``lean`` with all its edges turned round.
+        neighbourhood: What an energy takes.
+    """
+
+    compiled: Compiled
+    lean: Compiled
+    lean_reversed: Compiled
+    neighbourhood: Neighbourhood
+
+
 @kernel
 def chunk_kernel(
-    compiled: Compiled,
-    lean: Compiled,
-    lean_reversed: Compiled,
-    neighbourhood: Neighbourhood,
+    problem: CoarseProblem,
     chunks: Chunks,
     first: float,
     last: float,
@@ -108,15 +121,13 @@ def chunk_kernel(
     """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
 
     Args:
-        compiled: the compiled coarse problem, all of it.
-        lean: the problem without consumptions that others imply.
-        lean_reversed: ``lean`` with all its edges turned round.
-        neighbourhood: what an energy takes.
+        problem: the coarse problem.
         chunks: where the search is.
         first: temperature of the first move.
         last: that of the last.
         moves: how many to try.
     """
+    compiled, lean, lean_reversed, neighbourhood = problem
     n = len(compiled.state)
     device, tried = empty_ints(n), empty_ints(len(chunks.unit_device))
     finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
@@ -259,9 +270,7 @@ class ChunkSearch:
         hot = HOTTEST * fall**share * float(member.best_score[0])
         seed_kernel(int(self.seeds.integers(2**31)))
         chunk_kernel(
-            self.space.compiled,
-            *self.space.lean,
-            self.neighbourhood,
+            CoarseProblem(self.space.compiled, *self.space.lean, self.neighbourhood),
             member,
             hot,
             hot * fall ** (1 / self.laps_a_round),

@@ -11,6 +11,7 @@ Complexity: O(flows of the unit x their readers) a move.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -145,22 +146,48 @@ def propose(
     return last - first
 
 
+class AnnealingState(NamedTuple):
+    """Where an annealing is; changed by its moves.
+
+    Attributes:
+        order: The order of the units, for moves of runs. [U]
+        rank: Place of each unit in ``order``. [U]
+        device: Device of each unit. [U]
+        readers: Readers of each flow on each device.
+        load: Seconds of each device. [D]
+        resident: Resident bytes of each device. [D]
+        best_device: Device of each unit in the best state that fits. [U]
+    """
+
+    order: IntArray
+    rank: IntArray
+    device: IntArray
+    readers: IntArray
+    load: FloatArray
+    resident: FloatArray
+    best_device: IntArray
+
+
 @kernel
 def anneal_kernel(
     flows: Flows,
-    order: IntArray,
-    rank: IntArray,
-    device: IntArray,
-    readers: IntArray,
-    load: FloatArray,
-    resident: FloatArray,
+    state: AnnealingState,
     penalty: float,
     temperature: float,
     moves: int,
-    best_device: IntArray,
     best: float,
 ) -> float:
-    """``moves`` moves at one temperature; the least largest load of what fits, or ``best``."""
+    """Try ``moves`` moves at one temperature; return the least largest load that fits, or ``best``.
+
+    Args:
+        flows: The units, and what travels between them.
+        state: Where the annealing is; changed.
+        penalty: Seconds that a byte above the memory counts as.
+        temperature: In seconds.
+        moves: How many to try.
+        best: Seconds of the largest load of the best state so far.
+    """
+    order, rank, device, readers, load, resident, best_device = state
     size = max(2, len(device))
     units, goals, former = empty_ints(size), empty_ints(size), empty_ints(size)
     now = energy(flows, load, resident, penalty)
@@ -228,16 +255,10 @@ def local_search(
         part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS
         best = anneal_kernel(
             tight,
-            order,
-            rank,
-            device,
-            readers,
-            load,
-            resident,
+            AnnealingState(order, rank, device, readers, load, resident, best_device),
             penalty,
             HOT * scale * FALL**-part,
             per_call if timed else MOVES_WITHOUT_BUDGET // ROUNDS,
-            best_device,
             best,
         )
         # Sums that are changed a million times drift.

@@ -165,9 +165,8 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
     if not np.isfinite(relaxed):
         return None
     most = int(np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES))
-    stage, stage_sort, found, nodes = descend(
-        flows, sorts, order, block, cost, best, strides[:-1].astype(np.int64), upper, most
-    )
+    table = SplitTable(order, block, cost, best, strides[:-1].astype(np.int64))
+    stage, stage_sort, found, nodes = descend(flows, sorts, table, upper, most)
     if found == np.inf:
         return None
     device = _assigned(flows, sorts, stage, stage_sort)
@@ -222,15 +221,29 @@ def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatA
     return best
 
 
+class SplitTable(NamedTuple):
+    """What a split into stages is searched by.
+
+    Attributes:
+        order: Units in their topological order. [U]
+        block: Block of each place in ``order``. [U]
+        cost: Seconds of blocks i to j - 1 as a stage on each sort of device. [sorts, B + 1, B + 1]
+        best: The least largest cost of the first j blocks on the devices of each state. [S, B + 1]
+        strides: What a device of each sort adds to the number of a state. [sorts]
+    """
+
+    order: IntArray
+    block: IntArray
+    cost: FloatArray
+    best: FloatArray
+    strides: LongArray
+
+
 @kernel
 def descend(
     flows: Flows,
     sorts: Sorts,
-    order: IntArray,
-    block: IntArray,
-    cost: FloatArray,
-    best: FloatArray,
-    strides: LongArray,
+    table: SplitTable,
     upper: float,
     most: int,
 ) -> tuple[IntArray, IntArray, float, int]:
@@ -240,6 +253,7 @@ def descend(
         Stage of each unit (0 is the last) [U], sort of each stage, -1 if unused [D], the largest
         load (inf if none is below ``upper``), and nodes visited, ``most`` if it was stopped.
     """
+    order, block, cost, best, strides = table
     num_blocks, num_devices = cost.shape[1] - 1, len(sorts.of)
     num_sorts = len(sorts.counts)
     found_stage, found_sort = full_ints(len(order), -1), full_ints(num_devices, -1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.jit import inner
 from gnnplace.graph.kernel_arrays import (
     ONE,
@@ -28,6 +28,7 @@ from gnnplace.simulation.transfer import (
     DELAY,
     PACE,
     Links,
+    SendQueues,
     arrival,
     fetch,
     fetch_begin,
@@ -57,6 +58,34 @@ class Booked(NamedTuple):
     free: FloatArray
     channel_free: FloatArray
     sent: FloatArray
+
+
+class DecisionRoom(NamedTuple):
+    """Where one decision is looked at; changed by each.
+
+    Attributes:
+        allowed: The candidates. [D]
+        scratch: Room for ``SCRATCH`` numbers a device. [SCRATCH, D]
+        features: Features of the candidates. [D, F]
+    """
+
+    allowed: BoolArray
+    scratch: FloatArray
+    features: SingleArray
+
+
+class DecisionRecord(NamedTuple):
+    """What is recorded of each decision, by its number; no rows where nothing is.
+
+    Attributes:
+        features: Features of the candidates. [U, D, F]
+        masks: The candidates. [U, D]
+        step: The visited op. [U]
+    """
+
+    features: SingleArray
+    masks: BoolArray
+    step: IntArray
 
 
 class PartialSchedule(NamedTuple):
@@ -189,31 +218,37 @@ def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
     state.sums[1] += walk.unit_work[unit]
 
 
+class InputTensor(NamedTuple):
+    """An input of an op.
+
+    Attributes:
+        producer: The op that makes it.
+        tensor: Its number.
+        size: Its bytes.
+        device: The device of ``producer``.
+    """
+
+    producer: int
+    tensor: int
+    size: float
+    device: int
+
+
 @inner(_nrt=False)
 def foresee(
-    links: Links,
-    booked: Booked,
-    j: int,
-    tensor: int,
-    size: float,
-    e: int,
-    d: int,
-    delays: float,
-    seen: FloatArray,
+    links: Links, booked: Booked, given: InputTensor, d: int, delays: float, seen: FloatArray
 ) -> bool:
     """What an input would mean for an op on device ``d``; whether it is there already.
 
     Args:
         links: the links.
         booked: the schedule so far.
-        j: the op that makes the input.
-        tensor: the input.
-        size: its bytes.
-        e: the device of ``j``.
+        given: the input.
         d: the device looked at.
         delays: 1 where transfers count with what they take beside their bytes, else 0.
         seen: changed: ``READY`` .. ``SENDING`` of each device. [SCRATCH, D]
     """
+    j, tensor, size, e = given
     at, there = booked.finish[j], e == d
     if not there and booked.arrival[tensor, d] >= 0.0:
         there, at = True, max(at, booked.arrival[tensor, d])
@@ -231,19 +266,17 @@ def foresee(
 
 
 @inner(_nrt=False)
-def bring(
-    links: Links, booked: Booked, j: int, tensor: int, size: float, e: int, d: int
-) -> tuple[float, float]:
+def bring(links: Links, booked: Booked, given: InputTensor, d: int) -> tuple[float, float]:
     """When an input is on device ``d``, sent there if need be, and seconds to receive it.
 
     Arguments as of ``foresee``.
     """
+    j, tensor, size, e = given
     at, extra = booked.finish[j], 0.0
     if e != d:
         if booked.arrival[tensor, d] < 0.0 and linked(links, e, d):
-            booked.arrival[tensor, d] = fetch(
-                links, booked.channel_free, booked.free, booked.sent, j, e, d, size, at
-            )
+            queues = SendQueues(booked.channel_free, booked.free, booked.sent)
+            booked.arrival[tensor, d] = fetch(links, queues, j, e, d, size, at)
             if links.receives_cost:
                 extra = receive_time(links, e, d, size)
         at = max(at, booked.arrival[tensor, d])
@@ -261,7 +294,7 @@ def book(walk: Walk, state: PartialSchedule, i: int) -> None:
         if booked.finish[j] < 0.0:
             continue
         e = Index(state.device[Index(walk.unit[j])])
-        at, received = bring(walk.links, booked, j, tensor, walk.before_size[k], e, d)
+        at, received = bring(walk.links, booked, InputTensor(j, tensor, walk.before_size[k], e), d)
         ready, extra = max(ready, at), extra + received
     time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale
     booked.finish[i] = max(booked.free[d], ready) + extra + time

@@ -9,6 +9,8 @@ Complexity of a decode: O(D * (m + inputs + flows + decisions * F)).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
@@ -28,7 +30,10 @@ from gnnplace.policy.decode.decoder_state import (
     READY,
     SENDING,
     WAIT,
+    DecisionRecord,
+    DecisionRoom,
     Goal,
+    InputTensor,
     PartialSchedule,
     book,
     candidates,
@@ -94,8 +99,9 @@ def observe(
             continue
         inputs += 1
         e, size = Index(state.device[Index(walk.unit[j])]), walk.before_size[k]
+        given = InputTensor(j, tensor, size, e)
         for d in range(num_devices):
-            if allowed[d] and foresee(links, booked, j, tensor, size, e, Index(d), 1.0, scratch):
+            if allowed[d] and foresee(links, booked, given, Index(d), 1.0, scratch):
                 here[d] += 1.0
     # What the unit exchanges with its placed neighbours.
     near_all = 0.0
@@ -245,20 +251,32 @@ def greatest_score(
     return choice
 
 
+class Decoding(NamedTuple):
+    """How one decode goes.
+
+    Attributes:
+        order: Visited ops in the order of the walk. [m]
+        goal: What to aim at.
+        margin: On the bytes at the peak, for the memory mask.
+        noise: Added to the scores of each unit's candidates. [U, D], or no rows
+        forced: Device of each unit, -1 for the decoder's choice. [U]
+    """
+
+    order: IntArray
+    goal: Goal
+    margin: float
+    noise: SingleArray
+    forced: IntArray
+
+
 @inner(_nrt=False)
 def look(
     walk: Walk,
     state: PartialSchedule,
     i: int,
-    goal: Goal,
-    margin: float,
-    decided: bool,
-    allowed: BoolArray,
-    scratch: FloatArray,
-    now: SingleArray,
-    features: SingleArray,
-    masks: BoolArray,
-    step: IntArray,
+    decoding: Decoding,
+    room: DecisionRoom,
+    record: DecisionRecord,
     count: int,
 ) -> int:
     """The candidates of a decision and what is seen of them; recorded where there are rows for it.
@@ -267,29 +285,24 @@ def look(
         walk: the problem, as flat arrays in the walk's direction.
         state: the schedule so far.
         i: the visited op whose unit is to be decided.
-        goal: what to aim at.
-        margin: on the bytes at the peak.
-        decided: whether the device is known already.
-        allowed: out: the candidates. [D]
-        scratch: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
-        now: out: their features. [D, F]
-        features: out: their features in row ``count``, if there are rows. [U, D, F]
-        masks: out: the candidates in row ``count``. [U, D], as ``features``
-        step: out: the visited op in row ``count``. [U], as ``features``
+        decoding: what is aimed at, and which devices are forced.
+        room: out: the candidates and their features.
+        record: out: the same in row ``count``, if there are rows.
         count: the number of decisions so far.
 
     Returns:
         The number of candidates; 1 where nothing has to be decided or recorded.
     """
-    record, number = len(features) > 0, 1
-    if record or not decided:
-        number = candidates(walk, state, walk.unit[i], goal.limit, margin, allowed)
-    if record or number > 1:
-        observe(walk, state, i, goal, allowed, scratch, now)
-    if record:
-        copy_rows(features[count], now)
-        copy_to(masks[count], allowed)
-        step[count] = i
+    goal, unit = decoding.goal, walk.unit[i]
+    recorded, number = len(record.features) > 0, 1
+    if recorded or decoding.forced[unit] < 0:
+        number = candidates(walk, state, unit, goal.limit, decoding.margin, room.allowed)
+    if recorded or number > 1:
+        observe(walk, state, i, goal, room.allowed, room.scratch, room.features)
+    if recorded:
+        copy_rows(record.features[count], room.features)
+        copy_to(record.masks[count], room.allowed)
+        record.step[count] = i
     return number
 
 
@@ -299,22 +312,15 @@ def decide_all(
     s: PartialSchedule,
     queue: ReadyQueue,
     weights: SingleArray,
-    order: IntArray,
-    goal: Goal,
-    margin: float,
-    noise: SingleArray,
-    forced: IntArray,
-    features: SingleArray,
-    masks: BoolArray,
-    step: IntArray,
-    allowed: BoolArray,
-    scratch: FloatArray,
-    now: SingleArray,
+    decoding: Decoding,
+    record: DecisionRecord,
+    room: DecisionRoom,
 ) -> int:
     """The loop of ``decode``, where nothing is allocated; the number of decisions.
 
     Arguments are those of ``decode`` and of ``look``, and the state and the queue to begin with.
     """
+    order, goal = decoding.order, decoding.goal
     by_time, far, count = goal.rule != FIXED, len(walk.unit) > FAR, 0
     for k in range(len(walk.unit)):
         i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
@@ -322,13 +328,12 @@ def decide_all(
             approach(walk, s, queue, order, k, by_time)
         u = walk.unit[i]
         if s.device[u] < 0:
-            choice = forced[u]
-            out, told = (allowed, scratch, now), (features, masks, step)
-            number = look(walk, s, i, goal, margin, choice >= 0, *out, *told, count)
+            choice = decoding.forced[u]
+            number = look(walk, s, i, decoding, room, record, count)
             if choice < 0:
-                choice = only(allowed)
+                choice = only(room.allowed)
                 if number > 1:
-                    choice = greatest_score(weights, now, allowed, noise, u)
+                    choice = greatest_score(weights, room.features, room.allowed, decoding.noise, u)
             decide(walk, s, u, choice)
             count += 1
         book(walk, s, i)
@@ -341,35 +346,22 @@ def decide_all(
 def decode(
     walk: Walk,
     weights: SingleArray,
-    order: IntArray,
-    goal: Goal,
-    margin: float,
-    noise: SingleArray,
-    forced: IntArray,
-    features: SingleArray,
-    masks: BoolArray,
-    step: IntArray,
+    decoding: Decoding,
+    record: DecisionRecord,
 ) -> tuple[PartialSchedule, int]:
     """Decides a device for every unit.
 
     Args:
         walk: the problem, as flat arrays in the walk's direction.
         weights: the weight of each feature. [F]
-        order: visited ops in the order of the walk. [m]
-        goal: what to aim at.
-        margin: on the bytes at the peak, for the memory mask.
-        noise: added to the scores of each unit's candidates. [U, D], or no rows
-        forced: device of each unit, -1 for the decoder's choice. [U]
-        features: out: features of each decision. [U, D, F], or no rows if not wanted
-        masks: out: candidates of each decision. [U, D], as ``features``
-        step: out: visited op of each decision. [U], as ``features``
+        decoding: in which order, what is aimed at, and what is forced.
+        record: out: every decision, or no rows if not wanted.
 
     Returns:
         The final state, and the number of decisions.
     """
     num_devices = walk.time.shape[1]
-    s, queue = start_state(walk), start_queue(walk, order, goal.rule != FIXED)
+    s, queue = start_state(walk), start_queue(walk, decoding.order, decoding.goal.rule != FIXED)
     now, scratch = zero_single_table(num_devices, NUM_DYNAMIC), zero_table(SCRATCH, num_devices)
-    told, out = (features, masks, step), (zero_flags(num_devices), scratch, now)
-    given = (weights, order, goal, margin, noise, forced)
-    return s, decide_all(walk, s, queue, *given, *told, *out)
+    room = DecisionRoom(zero_flags(num_devices), scratch, now)
+    return s, decide_all(walk, s, queue, weights, decoding, record, room)

@@ -20,7 +20,7 @@ from gnnplace.placers.interleaved import round_priority
 from gnnplace.placers.search.space import LARGE, now
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
-from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule
+from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.network import PlacementPolicy
@@ -178,14 +178,14 @@ class Rollouts:
         state, count = kernels.decode(
             walk,
             self.weights,
-            self.order(aim.order),
-            self.goal(aim, margin),
-            margin,
-            np.zeros((0, num_devices), np.float32) if noise is None else noise,
-            np.full(num_units, -1, np.int32) if forced is None else forced,
-            seen,
-            masks,
-            step,
+            kernels.Decoding(
+                order=self.order(aim.order),
+                goal=self.goal(aim, margin),
+                margin=margin,
+                noise=np.zeros((0, num_devices), np.float32) if noise is None else noise,
+                forced=np.full(num_units, -1, np.int32) if forced is None else forced,
+            ),
+            DecisionRecord(seen, masks, step),
         )
         return state, seen, masks, step, count
 

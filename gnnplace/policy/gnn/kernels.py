@@ -26,8 +26,16 @@ from gnnplace.graph.kernel_arrays import (
     zero_singles,
     zero_table,
 )
-from gnnplace.policy.decode.decoder_state import Goal, PartialSchedule, book, decide, start_state
-from gnnplace.policy.decode.kernels import SCRATCH, look, only
+from gnnplace.policy.decode.decoder_state import (
+    DecisionRecord,
+    DecisionRoom,
+    Goal,
+    PartialSchedule,
+    book,
+    decide,
+    start_state,
+)
+from gnnplace.policy.decode.kernels import SCRATCH, Decoding, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, hold, nothing_held, observe_held
@@ -171,32 +179,28 @@ def walk_through(
     walk: Walk,
     clusters: Clusters,
     network: DecoderNetwork,
-    order: IntArray,
-    goal: Goal,
-    margin: float,
-    noise: SingleArray,
-    forced: IntArray,
-    features: SingleArray,
-    masks: BoolArray,
-    step: IntArray,
+    decoding: Decoding,
+    record: DecisionRecord,
 ) -> tuple[PartialSchedule, int]:
     """One decode; arguments as of ``decode``, of one sample."""
+    order, noise = decoding.order, decoding.noise
     num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
     state, room = start_state(walk), make_scratch(network)
     held = nothing_held(clusters, num_devices)
     share, count = num_devices / num_units, 0
     scratch = zero_table(SCRATCH, num_devices)
+    seen = DecisionRoom(room.allowed, scratch, room.features)
+    recorded = len(record.features) > 0
     for k in range(len(order)):
         i = Index(order[k])
         u = Index(walk.unit[i])
         if state.device[u] < 0:
-            choice, told = forced[u], (features, masks, step)
-            out = (room.allowed, scratch, room.features, *told)
-            number = look(walk, state, i, goal, margin, choice >= 0, *out, count)
-            if number > 1 or len(features) > 0:
+            choice = decoding.forced[u]
+            number = look(walk, state, i, decoding, seen, record, count)
+            if number > 1 or recorded:
                 observe_held(clusters, held, u, room.allowed, room.features)
-            if len(features) > 0:
-                copy_rows(features[count], room.features)
+            if recorded:
+                copy_rows(record.features[count], room.features)
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:
@@ -209,20 +213,36 @@ def walk_through(
     return state, count
 
 
+class DecodeBatch(NamedTuple):
+    """B decodes: what is given and, where there is room for it, what they decided.
+
+    Attributes:
+        order: Visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+        noise: Added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
+        forced: Device of each unit, -1 for the network's choice. [B, U]
+        features: Out: features of each decision. [B, U, D, F], or [B, 0, D, F] if not wanted
+        masks: Out: candidates of each decision. [B, U, D], as ``features``
+        step: Out: visited op of each decision. [B, U], as ``features``
+        device: Out: device of each unit. [B, U]
+    """
+
+    order: IntArray
+    noise: SingleArray
+    forced: IntArray
+    features: SingleArray
+    masks: BoolArray
+    step: IntArray
+    device: IntArray
+
+
 @kernel
 def decode(
     walk: Walk,
     clusters: Clusters,
     network: DecoderNetwork,
-    order: IntArray,
+    batch: DecodeBatch,
     limit: int,
     margin: float,
-    noise: SingleArray,
-    forced: IntArray,
-    features: SingleArray,
-    masks: BoolArray,
-    step: IntArray,
-    device: IntArray,
 ) -> int:
     """Decides a device for every unit, B times.
 
@@ -230,34 +250,20 @@ def decode(
         walk: the problem, as flat arrays in the walk's direction.
         clusters: the clusters of its units at every level.
         network: the parameters, and the encoder's word on the problem.
-        order: visited ops in the order of each walk, or one for all. [B, m] or [1, m]
+        batch: orders, noise and forced devices of the decodes; out: what they decided.
         limit: number of devices that each walk may use.
         margin: on the bytes at the peak, for the memory mask.
-        noise: added to the scores of each unit's candidates. [B, U, D], or [B, 0, D] for none
-        forced: device of each unit, -1 for the network's choice. [B, U]
-        features: out: features of each decision. [B, U, D, F], or [B, 0, D, F] if not wanted
-        masks: out: candidates of each decision. [B, U, D], as ``features``
-        step: out: visited op of each decision. [B, U], as ``features``
-        device: out: device of each unit. [B, U]
 
     Returns:
         The number of decisions of a decode, the same for all.
     """
+    order, noise, forced, features, masks, step, device = batch
     count, nowhere = 0, full_ints(device.shape[1], -1)
     goal = Goal(limit, 1, 0, nowhere, 0, FIXED)
     for b in range(len(device)):
-        state, count = walk_through(
-            walk,
-            clusters,
-            network,
-            order[b if len(order) > 1 else 0],
-            goal,
-            margin,
-            noise[b],
-            forced[b],
-            features[b],
-            masks[b],
-            step[b],
-        )
+        path = order[b if len(order) > 1 else 0]
+        decoding = Decoding(path, goal, margin, noise[b], forced[b])
+        record = DecisionRecord(features[b], masks[b], step[b])
+        state, count = walk_through(walk, clusters, network, decoding, record)
         copy_to(device[b], state.device)
     return count

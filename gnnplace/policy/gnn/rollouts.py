@@ -27,6 +27,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.orders import base_of
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
+from gnnplace.policy.decode.decoder_state import DecisionRecord
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
@@ -246,7 +247,8 @@ class Episodes:
         features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
-        self._run(network, None, unit_device, features, masks, step, drawn.order, drawn.limit)
+        record = DecisionRecord(features, masks, step)
+        self._run(network, None, unit_device, record, drawn.order, drawn.limit)
         chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
         return SeenDecodes(features, masks, step, chosen)
 
@@ -258,24 +260,23 @@ class Episodes:
         empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
         step = np.zeros((count, 0), np.int32)
-        return self._run(network, noise, forced, empty, masks, step, order, limit)
+        record = DecisionRecord(empty, masks, step)
+        return self._run(network, noise, forced, record, order, limit)
 
     def _run(
         self,
         network: DecoderNetwork,
         noise: SingleArray | None,
         forced: IntArray,
-        features: SingleArray,
-        masks: BoolArray,
-        step: IntArray,
+        record: DecisionRecord,
         order: IntArray,
         limit: int,
     ) -> IntArray:
         num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
-        given = (noise, forced, features, masks, step, device)
-        kernels.decode(self.walk, self.clusters, network, order, limit, self.margin, *given)
+        batch = kernels.DecodeBatch(order, noise, forced, *record, device)
+        kernels.decode(self.walk, self.clusters, network, batch, limit, self.margin)
         return device
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:

@@ -19,9 +19,11 @@ Complexity of a pass: O(D (n + inputs + flows)) and a handful of list schedules 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
+from gnnplace.arrays import IntArray, SingleArray
 from gnnplace.graph.jit import inner, kernel
 from gnnplace.graph.kernel_arrays import (
     ONE,
@@ -34,7 +36,17 @@ from gnnplace.graph.kernel_arrays import (
     zero_table,
 )
 from gnnplace.placers.search.moves import energy_of
-from gnnplace.policy.decode.decoder_state import EXTRA, MOVE, READY, SENDING, WAIT, foresee
+from gnnplace.policy.decode.decoder_state import (
+    EXTRA,
+    MOVE,
+    READY,
+    SENDING,
+    WAIT,
+    DecisionRecord,
+    DecisionRoom,
+    InputTensor,
+    foresee,
+)
 from gnnplace.policy.decode.kernels import MOST, log_above, score
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
 from gnnplace.policy.refine.refining_state import (
@@ -73,14 +85,10 @@ def observe(
     previous: Previous,
     partial: Partial,
     op: int,
-    allowed: BoolArray,
-    scratch: FloatArray,
-    out: SingleArray,
+    room: DecisionRoom,
 ) -> int:
-    """Candidates and their features for the unit of ``op``; how many there are. ``out``: [D, F]
-
-    ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
-    """
+    """Candidates and their features for the unit of ``op``, in ``room``; how many there are."""
+    allowed, scratch, out = room
     num_devices, i, booked = len(partial.load), Index(op), partial.booked
     u = Index(compiled.unit_of[i])
     old = previous.device[u]
@@ -131,10 +139,10 @@ def observe(
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])
-        size = compiled.size[tensor]
+        given = InputTensor(j, tensor, compiled.size[tensor], e)
         for d in range(num_devices):
             if allowed[d]:
-                foresee(links, booked, j, tensor, size, e, Index(d), 0.0, scratch)
+                foresee(links, booked, given, Index(d), 0.0, scratch)
     # How far it is from there to the end by the op's consumers.
     for k in range(Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])):
         j = Index(compiled.flow_op[k])
@@ -231,41 +239,50 @@ REFINING = names_of(observe)
 NUM_REFINING = len(REFINING)
 
 
+class Refiner(NamedTuple):
+    """What decides the devices of a pass.
+
+    Attributes:
+        weights: The weight of each feature. [F]
+        stay: Percent that a device must be better than the previous one.
+        noise: Scale of Gumbel noise on the scores, in percent.
+        forced: Device of each unit, -1 where the refiner decides. [U]
+    """
+
+    weights: SingleArray
+    stay: float
+    noise: float
+    forced: IntArray
+
+
 @kernel
 def walk_again(
     compiled: Compiled,
     units: RefiningUnits,
-    weights: SingleArray,
     previous: Previous,
-    stay: float,
-    noise: float,
-    forced: IntArray,
-    features: SingleArray,
-    masks: BoolArray,
-    decided: IntArray,
+    refiner: Refiner,
+    record: DecisionRecord,
 ) -> tuple[Partial, int]:
     """Walks a placement and decides each unit's device anew.
 
     Args:
         compiled: the problem in the pass's direction.
         units: what is looked up of units.
-        weights: the weight of each feature. [F]
         previous: what is known of the placement, in the pass's direction.
-        stay: percent that a device must be better than the previous one.
-        noise: scale of Gumbel noise on the scores, in percent.
-        forced: device of each unit, -1 where the refiner decides. [U]
-        features: out: features of each decision. [U, D, F], or no rows if not wanted
-        masks: out: candidates of each decision. [U, D], as ``features``
-        decided: out: unit of each decision. [U], as ``features``
+        refiner: what decides.
+        record: out: what training learns from; the ``step`` of a decision is its unit.
 
     Returns:
         The schedule, and the number of decisions that had a choice.
     """
+    weights, stay, noise, forced = refiner
+    features, masks, decided = record
     num_devices = compiled.times.shape[1]
     s = start_pass(compiled, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
     now, scratch = zero_single_table(num_devices, NUM_REFINING), zero_table(SCRATCH, num_devices)
     allowed = zero_flags(num_devices)
+    room = DecisionRoom(allowed, scratch, now)
     count = 0
     for op in previous.order:
         # 1. A unit is decided when the first of its ops comes; where there is no choice it stays.
@@ -274,7 +291,7 @@ def walk_again(
             choice = old = previous.device[u]
             if forced[u] >= 0:
                 choice = forced[u]
-            elif observe(compiled, units, previous, s, op, allowed, scratch, now) > 1:
+            elif observe(compiled, units, previous, s, op, room) > 1:
                 # 2. What training learns from: the decision as it is seen now.
                 if len(features) > 0:
                     copy_rows(features[count], now)
@@ -330,8 +347,12 @@ def one_pass(
     """
     none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    c, given = (ground.r if previous.back else ground.c, (ground.units, ground.weights, previous))
-    s = walk_again(c, *given, stay, noise, forced, none, no, nothing)[0]
+    refiner, record = (
+        Refiner(ground.weights, stay, noise, forced),
+        DecisionRecord(none, no, nothing),
+    )
+    compiled = ground.r if previous.back else ground.c
+    s = walk_again(compiled, ground.units, previous, refiner, record)[0]
     if s.counts[2] > 0:
         improve_order(ground, s, previous, trial)
     return int(s.counts[2])

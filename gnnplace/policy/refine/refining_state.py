@@ -22,7 +22,12 @@ from gnnplace.graph.kernel_arrays import (
     zero_ints,
 )
 from gnnplace.placers.search.moves import Neighbourhood
-from gnnplace.policy.decode.decoder_state import Booked, bring, nothing_booked
+from gnnplace.policy.decode.decoder_state import (
+    Booked,
+    InputTensor,
+    bring,
+    nothing_booked,
+)
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import list_schedule, times_of
@@ -275,7 +280,9 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])
-        at, received = bring(compiled.links, booked, j, tensor, compiled.size[tensor], e, d)
+        at, received = bring(
+            compiled.links, booked, InputTensor(j, tensor, compiled.size[tensor], e), d
+        )
         ready, extra = max(ready, at), extra + received
     partial.start[i] = max(booked.free[d], ready) + extra
     booked.finish[i] = partial.start[i] + compiled.times[i, d]

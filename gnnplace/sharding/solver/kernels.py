@@ -134,24 +134,31 @@ def _push(
     return n + 1
 
 
-@njit(cache=True)
-def _merge(
-    current: Arrays,
-    n: int,
-    added: tuple[FloatArray, FloatArray],
-    low: int,
-    high: int,
-    shift: Pair,
-    code: int,
-    spare: Arrays,
-    slack: Pair,
-) -> int:
-    """Merges ``added[low:high]``, shifted, into ``current[:n]``; the result is in ``spare``.
+class AddedPoints(NamedTuple):
+    """Points of a child's list that are merged into a cell's.
 
-    Returns the new length. The origin of an added point is ``code`` plus its position.
+    Attributes:
+        time: The time of the points of all lists.
+        memory: The memory of the points of all lists.
+        low: Where the list begins.
+        high: Where it ends.
+        shift: Time and memory that are added to each point.
+        code: Origin of the first point; that of each further one is one more.
     """
+
+    time: FloatArray
+    memory: FloatArray
+    low: int
+    high: int
+    shift: Pair
+    code: np.int64
+
+
+@njit(cache=True)
+def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pair) -> int:
+    """Merge points into ``current[:n]``; the result is in ``spare``. Returns its length."""
     time, memory, origin = current
-    more_time, more_memory = added
+    more_time, more_memory, low, high, shift, code = added
     out_time, out_memory, out_origin = spare
     i, j, count = 0, low, 0
     while i < n or j < high:
@@ -236,17 +243,26 @@ def _gathered(
     children: Children,
     reach: Reach,
     cell: int,
-    current: Arrays,
-    spare: Arrays,
+    buffers: tuple[Arrays, Arrays],
     limits: Limits,
-    work: float,
-    hint: int,
+    progress: tuple[float, int],
 ) -> tuple[Arrays, Arrays, int, float, int]:
     """Points of one cell: the lists of its configurations, merged one after the other.
 
-    Returns the list, the other arrays, its length, the points merged until now, and the region
-    that the last point was in.
+    Args:
+        sums: Sums of the factors of the step.
+        children: Tables of the steps before.
+        reach: Where new points may be.
+        cell: Number of the cell.
+        buffers: Room for the list, and for the list that it is merged from.
+        limits: What the step may take and lose.
+        progress: Points merged until now, and the region that the last point was in.
+
+    Returns:
+        The list, the other arrays, its length, and the progress.
     """
+    current, spare = buffers
+    work, hint = progress
     weights, outside, regions = reach.weights, reach.outside, reach.regions
     count_w, several = weights.shape[0], children.cell.shape[0] > 1
     bound, rest, n = np.empty(count_w), np.empty(count_w), 0
@@ -280,8 +296,9 @@ def _gathered(
                     continue
                 hint = found
             current, spare = _with_room(current, spare, n + high - low)
-            added = (children.time, children.memory) if children.cell.shape[0] > 0 else zero
-            count = _merge(current, n, added, low, high, shift, mine, spare, limits.slack)
+            lists = (children.time, children.memory) if children.cell.shape[0] > 0 else zero
+            added = AddedPoints(lists[0], lists[1], low, high, shift, mine)
+            count = _merge(current, n, added, spare, limits.slack)
             work += n + high - low
             current, spare, n = spare, current, count
         if work > limits.work:
@@ -316,7 +333,7 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
     work, hint, thinned = 0.0, 0, False
     for cell in range(cells):
         current, spare, n, work, hint = _gathered(
-            sums, children, reach, cell, current, spare, limits, work, hint
+            sums, children, reach, cell, (current, spare), limits, (work, hint)
         )
         if work > limits.work:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)

@@ -27,6 +27,7 @@ one is an ancestor of the other in its unit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,21 +162,43 @@ def starts(
     slack = copies.count[near] - copies.matched
     offset = offsets(near, len(copies.first))
     value = least.copy()
-    edges = offset, far[by_near], slack[by_near].astype(np.int32), apart[by_near]
-    _starts(order, copies.begin, *edges, *inside, work, value)
+    edges = GroupEdges(
+        offset=offset,
+        other=far[by_near],
+        slack=slack[by_near].astype(np.int32),
+        apart=apart[by_near],
+        inside_offset=inside[0],
+        inside=inside[1],
+    )
+    _starts(order, copies.begin, edges, work, value)
     return value
+
+
+class GroupEdges(NamedTuple):
+    """Edges into groups of copies, and ancestors of groups in their own units.
+
+    Attributes:
+        offset: Where the edges into each group start. [G + 1]
+        other: The group that each edge comes from. [E]
+        slack: Copies that the edge does not feed. [E]
+        apart: Seconds that its transfer takes at least. [E]
+        inside_offset: Where the ancestors of each group in its unit start. [G + 1]
+        inside: The ancestors of each group in its own unit, as ``inside_offset`` says.
+    """
+
+    offset: IntArray
+    other: IntArray
+    slack: IntArray
+    apart: FloatArray
+    inside_offset: IntArray
+    inside: IntArray
 
 
 @kernel
 def _starts(
     order: IntArray,
     begin: IntArray,
-    offset: IntArray,
-    other: IntArray,
-    slack: IntArray,
-    apart: FloatArray,
-    inside_offset: IntArray,
-    inside: IntArray,
+    edges: GroupEdges,
     work: FloatArray,
     value: FloatArray,
 ) -> None:
@@ -184,15 +207,11 @@ def _starts(
     Args:
         order: groups, producers first. [G]
         begin: where the copies of each group start. [G + 1]
-        offset: where the edges into each group start. [G + 1]
-        other: the group that each edge comes from. [E]
-        slack: copies that the edge does not feed. [E]
-        apart: seconds that its transfer takes at least. [E]
-        inside_offset: where the ancestors of each group in its unit start. [G + 1]
-        inside: the ancestors of each group in its own unit, as ``offset`` says.
+        edges: the edges into each group, and its ancestors in its own unit.
         work: least seconds of each group. [G]
         value: in and out, seconds. [n]
     """
+    offset, other, slack, apart, inside_offset, inside = edges
     for x in order:
         low, count = begin[x], begin[x + 1] - begin[x]
         for e in range(offset[x], offset[x + 1]):

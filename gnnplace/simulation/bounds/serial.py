@@ -82,6 +82,7 @@ class Seen(NamedTuple):
         items: groups on it. [MOST_SEEN]
         head: least starts of those kept, from the latest to the earliest. [MOST_KEPT]
         end: end of all work that starts no earlier, if it starts with that one. [MOST_KEPT]
+        value: heads of all copies by rank, as far as they are raised. [n]
     """
 
     turn: IntArray
@@ -93,6 +94,7 @@ class Seen(NamedTuple):
     items: IntArray
     head: FloatArray
     end: FloatArray
+    value: FloatArray
 
 
 def with_serial_runs(relaxation: Relaxation) -> Relaxation:
@@ -145,6 +147,7 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
         empty_ints(MOST_SEEN),
         empty_floats(MOST_KEPT),
         empty_floats(MOST_KEPT),
+        value,
     )
     turn = 0
     for x in order:
@@ -154,7 +157,7 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
             if k > 0:
                 least = max(least, value[low + k - 1] + inputs.work[x])
             value[low + k] = max(value[low + k], least)
-            value[low + k] = max(value[low + k], _start(inputs, seen, value, x, k, turn))
+            value[low + k] = max(value[low + k], _start(inputs, seen, x, k, turn))
             turn += 1
 
 
@@ -179,11 +182,13 @@ def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
 
 
 @inner(_nrt=False)
-def _start(inputs: Inputs, seen: Seen, value: FloatArray, x: int, k: int, turn: int) -> float:
+def _start(inputs: Inputs, seen: Seen, x: int, k: int, turn: int) -> float:
     """Least start of rank ``k`` of ``x`` in seconds."""
+    value = seen.value
     least, work = value[inputs.begin[x] + k], inputs.work[x]
     elsewhere, serial, kept = np.inf, value[inputs.begin[x]] + k * work, 0
-    waiting, pushes = _see(inputs, seen, value, x, x, k, turn, 0, 0)
+    seen.rank[x] = k
+    waiting, pushes = _see(inputs, seen, x, x, turn, 0, 0)
     while waiting > 0 and kept < MOST_KEPT and serial < elsewhere:
         away, y = -seen.keys[0], heap_pop(seen.keys, seen.items, 0, waiting)
         waiting -= 1
@@ -196,7 +201,7 @@ def _start(inputs: Inputs, seen: Seen, value: FloatArray, x: int, k: int, turn: 
         copies = seen.rank[y] + 1
         end = _keep(seen, kept, value[inputs.begin[y]], copies * inputs.work[y])
         serial, kept = max(serial, end + k * work), kept + 1
-        waiting, pushes = _see(inputs, seen, value, x, y, seen.rank[y], turn, waiting, pushes)
+        waiting, pushes = _see(inputs, seen, x, y, turn, waiting, pushes)
     return min(elsewhere, serial)
 
 
@@ -217,17 +222,10 @@ def _keep(seen: Seen, kept: int, head: float, work: float) -> float:
 
 @inner(_nrt=False)
 def _see(
-    inputs: Inputs,
-    seen: Seen,
-    value: FloatArray,
-    x: int,
-    z: int,
-    rank: int,
-    turn: int,
-    waiting: int,
-    pushes: int,
+    inputs: Inputs, seen: Seen, x: int, z: int, turn: int, waiting: int, pushes: int
 ) -> tuple[int, int]:
     """Looks at the inputs of ``z``, which is ``x`` or on its device; what waits, and all pushes."""
+    rank, value = seen.rank[z], seen.value
     for e in range(inputs.offset[z], inputs.offset[z + 1]):
         y, of = inputs.other[e], _rank(inputs, e, rank)
         if of < 0 or pushes >= MOST_SEEN or seen.kept[y] == turn:
@@ -235,7 +233,7 @@ def _see(
         if seen.turn[y] != turn:
             seen.turn[y], seen.rank[y], seen.near[y], seen.far[y] = turn, of, 0.0, -1.0
         seen.rank[y] = min(seen.rank[y], of)
-        far = _far(inputs, seen, value, x, z, y, e, of)
+        far = _far(inputs, seen, x, z, y, e, of)
         if z != x:
             seen.near[y] = max(seen.near[y], inputs.work[z] + seen.near[z])
         if far > seen.far[y]:
@@ -247,14 +245,12 @@ def _see(
 
 
 @inner(_nrt=False)
-def _far(
-    inputs: Inputs, seen: Seen, value: FloatArray, x: int, z: int, y: int, edge: int, rank: int
-) -> float:
+def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: int) -> float:
     """Least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf if none."""
     if inputs.part[y] == inputs.part[x]:
         return np.inf
     if z == x:
-        return _in_turn(inputs, value, y, edge, rank)
+        return _in_turn(inputs, seen.value, y, edge, rank)
     together = inputs.work[z] + seen.far[z]
     if inputs.part[y] == inputs.part[z]:
         return together

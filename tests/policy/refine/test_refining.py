@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace
+from gnnplace.policy.decode.decoder_state import DecisionRecord
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine import refining
@@ -44,14 +45,9 @@ def walked(passes, previous, *, stay=0.0, forced=None, rows=0):
     s, count = refining.walk_again(
         g.r if previous.back else g.c,
         g.units,
-        g.weights,
         previous,
-        stay,
-        0.0,
-        forced,
-        features,
-        masks,
-        decided,
+        refining.Refiner(g.weights, stay, 0.0, forced),
+        DecisionRecord(features, masks, decided),
     )
     return s, features[:count], masks[:count], decided[:count]
 
