@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.sharded import plan_shard as plan_shard
     from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
     from gnnplace.plans.sharded import shard_model as shard
-    from gnnplace.policy import SearchOptions as SearchOptions
+    from gnnplace.policy import PlaceOptions as PlaceOptions
     from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy.placing import ROSTER as ROSTER
     from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT

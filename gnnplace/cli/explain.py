@@ -24,7 +24,7 @@ def run(args: Namespace) -> int:
     if args.loosen:
         gnnplace.make_placer(args.placer)
         gnnplace.warm([args.placer], progress=say, num_ops=problem.num_ops)
-    search = gnnplace.SearchOptions(args.placer, args.budget, args.seed)
+    search = gnnplace.PlaceOptions(args.placer, args.budget, args.seed)
     found = gnnplace.explain(
         problem,
         placement,

@@ -35,7 +35,7 @@ TIME, THROUGHPUT = "time", "throughput"
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class PlaceOptions:
     """Which placer searches, and for how long.
 
     Attributes:

@@ -26,7 +26,7 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.policy import SearchOptions
+from gnnplace.policy import PlaceOptions
 from gnnplace.policy.placing import place
 from gnnplace.problem import Constraints, Problem
 from gnnplace.problem.constraints import constrained
@@ -206,7 +206,7 @@ def explain(
     op: str | None = None,
     module: str | None = None,
     constraints: Given | None = None,
-    loosen: SearchOptions | None = None,
+    loosen: PlaceOptions | None = None,
 ) -> Explanation:
     """Says what bounds the step of a placement.
 

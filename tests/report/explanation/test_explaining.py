@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.placers.contract import branches
-from gnnplace.policy.placing import SearchOptions, place
+from gnnplace.policy.placing import PlaceOptions, place
 from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.explaining import device_times, explain
@@ -31,7 +31,7 @@ def prices(problem, asked: Constraints) -> dict[str, float]:
     made = constrained(problem, asked)
     few = Constraints(max_devices=asked.max_devices)
     placement = place(made, placer="heft", constraints=few).placement
-    found = explain(problem, placement, constraints=asked, loosen=SearchOptions("heft", 0.0))
+    found = explain(problem, placement, constraints=asked, loosen=PlaceOptions("heft", 0.0))
     assert found.prices is not None
     return {price.what: price.gain for price in found.prices}
 
@@ -65,7 +65,7 @@ def test_a_problem_that_obeys_already_has_the_same_prices():
     """Pins of a captured model stand in its problem; they are loosened one by one all the same."""
     asked = ConstraintWords(pin=["x0=d0", "x1=d0"]).constraints()
     placement = place(named(), placer="heft", constraints=asked).placement
-    how = {"constraints": asked, "loosen": SearchOptions("heft", 0.0)}
+    how = {"constraints": asked, "loosen": PlaceOptions("heft", 0.0)}
     before = explain(named(), placement, **how)
     after = explain(constrained(named(), asked), placement, **how)
     assert before.prices == after.prices
