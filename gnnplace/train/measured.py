@@ -90,6 +90,9 @@ class Effort:
     variants: int = 2
 
 
+DEFAULT_EFFORT = Effort()
+
+
 def proposals(
     policy: PlacementPolicy,
     orders: tuple[str, ...],
@@ -157,9 +160,7 @@ class MeasuredTuning(Evolution):
         measurements: How many placements to measure in all.
         at_once: Placements of a round.
         seed: The seed of proposals and generations.
-        samples: As in ``Effort``, as the next two.
-        moves: The number of moves of each search.
-        variants: Problems as they might be.
+        effort: How much is tried between measurements.
         noise: Standard deviation of the log of a measured step time.
         shared: The arguments of ``Evolution``.
 
@@ -173,17 +174,17 @@ class MeasuredTuning(Evolution):
         measurements: int = 20,
         at_once: int = 1,
         seed: int = 0,
-        samples: int = 8,
-        moves: int = 2000,
-        variants: int = 2,
+        effort: Effort = DEFAULT_EFFORT,
         noise: float = NOISE,
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
         check_least(measurements=(measurements, 1), at_once=(at_once, 1), noise=(noise, 1e-6))
-        check_least(samples=(samples, 0), moves=(moves, 1), variants=(variants, 0))
+        check_least(
+            samples=(effort.samples, 0), moves=(effort.moves, 1), variants=(effort.variants, 0)
+        )
         self.objective, self.measurements, self.at_once = objective, measurements, at_once
-        self.seed, self.noise, self.effort = seed, noise, Effort(samples, moves, variants)
+        self.seed, self.noise, self.effort = seed, noise, effort
         self.rounds: list[tuple[int, float, float]] = []  # of each measurement: round, log seconds
         self.kept = copy.deepcopy(self.average)
         self._pool: list[Placement] = []

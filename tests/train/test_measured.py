@@ -72,7 +72,7 @@ class MadeUp(StepObjective):
 
 def tuned(folder, objective, measurements=6, **options):
     torch.manual_seed(0)
-    small = {"population": 4, "samples": 2, "moves": 60, "variants": 1, "step_size": 0.3}
+    small = {"population": 4, "step_size": 0.3, "effort": Effort(samples=2, moves=60, variants=1)}
     export = str(folder / "policy")
     module = MeasuredTuning(objective, measurements, export=export, **small, **options)
     trainer = Trainer(
@@ -192,8 +192,8 @@ def command(folder, *more):
         "model.objective.init_args.measurement.steps": 2,
         "model.measurements": 4,
         "model.population": 4,
-        "model.moves": 40,
-        "model.variants": 0,
+        "model.effort.moves": 40,
+        "model.effort.variants": 0,
         "trainer.enable_progress_bar": "false",
     }
     given = [f"--{key}={value}" for key, value in options.items()]
