@@ -21,6 +21,8 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 SMALL = "hf:gpt2?n_layer=2&n_embd=64&n_head=2&vocab_size=256&length=32"
 RECIPE = str(ROOT / "trainers" / "smoke.yaml")
+NO_VALIDATION = ("--trainer.limit_val_batches", "1")
+PLAN = ("plan", SMALL, "--batch", "8", "--cluster")
 COMMANDS = (
     ("env",),
     ("capture", "mlp?batch=8", "-o", "graph.json"),
