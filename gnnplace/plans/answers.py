@@ -63,11 +63,11 @@ def find_baselines(
 
     Arguments are those of `find_plans`.
     """
-    found = search(chain, cluster, options, progress=progress)
-    rows: dict[str, Priced | None] = {"plan": found.best[0] if found.best else None}
-    rows |= {name: found.baselines.get(name) for name in BASELINES}
+    result = search(chain, cluster, options, progress=progress)
+    rows: dict[str, Priced | None] = {"plan": result.best[0] if result.best else None}
+    rows |= {name: result.baselines.get(name) for name in BASELINES}
     return {
-        name: None if priced is None else plan_of(chain, cluster, priced, found)
+        name: None if priced is None else plan_of(chain, cluster, priced, result)
         for name, priced in rows.items()
     }
 
@@ -87,7 +87,7 @@ def plan_of(
     low, high = _interval(priced)
     rank, lack = priced.lacking
     reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
-    bound, one = (None, None) if found is None else (found.bound, found.bound_of_one)
+    bound, one_stage_bound = (None, None) if found is None else (found.bound, found.bound_of_one)
     file = PlanFile(
         format="gnnplace-plan",
         version=2,
@@ -108,8 +108,8 @@ def plan_of(
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
-        one_stage_bound=one,
-        claim=_claim(bound, one, step),
+        one_stage_bound=one_stage_bound,
+        claim=_claim(bound, one_stage_bound, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
         fits=float(lack <= 0),
@@ -119,8 +119,8 @@ def plan_of(
     )
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
-    told = [*chain.notices, whole, UNLIKE if unlike else ""]
-    return Plan(file, reason, tuple(notice for notice in told if notice))
+    notices = [*chain.notices, whole, UNLIKE if unlike else ""]
+    return Plan(file, reason, tuple(notice for notice in notices if notice))
 
 
 def flops_of(chain: Chain) -> float | None:
@@ -153,17 +153,17 @@ def _entry(
     kind = cluster.devices[stage.mesh.first].kind
     examples = draft.size // stage.mesh.replicas
     source, split = chain.source, stage.mesh.shards > 1
-    own = chain.segments[stage.first : stage.last]
-    again = [chain.segments[s].name for s in sorted(stage.recompute)]
+    segments = chain.segments[stage.first : stage.last]
+    recomputed = [chain.segments[s].name for s in sorted(stage.recompute)]
     return StageEntry(
-        modules=list(dict.fromkeys(m for segment in own for m in segment.modules)),
-        members=[name for segment in own for name in segment.members],
+        modules=list(dict.fromkeys(m for segment in segments for m in segment.modules)),
+        members=[name for segment in segments for name in segment.members],
         devices=stage.mesh.nested(cluster),
         zero=stage.zero,
         recompute=RecomputeEntry(
-            kind="none" if not again else "selective" if stage.attention else "full",
-            modules=again,
-            layers=stage.together if again else 0,
+            kind="none" if not recomputed else "selective" if stage.attention else "full",
+            modules=recomputed,
+            layers=stage.together if recomputed else 0,
         ),
         border=stage.choice.border if split else "whole",
         regather=split and stage.choice.regather,
@@ -180,11 +180,11 @@ def _entry(
 def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
     """Bytes of the fullest device and seconds, of plans that none beats in both."""
     points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
-    kept: list[tuple[float, float]] = []
-    for held, seconds in points:
-        if not kept or seconds < kept[-1][1]:
-            kept.append((held, seconds))
-    return kept
+    frontier: list[tuple[float, float]] = []
+    for memory, seconds in points:
+        if not frontier or seconds < frontier[-1][1]:
+            frontier.append((memory, seconds))
+    return frontier
 
 
 def _interval(priced: Priced) -> tuple[float, float]:
@@ -200,14 +200,14 @@ def _parts(priced: Priced) -> dict[str, float]:
     count = priced.draft.microbatches
 
     def of(rank: int) -> dict[str, float]:
-        own = [priced.costs[c] for c in priced.chunks[rank]]
-        again, gathered = sum(c.recomputed for c in own), sum(c.gathered for c in own)
+        costs = [priced.costs[c] for c in priced.chunks[rank]]
+        recomputed, gathered = sum(c.recomputed for c in costs), sum(c.gathered for c in costs)
         return {
-            "compute": count * (sum(c.microbatch for c in own) - again - gathered),
-            "recompute": count * again,
+            "compute": count * (sum(c.microbatch for c in costs) - recomputed - gathered),
+            "recompute": count * recomputed,
             "zero": count * gathered,
-            "reduction": sum(c.reduction for c in own),
-            "update": sum(c.update for c in own),
+            "reduction": sum(c.reduction for c in costs),
+            "update": sum(c.update for c in costs),
         }
 
     parts = max((of(p) for p in range(len(priced.chunks))), key=lambda x: sum(x.values()))
@@ -215,35 +215,35 @@ def _parts(priced: Priced) -> dict[str, float]:
 
 
 def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
-    found = {}
+    entries = {}
     for rank, mesh in enumerate(meshes_of(priced.draft)):
-        own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+        chunks = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
         for d in mesh.devices:
             device = cluster.devices[d]
-            found[device.name] = MemoryEntry(
-                state=sum(c.state for c, _ in own),
-                activations=sum(flying * c.saved for c, flying in own),
-                working=max(c.working for c, _ in own),
+            entries[device.name] = MemoryEntry(
+                state=sum(c.state for c, _ in chunks),
+                activations=sum(flying * c.saved for c, flying in chunks),
+                working=max(c.working for c, _ in chunks),
                 slack=device.reserve,
             )
-    return found
+    return entries
 
 
 def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
     """What binds, in words."""
     device = cluster.devices[meshes_of(priced.draft)[rank].first].name
-    own = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
-    state = sum(c.state for c, _ in own)
-    kept = sum(flying * c.saved for c, flying in own)
-    what = "parameters, gradients and optimizer state" if state > kept else "activations"
+    chunks = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
+    state = sum(c.state for c, _ in chunks)
+    activations = sum(flying * c.saved for c, flying in chunks)
+    what = "parameters, gradients and optimizer state" if state > activations else "activations"
     mend = (
         "take more stages, shards or ZeRO 3"
-        if state > kept
+        if state > activations
         else "recompute more of it, or take smaller micro-batches"
     )
     return (
         f"{device} lacks {_bytes(lack)}: it needs {_bytes(state)} of parameters, gradients and "
-        f"optimizer state and {_bytes(kept)} of activations, most of it {what} of stage "
+        f"optimizer state and {_bytes(activations)} of activations, most of it {what} of stage "
         f"{priced.chunks[rank][0]}; {mend}"
     )
 
@@ -281,9 +281,11 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
             "devices, or a precision or an optimizer with less state",
             plan.notices,
         )
-    whole = f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
+    reason_for_whole = f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
     lacks = plan.reason or "it fits, and the search had no time to find it: give more --budget"
-    return Plan(plan.file, f"{whole}nothing fits; the leanest plan: {lacks}", plan.notices)
+    return Plan(
+        plan.file, f"{reason_for_whole}nothing fits; the leanest plan: {lacks}", plan.notices
+    )
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:

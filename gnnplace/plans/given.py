@@ -270,11 +270,11 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         most = [*starts, stage.last][min(int(count), len(starts))]
         run = range(starts[0], most) if starts else range(0)
-    again = frozenset(run if kind != "none" else ())
+    recomputed = frozenset(run if kind != "none" else ())
     if kind == "selective" and isinstance(chain.source, ModelCosts):
-        again = frozenset(k for k in run if chain.source.attention[k])
+        recomputed = frozenset(k for k in run if chain.source.attention[k])
     together = {"none": 0, "selective": 0, "uniform": int(count or 1)}.get(kind, 1)
-    return replace(stage, recompute=again, together=together, attention=kind == "selective")
+    return replace(stage, recompute=recomputed, together=together, attention=kind == "selective")
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
@@ -283,13 +283,13 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
     Raises:
         InputError: the model cannot be split so.
     """
-    found = pricer.sums(mesh, choice=choice)
-    if found is None:
+    split_sums = pricer.sums(mesh, choice=choice)
+    if split_sums is None:
         raise InputError(f"{pricer.chain.name}: cannot be split over {mesh.shards} shards")
     count = len(pricer.chain)
     free = partition.largest_at_work(np.zeros(count))
     sums = np.concatenate([np.zeros((partition.WIDTH, count + 1)), free])
-    sums[partition.SECONDS] = found.forward + found.backward + found.weights
+    sums[partition.SECONDS] = split_sums.forward + split_sums.backward + split_sums.weights
     flying = np.ones(stages, dtype=np.int64)
     _, cuts = partition.even_cuts(sums, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
@@ -311,14 +311,14 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     tables = np.zeros((partition.WIDTH + 1, count))
     for stage in stages:  # every segment as its stage has it now
         run = slice(stage.first, stage.last)
-        own, cost = pricer.sums(stage.mesh, choice=stage.choice), pricer.cost(stage)
-        assert own is not None
+        split_sums, cost = pricer.sums(stage.mesh, choice=stage.choice), pricer.cost(stage)
+        assert split_sums is not None
         assert cost is not None
-        costs, again = own.costs, sorted(stage.recompute)
+        costs, recomputed = split_sums.costs, sorted(stage.recompute)
         tables[partition.SECONDS, run] = (costs.forward + costs.backward + costs.weights)[run]
         tables[partition.KEPT, run] = costs.saved[run]
         freed = costs.scores if stage.attention else pricer.most_freed(costs)
-        tables[partition.KEPT, again] -= freed[again]
+        tables[partition.KEPT, recomputed] -= freed[recomputed]
         rates = pricer.of_segments(stage.zero, costs, costs.parameters, stage.mesh)
         tables[partition.STATE, run] = rates[3, run]
         tables[-1, run] = cost.working
@@ -340,12 +340,12 @@ def orders_in(plan: Plan) -> Orders | None:
         return None
     rows = tuple(tuple(a for a in passes_in(row) if a.kind != FULL) for row in file.actions)
     for rank, row in enumerate(rows):
-        own = [c for c, r in enumerate(file.ranks) if r == rank]
-        count = len(own) * plan.microbatches * 3
-        if len(set(row)) != count or any(a.chunk not in own for a in row):
+        chunks = [c for c, r in enumerate(file.ranks) if r == rank]
+        count = len(chunks) * plan.microbatches * 3
+        if len(set(row)) != count or any(a.chunk not in chunks for a in row):
             raise FormatError(
                 f"plan: actions[{rank}]: must have F, I and W of {plan.microbatches} micro-batches "
-                f"for each of the stages {own}, once"
+                f"for each of the stages {chunks}, once"
             )
     return rows
 
@@ -374,21 +374,21 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         places = [index[n] for row in entry.rows for n in row]
         if places != list(range(places[0], places[0] + len(places))):
             raise MismatchError(f"plan: stages[{k}].devices: must be neighbours, in cluster order")
-        own = sorted({first_of.get(name, -1) for name in entry.members})
-        if not own or own != list(range(begin, begin + len(own))):
+        indices = sorted({first_of.get(name, -1) for name in entry.members})
+        if not indices or indices != list(range(begin, begin + len(indices))):
             raise MismatchError(
                 f"plan: stages[{k}].members: not the calls of {chain.name!r} from segment {begin} "
                 "on; make a plan for this model"
             )
-        again = frozenset(by_name[name] for name in entry.recompute.modules)
+        recomputed = frozenset(by_name[name] for name in entry.recompute.modules)
         kind, together = entry.recompute.kind, entry.recompute.layers
         mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
             choice = SplitChoice(border=entry.border, regather=entry.regather, labels=labels)
-        stages.append(Stage(begin, begin + len(own), mesh, entry.zero, again, together,
+        stages.append(Stage(begin, begin + len(indices), mesh, entry.zero, recomputed, together,
                             kind == "selective", choice))  # fmt: skip
-        begin += len(own)
+        begin += len(indices)
     if begin != len(chain):
         raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")
     size = file.microbatch_size * stages[0].mesh.replicas
@@ -414,11 +414,11 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
         MismatchError: naming the key path and what differs.
     """
     for key, value in asked.items():
-        told = getattr(file, key)
-        if value not in (None, told):
+        stated = getattr(file, key)
+        if value not in (None, stated):
             raise MismatchError(
-                f"plan: {key}: it is for {told!r}, not {value!r}; give --{key} {told}, or make a "
-                "plan for the other"
+                f"plan: {key}: it is for {stated!r}, not {value!r}; give --{key} {stated}, or make "
+                "a plan for the other"
             )
 
 

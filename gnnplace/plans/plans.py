@@ -418,31 +418,31 @@ def by_trial(
         return list(plans)
     ran = [(plan, _tried(plan, model, progress)) for plan in unlike(plans)[:count]]
     trials = tuple(trial for _, trial in ran)
-    known = [(t.measured, plan) for plan, t in ran if t.measured is not None]
-    first = [plan for _, plan in sorted(known, key=lambda pair: pair[0])]
-    rest = [plan for plan in plans if plan not in first]
-    ordered = [*first, *rest]
+    measured = [(t.measured, plan) for plan, t in ran if t.measured is not None]
+    tried = [plan for _, plan in sorted(measured, key=lambda pair: pair[0])]
+    untried = [plan for plan in plans if plan not in tried]
+    ordered = [*tried, *untried]
     return [replace(ordered[0], trials=trials), *ordered[1:]]
 
 
 def unlike(plans: Sequence[Plan]) -> list[Plan]:
     """The first of plans with the same stages, micro-batches and schedule."""
-    known: dict[object, Plan] = {}
+    distinct: dict[object, Plan] = {}
     for plan in plans:
         stages = tuple((tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages)
         key = (plan.file.microbatch_size, plan.file.schedule.partition(":")[0], stages)
-        known.setdefault(key, plan)
-    return list(known.values())
+        distinct.setdefault(key, plan)
+    return list(distinct.values())
 
 
 def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
     try:
-        found = run_plan(plan, model, train=0, steps=STEPS)
+        run = run_plan(plan, model, train=0, steps=STEPS)
     except GnnplaceError as error:
         return TrialEntry(plan.shape, plan.step_time, None, f"cannot be run: {error}")
-    assert found is not None
-    if not found.passed:
+    assert run is not None
+    if not run.passed:
         return TrialEntry(plan.shape, plan.step_time, None, "its gradients are not one device's")
-    return TrialEntry(plan.shape, plan.step_time, found.measured)
+    return TrialEntry(plan.shape, plan.step_time, run.measured)

@@ -155,9 +155,9 @@ def price_plans(
     if environment_name is not None:
         environment(environment_name)
     devices = resolve_cluster(cluster)
-    known = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
+    has_tables = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
-    by_sizes = known and (named or precision in HALVES)
+    by_sizes = has_tables and (named or precision in HALVES)
     decoder = decoder_of(model, inputs) if by_sizes else None
     if decoder is not None:
         setting = setting_of(
@@ -216,11 +216,11 @@ def _price_captured(job: TrainingJob, devices: Cluster, table: PlanTable) -> tup
     answers = []
     for row in table.specs:
         spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys
-        own = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
+        row_chain = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
         if row.cuda_graphs not in (None, "off"):
-            own = without_host(own, MeshFabric(devices))
+            row_chain = without_host(row_chain, MeshFabric(devices))
         try:
-            plan = given_plan(own, devices, spec)
+            plan = given_plan(row_chain, devices, spec)
         except InputError as error:
             answers.append(PlanAnswer(reason=str(error)))
             continue

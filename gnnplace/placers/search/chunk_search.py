@@ -94,7 +94,7 @@ def justified(
     return greatest(finish), order
 
 
-class CoarseProblem(NamedTuple):
+class ChunkProblem(NamedTuple):
     """The coarse problem that chunks are searched on.
 
     Attributes:
@@ -112,7 +112,7 @@ class CoarseProblem(NamedTuple):
 
 @kernel
 def chunk_kernel(
-    problem: CoarseProblem,
+    problem: ChunkProblem,
     chunks: Chunks,
     first: float,
     last: float,
@@ -270,7 +270,7 @@ class ChunkSearch:
         hot = HOTTEST * fall**share * float(member.best_score[0])
         seed_kernel(int(self.seeds.integers(2**31)))
         chunk_kernel(
-            CoarseProblem(self.space.compiled, *self.space.lean, self.neighbourhood),
+            ChunkProblem(self.space.compiled, *self.space.lean, self.neighbourhood),
             member,
             hot,
             hot * fall ** (1 / self.laps_a_round),

@@ -115,14 +115,14 @@ def price_launch_plan(
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=plan.optimizer, memory_limit=memory_limit,
     )  # fmt: skip
-    plan, told = with_cut_experts(plan)
-    told += plan.notes
+    plan, notes = with_cut_experts(plan)
+    notes += plan.notes
     if plan.precision == "32-true":
-        told.append(f"precision 32-true: priced as {setting.precision}")
+        notes.append(f"precision 32-true: priced as {setting.precision}")
     if plan.schedule in ("zero-bubble", "v"):
-        told.append(f"schedule {plan.schedule}: priced without")
+        notes.append(f"schedule {plan.schedule}: priced without")
     answer = price(setting, priced_spec(plan))
-    return LaunchAnswer(plan, answer, setting, told=tuple(told))
+    return LaunchAnswer(plan, answer, setting, told=tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -215,38 +215,40 @@ def search_launcher(
         environment_name=environment, precision=precision, optimizer=optimizer,
         memory_limit=memory_limit,
     )  # fmt: skip
-    most, found, rates = devices.num_devices, list[PricedPlan](), [0.0]
-    for count in counts_of_devices(most) if fewest else [most]:
+    num_devices, priced, rates = devices.num_devices, list[PricedPlan](), [0.0]
+    for count in counts_of_devices(num_devices) if fewest else [num_devices]:
         if progress is not None:
             progress(f"planning: plans of {count} devices at {setting.name}'s prices")
-        found = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
-        own = next((row for row in found if can_say(target, row[1])), None)
-        if own is None:
+        priced = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
+        sayable = next((row for row in priced if can_say(target, row[1])), None)
+        if sayable is None:
             continue
-        (_, best, answer), (_, plan, took) = found[0], own
+        (_, best, answer), (_, plan, took) = priced[0], sayable
         rates.append(took.tokens_per_second or 0.0)
         if rates[-1] >= (rate or 0.0):
-            return LaunchAnswer(plan, took, setting, best, answer, len(found))
+            return LaunchAnswer(plan, took, setting, best, answer, len(priced))
     if rate is not None and len(rates) > 1:
-        told = f"no plan on up to {most} devices makes {rate:,.0f} tokens/s; the fastest makes"
-        raise InfeasibleError(f"{launcher}: {told} {max(rates):,.0f}; take more devices")
-    if not found:
+        message = (
+            f"no plan on up to {num_devices} devices makes {rate:,.0f} tokens/s; the fastest makes"
+        )
+        raise InfeasibleError(f"{launcher}: {message} {max(rates):,.0f}; take more devices")
+    if not priced:
         raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-    target.write(found[0][1], [], setting.network.each)  # says why, where nothing can be said
-    told = f"none of the {len(found)} plans that fit can be said"
-    raise InfeasibleError(f"{launcher}: {told}; take more devices, or another launcher")
+    target.write(priced[0][1], [], setting.network.each)  # says why, where nothing can be said
+    message = f"none of the {len(priced)} plans that fit can be said"
+    raise InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
 
 
 def priced_plans(
     setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
 ) -> list[PricedPlan]:
     """Plans of so many devices that fit, the fastest first."""
-    found = []
+    priced = []
     for plan in plans_of(setting, sizes, batch, count):
         answer = price(setting, priced_spec(plan))
         if answer.feasible and answer.step_time is not None:
-            found.append((answer.step_time, plan, answer))
-    return sorted(found, key=lambda row: row[0])
+            priced.append((answer.step_time, plan, answer))
+    return sorted(priced, key=lambda row: row[0])
 
 
 def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
@@ -273,11 +275,13 @@ def plans_of(
         dp = count // (pp * tp)
         each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
         zeros = [int(z) for z in traits["zeros"]] if dp > 1 else [0]
-        many = sizes.experts.count if sizes.experts else 1
-        groups = [n for n in _divisors(dp) if many % n == 0]
-        kept = ("none", "selective", "full")
-        rows = itertools.product(each, zeros, kept, kinds if pp > 1 else kinds[:1], groups)
-        for size, zero, again, (schedule, chunks), ep in rows:
+        num_experts = sizes.experts.count if sizes.experts else 1
+        groups = [n for n in _divisors(dp) if num_experts % n == 0]
+        recompute_kinds = ("none", "selective", "full")
+        rows = itertools.product(
+            each, zeros, recompute_kinds, kinds if pp > 1 else kinds[:1], groups
+        )
+        for size, zero, recompute, (schedule, chunks), ep in rows:
             if schedule == "interleaved" and batch // (dp * size) % pp:
                 continue
             layers = _cut(setting, pp * chunks)
@@ -286,7 +290,7 @@ def plans_of(
             yield LaunchPlan(
                 dp=dp, tp=tp, pp=pp, ep=ep, chunks=chunks, microbatch_size=size, batch=batch,
                 zero=zero,
-                recompute=again, schedule=schedule, precision=setting.precision,
+                recompute=recompute, schedule=schedule, precision=setting.precision,
                 gradients=traits["gradients"], optimizer=setting.optimizer, sizes=sizes,
                 sp=tp == 1 or not whole_tokens, layers=layers if pp > 1 else None,
             )  # fmt: skip
