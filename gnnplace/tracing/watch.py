@@ -138,7 +138,8 @@ def as_eager() -> Iterator[list[str]]:
                 return None if plain else find(position_ids)
 
             stack.enter_context(patch.object(masks, find.__name__, found))
-            stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
+            if hasattr(masks, "is_torchdynamo_exporting"):  # older versions of transformers have none
+                stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
         yield left
 
 
