@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test quick campaign check house docs clean
+.PHONY: demo test quick campaign lowest check house docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -21,6 +21,10 @@ quick: .venv/installed
 
 campaign: .venv/installed
 	$(BIN)/python -m pytest -n 2 -m campaign --timeout 1800
+
+# The lowest versions that pyproject.toml declares, in an environment of their own: some ten minutes.
+lowest: .venv/installed
+	$(BIN)/python -m tests.lowest
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.placing import placer_names as placer_names
     from gnnplace.policy.placing import placer_options as placer_options
     from gnnplace.policy.placing import shown_placers as shown_placers
+    from gnnplace.policy.sizes import SizedModel as SizedModel
     from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
     from gnnplace.policy.warming import is_warm as is_warm
     from gnnplace.policy.warming import warm as warm

@@ -264,8 +264,7 @@ def _chosen_size(
     from gnnplace.report.tables import sizes_table
 
     gnnplace.warm([args.placer], progress=say)
-    sizes, chosen = gnnplace.choose_microbatches(
-        args.what, args.cluster, options, place, say, correct
-    )
+    sized_model = gnnplace.SizedModel(args.what, args.cluster, options, correct, say)
+    sizes, chosen = gnnplace.choose_microbatches(sized_model, place)
     console(args.output).print(sizes_table(sizes, chosen))
     return chosen

@@ -55,52 +55,87 @@ class Size:
         return self.options.microbatches
 
 
-def choose_microbatches(
-    what: str,
-    cluster: str | Cluster | None,
-    options: CaptureOptions,
-    place: Place,
-    progress: Progress | None = None,
-    correct: Callable[[Problem], Problem] = lambda problem: problem,
-) -> tuple[list[Size], Size]:
-    """Places a model at every size that its batch allows; all sizes, and the one to take.
+@dataclass(frozen=True)
+class SizedModel:
+    """A model that is tried at several numbers of micro-batches.
+
+    Attributes:
+        model: Its name, or a problem file that is not cut yet (its times and bytes are then
+            divided, as nothing can be profiled).
+        cluster: The cluster of the model, or instead of the problem's own.
+        options: How the model is captured; their number of micro-batches does not matter.
+        correct: What is to be done to every problem, such as to calibrate it.
+        progress: Called with a line when something begins that takes seconds.
+    """
+
+    model: str
+    cluster: str | Cluster | None
+    options: CaptureOptions
+    correct: Callable[[Problem], Problem] = lambda problem: problem
+    progress: Progress | None = None
+
+    def sizes(self) -> Iterator[Size]:
+        """Yield the sizes from the whole batch on, as long as it can be cut.
+
+        Raises:
+            InputError: The model cannot be captured whole.
+        """
+        for count in SIZES:
+            try:
+                yield self._size(replace(self.options, microbatches=count))
+            except OtherLossError as error:
+                if self.progress is not None:
+                    reason = f"the batch is left whole: {error}" if count == 2 else str(error)
+                    self.progress(reason)
+                return
+            except (InputError, CaptureError):
+                if count == 1:
+                    raise
+                return
+
+    def _size(self, options: CaptureOptions) -> Size:
+        """Return the model captured and profiled with so many micro-batches."""
+        program = None
+        if is_problem_file(self.model):
+            whole = replace(options, microbatches=1)
+            problem = read_or_profile(self.model, self.cluster, whole, self.progress)
+            problem = with_microbatches(problem, options.microbatches)
+        else:
+            program = capture_model(self.model, options=options)
+            say_batch(program, self.progress if options.microbatches == SIZES[1] else None)
+            cluster = self.cluster or "auto"
+            problem = profile_model(program, cluster, options=options, progress=self.progress)
+        problem = self.correct(problem)
+        return Size(options=options, program=program, problem=problem, work=_work(problem))
+
+
+def choose_microbatches(sized_model: SizedModel, place: Place) -> tuple[list[Size], Size]:
+    """Place a model at every size that its batch allows. Return all sizes and the one to take.
 
     The arguments are those of ``try_sizes``.
 
     Raises:
-        InputError: the model cannot be captured whole.
-        InfeasibleError: no size has a placement; says why the whole batch has none.
+        InputError: The model cannot be captured whole.
+        InfeasibleError: No size has a placement; says why the whole batch has none.
     """
-    sizes = try_sizes(what, cluster, options, place, progress, correct)
+    sizes = try_sizes(sized_model, place)
     return sizes, choose(sizes)
 
 
-def try_sizes(
-    what: str,
-    cluster: str | Cluster | None,
-    options: CaptureOptions,
-    place: Place,
-    progress: Progress | None = None,
-    correct: Callable[[Problem], Problem] = lambda problem: problem,
-) -> list[Size]:
-    """Places a model at every size that its batch allows.
+def try_sizes(sized_model: SizedModel, place: Place) -> list[Size]:
+    """Place a model at every size that its batch allows.
 
     Args:
-        what: A model's name, or a problem file that is not cut yet (its times and bytes are then
-            divided, as nothing can be profiled).
-        cluster: The cluster of the model, or instead of the problem's own.
-        options: How the model is captured; their number of micro-batches does not matter.
-        place: What places one problem.
-        progress: Called with a line when something begins that takes seconds.
-        correct: What is to be done to every problem, such as to calibrate it.
+        sized_model: The model, its cluster, and how it is captured.
+        place: Places one problem.
 
     Raises:
-        InputError: the model cannot be captured whole.
+        InputError: The model cannot be captured whole.
     """
+    progress = sized_model.progress
     sizes: list[Size] = []
     best = np.inf
-    for profiled in _sizes(what, cluster, options, progress):
-        size = replace(profiled, problem=correct(profiled.problem))
+    for size in sized_model.sizes():
         bound = lower_bound(size.problem)
         if bound >= best:
             note = f"not placed: no step of it is below {1e3 * bound:.4g} ms"
@@ -131,38 +166,6 @@ def _placed(size: Size, place: Place) -> Size:
         return replace(size, result=place(size.problem))
     except InfeasibleError as error:
         return replace(size, note=str(error))
-
-
-def _sizes(
-    what: str, cluster: str | Cluster | None, options: CaptureOptions, progress: Progress | None
-) -> Iterator[Size]:
-    """Sizes from the whole batch on, as long as it can be cut."""
-    for count in SIZES:
-        try:
-            yield _size(what, cluster, replace(options, microbatches=count), progress)
-        except OtherLossError as error:
-            if progress is not None:
-                progress(f"the batch is left whole: {error}" if count == 2 else str(error))
-            return
-        except (InputError, CaptureError):
-            if count == 1:
-                raise
-            return
-
-
-def _size(
-    what: str, cluster: str | Cluster | None, options: CaptureOptions, progress: Progress | None
-) -> Size:
-    program = None
-    if is_problem_file(what):
-        whole = replace(options, microbatches=1)
-        problem = read_or_profile(what, cluster, whole, progress)
-        problem = with_microbatches(problem, options.microbatches)
-    else:
-        program = capture_model(what, options=options)
-        say_batch(program, progress if options.microbatches == SIZES[1] else None)
-        problem = profile_model(program, cluster or "auto", options=options, progress=progress)
-    return Size(options, program, problem, _work(problem))
 
 
 def _work(problem: Problem) -> float:

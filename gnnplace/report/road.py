@@ -18,7 +18,7 @@ from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
 from gnnplace.policy.placing import DEFAULT_BUDGET, ROSTER, compare, place
-from gnnplace.policy.sizes import Size, choose_microbatches
+from gnnplace.policy.sizes import Size, SizedModel, choose_microbatches
 from gnnplace.policy.warming import warm
 from gnnplace.problem import Problem, write_problem
 from gnnplace.problem.placement import Placement
@@ -174,7 +174,8 @@ def _searched(walking: Walking, progress: Progress) -> Road:
     progress(f"capturing and profiling the training step of {model} at every share of its batch")
     warm(["best"], progress=progress)
     placing = partial(place, budget=walking.budget, seed=walking.seed)
-    sizes, size = choose_microbatches(model, walking.cluster, walking.capture, placing, progress)
+    sized_model = SizedModel(model, walking.cluster, walking.capture, progress=progress)
+    sizes, size = choose_microbatches(sized_model, placing)
     if size.program is None:
         raise InputError(f"model {model!r}: the demo needs a model, not a problem file")
     return Road(walking, size.program, size.problem, sizes=sizes, chosen=size)

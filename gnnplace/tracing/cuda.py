@@ -50,10 +50,13 @@ HALVES = (torch.bfloat16, torch.float16)
 def has_cuda_kernel(op: OpOverload) -> bool:
     """Whether an ATen overload, or one of the user's own, can run on a GPU."""
     name = op.name()
-    if torch.version.cuda is None and op.namespace == "aten":
-        known = _listed().get(name.removeprefix("aten::"))
-        if known is not None:
-            return known
+    if op.namespace == "aten":
+        plain_name = name.removeprefix("aten::")
+        if plain_name.startswith(HOST):
+            return False
+        listed = _listed().get(plain_name) if torch.version.cuda is None else None
+        if listed is not None:
+            return listed
     keys = (CUDA, *EVERYWHERE)
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
 
@@ -70,7 +73,7 @@ def _listed() -> dict[str, bool]:
         if "ufunc_inner_loop" in entries[name]:
             return True  # written once, generated for the CPU and for CUDA
         keys = _keys(entries[name])
-        return CUDA in keys or (not keys.isdisjoint(EVERYWHERE) and not name.startswith(HOST))
+        return CUDA in keys or not keys.isdisjoint(EVERYWHERE)
 
     return {name: found(name) for name in entries}
 

@@ -12,7 +12,7 @@ import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.placers import contract
-from gnnplace.policy.sizes import choose, try_sizes
+from gnnplace.policy.sizes import SizedModel, choose, try_sizes
 from gnnplace.problem import write_problem
 
 OPTIONS = gnnplace.CaptureOptions()
@@ -31,7 +31,7 @@ def path(tmp_path):
 def test_a_chain_is_cut_and_beats_the_whole_batch(path):
     """Times of a file are divided evenly, so that more micro-batches fill the pipeline better."""
     sizes = try_sizes(
-        path(), None, OPTIONS, partial(gnnplace.place, placer="interleaved", budget=0.0)
+        SizedModel(path(), None, OPTIONS), partial(gnnplace.place, placer="interleaved", budget=0.0)
     )
     chosen = choose(sizes)
     assert [size.microbatches for size in sizes] == [1, 2, 4, 8, 16, 32]
@@ -51,7 +51,7 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
     monkeypatch.setattr(
         "gnnplace.policy.sizes.lower_bound", lambda p: np.inf if p.microbatches > 2 else 0.0
     )
-    sizes = try_sizes(path(), None, OPTIONS, place)
+    sizes = try_sizes(SizedModel(path(), None, OPTIONS), place)
     assert placed == [1, 2]
     assert all("not placed" in size.note for size in sizes[2:])
     assert choose(sizes).microbatches == 1  # equal, and simpler
@@ -61,9 +61,7 @@ def test_memory_may_need_micro_batches(path):
     """The whole batch does not fit; its shares do."""
     for memory in (30.0, 26.0, 24.0, 22.0, 20.0, 18.0):
         sizes = try_sizes(
-            path(memory=memory),
-            None,
-            OPTIONS,
+            SizedModel(path(memory=memory), None, OPTIONS),
             partial(gnnplace.place, placer="contiguous", budget=0.0),
         )
         if sizes[0].result is None:
@@ -78,9 +76,7 @@ def test_nothing_fits_is_infeasible(path):
     with pytest.raises(InfeasibleError, match="no size"):
         choose(
             try_sizes(
-                path(memory=1.0),
-                None,
-                OPTIONS,
+                SizedModel(path(memory=1.0), None, OPTIONS),
                 partial(gnnplace.place, placer="contiguous", budget=0.0),
             )
         )
@@ -88,9 +84,7 @@ def test_nothing_fits_is_infeasible(path):
 
 def test_a_model_is_profiled_at_every_share_of_its_batch(monkeypatch):
     sizes = try_sizes(
-        "mlp?batch=4&width=16&depth=1",
-        "cpu:2",
-        OPTIONS,
+        SizedModel("mlp?batch=4&width=16&depth=1", "cpu:2", OPTIONS),
         partial(gnnplace.place, placer="contiguous", budget=0.0),
     )
     assert [size.microbatches for size in sizes] == [1, 2, 4]
@@ -98,7 +92,8 @@ def test_a_model_is_profiled_at_every_share_of_its_batch(monkeypatch):
     assert not any(size.problem.estimated.any() for size in sizes)
     with pytest.raises(InputError, match="nosuch"):
         try_sizes(
-            "nosuch", "cpu:2", OPTIONS, partial(gnnplace.place, placer="contiguous", budget=0.0)
+            SizedModel("nosuch", "cpu:2", OPTIONS),
+            partial(gnnplace.place, placer="contiguous", budget=0.0),
         )
 
 

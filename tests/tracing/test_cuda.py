@@ -47,3 +47,11 @@ def test_an_op_of_ones_own_has_the_kernels_that_it_was_given() -> None:
     library.impl("everywhere", lambda x: x, "CompositeExplicitAutograd")
     assert not has_cuda_kernel(torch.ops.gnnplace_kernels.host.default)
     assert has_cuda_kernel(torch.ops.gnnplace_kernels.everywhere.default)
+
+
+@pytest.mark.parametrize("op", [aten.mkldnn_rnn_layer.default, aten.mkldnn_convolution.default])
+def test_a_build_with_cuda_and_no_gpu_says_the_same(
+    op: torch._ops.OpOverload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert not has_cuda_kernel(op)
