@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
@@ -76,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 100)
     # On a terminal or a log that is not UTF-8, letters that it lacks become question marks.
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        with suppress(OSError):  # it flushes: what cannot be written is told when it is
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
     code = run(given)
     interrupts.leave()
     gc.freeze()
