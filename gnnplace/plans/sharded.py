@@ -184,7 +184,8 @@ def shard_model(
             raise InputError(f"mesh {tuple(mesh.shape)}: layers are split over two dimensions")
     else:
         raise InputError(f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh")
-    layers = layer_graph(model, inputs, loss, type(model).__name__)
+    workload = workload_of(model, inputs, loss)
+    layers = layer_graph(workload.model, workload.inputs, loss, type(model).__name__)
     seconds: tuple[float, ...] = ()
     if machine is None:
         machine, seconds = (

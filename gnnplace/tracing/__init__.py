@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.batch_objects import BatchStructure as BatchStructure
     from gnnplace.tracing.batch_objects import as_inputs as as_inputs
     from gnnplace.tracing.batch_objects import leaves_by_path as leaves_by_path
+    from gnnplace.tracing.batch_objects import refuse_input_gradients as refuse_input_gradients
     from gnnplace.tracing.batch_objects import register_types as register_types
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import load as load

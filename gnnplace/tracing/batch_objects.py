@@ -114,6 +114,21 @@ def register_types(batch: Any) -> None:
     _register((), batch, ())
 
 
+def refuse_input_gradients(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse inputs that ask for a gradient, which a recorded step does not make.
+
+    Raises:
+        InputError: naming the input.
+    """
+    learns = [path for path, tensor in tensors.items() if tensor.requires_grad]
+    if learns and torch.is_grad_enabled():
+        raise InputError(
+            f"batch: input {learns[0]} has requires_grad, and a recorded step makes no gradients "
+            "of inputs; give it detached (.detach()), and take the gradient of the input from the "
+            "model itself: model(...) in plain PyTorch"
+        )
+
+
 def label(path: Path) -> str:
     """Return a leaf's place in a batch as code writes it, such as `batch[0].edge_index`."""
     return f"batch{pytree.keystr(path)}"

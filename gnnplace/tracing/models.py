@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
-from gnnplace.tracing.batch_objects import as_inputs
+from gnnplace.tracing.batch_objects import as_inputs, leaves_by_path
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
 from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
@@ -29,7 +29,7 @@ from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.proof import batch_statistics
-from gnnplace.tracing.step import Inputs, StepModule
+from gnnplace.tracing.step import Inputs, StepModule, initialise_lazy
 from gnnplace.tracing.watch import as_eager
 from gnnplace.zoo import Workload
 
@@ -305,4 +305,53 @@ def workload_of(
         return load(model, fake=fake)
     if inputs is None:
         raise InputError("capture: example inputs are needed with a module")
-    return Workload(type(model).__name__, model, as_inputs(inputs, model), loss)
+    initialise_lazy(model, loss, inputs)
+    given = as_inputs(inputs, model)
+    if is_meta(model, given):
+        model, given = on_fakes(model, given)
+    return Workload(type(model).__name__, model, given, loss)
+
+
+def is_meta(model: nn.Module, inputs: Any) -> bool:
+    """Return whether tensors of a model or of its inputs are on the meta device."""
+    given = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
+    return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), given))
+
+
+def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
+    """Return a copy of a model on the meta device, and inputs, as fake tensors of the CPU.
+
+    Meta tensors do not mix with others and have no device of a cluster; fake ones do, and are
+    planned without a byte of them.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        with mode:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(made, tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+
+    state = {id(tensor): fake(tensor) for tensor in chain(model.parameters(), model.buffers())}
+    copied = copy.deepcopy(model, dict(state))
+    given = pytree.tree_map(lambda x: fake(x) if isinstance(x, torch.Tensor) else x, inputs)
+    return copied, given
+
+
+def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
+    """Refuse a model or inputs on the meta device where their numbers are needed.
+
+    Raises:
+        InputError: naming the first parameter, buffer or input.
+    """
+    leaves = leaves_by_path(inputs).items()
+    given = ((f"input {path}", x) for path, x in leaves if isinstance(x, torch.Tensor))
+    named = chain(model.named_parameters(), model.named_buffers(), given)
+    name = next((name for name, tensor in named if tensor.is_meta), None)
+    if name is not None:
+        raise InputError(
+            f"{what}: {name} is on the meta device, without numbers, which only planning can do "
+            "with; give it memory and numbers first (a model by model.to_empty(device='cpu'), then "
+            "initialise or load it)"
+        )

@@ -61,8 +61,7 @@ class StepModule(nn.Module):
         forward_only: bool = False,
     ) -> None:
         super().__init__()
-        if any(map(is_lazy, chain(model.parameters(), model.buffers()))):
-            raise InputError("the model has lazy parameters that have no shape yet; call it once")
+        initialise_lazy(model, loss, inputs)
         self.model = model
         self.loss = loss
         self.forward_only = forward_only
@@ -93,6 +92,38 @@ class StepModule(nn.Module):
         if self.loss is not None:
             return scalar_loss(self.loss(output, *given.targets))
         return default_loss(output)
+
+
+def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
+    """Give lazy layers their parameters by one call of the model, as PyTorch does.
+
+    The call is in `eval` mode and without gradients, so that nothing else changes.
+
+    Raises:
+        InputError: the call fails, or leaves parameters without a shape.
+    """
+    if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        return
+    given = as_inputs(inputs, model)
+    named = isinstance(given, dict)
+    call = arguments(model, loss, () if named else given, given if named else {})
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(*call.args, **call.kwargs)
+    except Exception as error:
+        told = " ".join(str(error).split())
+        raise InputError(
+            f"the model has lazy layers, and calling it with the example inputs failed ({told}); "
+            "call it once yourself, before"
+        ) from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    left = next((n for n, p in model.named_parameters() if is_lazy(p)), None)
+    if left is not None:
+        raise InputError(f"parameter {left!r} is lazy, and no call of the model gives it a shape")
 
 
 def scalar_loss(found: Any) -> torch.Tensor:

@@ -24,9 +24,23 @@ def test_default_loss() -> None:
         default_loss((ONES.sum(), ONES))
 
 
-def test_lazy_parameters_are_refused() -> None:
-    with pytest.raises(InputError, match="lazy parameters that have no shape yet"):
-        StepModule(nn.LazyLinear(3), None, (ONES,))
+def test_lazy_layers_are_initialised_by_the_example() -> None:
+    """As one call of the model does it, which leaves modes and statistics as they are."""
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.Dropout())
+    torch.manual_seed(0)
+    StepModule(model, None, (ONES,))
+    torch.manual_seed(0)
+    expected = nn.Linear(4, 3)
+    assert torch.equal(model[0].weight, expected.weight)
+    assert model.training
+    assert model[1].training
+    assert model[1].num_batches_tracked == 0
+    with pytest.raises(InputError, match="calling it with the example inputs failed"):
+        StepModule(nn.Sequential(nn.LazyLinear(3), nn.Linear(4, 3)), None, (ONES,))
+    unused = nn.Sequential(nn.Linear(4, 3))
+    unused[0].more = nn.LazyLinear(3)
+    with pytest.raises(InputError, match=r"parameter '0.more.weight' is lazy"):
+        StepModule(unused, None, (ONES,))
 
 
 def test_a_loss_has_no_parameters_but_those_of_the_model() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import BatchStructure, as_inputs
+from gnnplace.tracing import BatchStructure, as_inputs, refuse_input_gradients
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import Inputs
 
@@ -68,6 +68,7 @@ class Batches:
 
     def _checked(self, batch: Inputs) -> dict[str, torch.Tensor]:
         by_path = self._structure.tensors(batch)
+        refuse_input_gradients(by_path)
         for (path, tensor), shape in zip(by_path.items(), self._shapes, strict=True):
             if tuple(tensor.shape) != shape:
                 raise InputError(

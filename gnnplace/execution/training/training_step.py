@@ -62,7 +62,7 @@ from gnnplace.problem.constraints.constraints import Given
 from gnnplace.problem.placement import Placement
 from gnnplace.tracing import as_inputs, load, microbatched
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
-from gnnplace.tracing.models import capture_workload
+from gnnplace.tracing.models import capture_workload, refuse_meta
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
@@ -114,6 +114,7 @@ class TrainingStep:
             raise InputError("compile: the step is captured already; make another one")
         check_loss(self._loss, self._model)
         given = as_inputs(batch, self._model)
+        refuse_meta(self._model, given, "compile")
         self._cast = _autocast()
         with reading(self._model) as read:
             program, problem, placement = self.placed_program(given)

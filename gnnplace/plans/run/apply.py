@@ -49,7 +49,9 @@ from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.tracing import as_inputs
 from gnnplace.tracing.fingerprint import Fingerprint, reading
+from gnnplace.tracing.models import refuse_meta
 from gnnplace.tracing.rules.calls import BUFFER
+from gnnplace.tracing.step import initialise_lazy
 from gnnplace.zoo import Workload
 
 
@@ -86,7 +88,9 @@ def apply_plan(
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
     checked, ranks = check_plan(file), file.rank_of
+    initialise_lazy(model, loss, inputs)
     workload = Workload(file.model, model, as_inputs(inputs, model), loss)
+    refuse_meta(model, workload.inputs, "apply")
     form = BatchForm.of(workload.inputs, batch_of(workload), file.precision)
     with reading(model) as read:
         known = _recorded(file, workload, attention)

@@ -17,7 +17,12 @@ from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
-from gnnplace.tracing import BatchStructure, as_inputs, leaves_by_path
+from gnnplace.tracing import (
+    BatchStructure,
+    as_inputs,
+    leaves_by_path,
+    refuse_input_gradients,
+)
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,21 @@ class BatchForm:
         leaves = {p: BatchLeaf.of(x, examples, precision) for p, x in found}
         return cls(leaves, BatchStructure.of(inputs), precision)
 
-    def tensors(self, batch: Any) -> list[torch.Tensor]:
+    def tensors(self, batch: Any, *, training: bool = False) -> list[torch.Tensor]:
         """The tensors of a batch in the example's order, in the types that the model gets.
+
+        Args:
+            batch: All of it, or a replica's share.
+            training: Refuse inputs that ask for a gradient.
 
         Raises:
             InputError: a leaf is missing, new, or of another type; names its path.
             MismatchError: what is no tensor has another value; names its path.
         """
-        tensors = []
-        for path, tensor in self.structure.tensors(batch).items():
+        tensors, given = [], self.structure.tensors(batch)
+        if training:
+            refuse_input_gradients(given)
+        for path, tensor in given.items():
             known, tensor = self.leaves[path].dtype, as_type(tensor, self.precision)
             if tensor.dtype != known:
                 raise InputError(f"batch: input {path} is {tensor.dtype}; the plan was applied to "

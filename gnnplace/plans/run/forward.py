@@ -48,6 +48,7 @@ from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
 from gnnplace.tracing import register_types
 from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
+from gnnplace.tracing.models import refuse_meta
 from gnnplace.tracing.rules.calls import CallGraph, CallRef
 
 Loss = Callable[..., torch.Tensor]
@@ -59,6 +60,7 @@ def split_model(
     """Splits a model in place: see `ShardPlan.apply`."""
     if any(isinstance(p.data, DTensor) for p in model.parameters()):
         raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
+    refuse_meta(model, (), "apply")
     kind = next((p.device.type for p in model.parameters()), "cpu")
     seat = _seat(seats_of(file), mesh, kind)
     forward = _Forward(file, model, seat, loss, model.__dict__.get("forward"))

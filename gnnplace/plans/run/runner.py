@@ -29,6 +29,9 @@ from gnnplace.plans.run.whole import note_dropped, whole_weights
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
 from gnnplace.tracing.step import StepModule
 
+EXTRA = "_extra_state"
+"""What `torch.nn.Module.state_dict` calls what a module gives by `get_extra_state`."""
+
 
 @dataclass(eq=False)
 class PlanRunner:
@@ -308,7 +311,7 @@ class PlanRunner:
         if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
             raise InputError("step: autocast around it does nothing; plan with --precision "
                              "bf16-mixed")  # fmt: skip
-        tensors = [x.to(device) for x in self.form.tensors(batch)]
+        tensors = [x.to(device) for x in self.form.tensors(batch, training=training)]
         examples = self.form.examples(tensors)
         try:
             if examples != self.examples:
@@ -351,25 +354,34 @@ class PlanRunner:
         }
 
     @plainly
-    def state_dict(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """Whole parameters and buffers of this process's stages, by their names in the model.
+
+        What modules give by `get_extra_state` is there too, on the processes that hold their
+        parameters; on all where they have none.
 
         Names of all processes together are the model's, those of tied tensors included, so that a
         checkpoint of them (`torch.distributed.checkpoint`) is one of the model, to be loaded under
         any other plan.
         """
         store = self.parameters_here
-        found = {name: store.whole(h, h.learned.detach()) for name, h in store.held.items()}
+        found: dict[str, Any] = {
+            name: store.whole(h, h.learned.detach()) for name, h in store.held.items()
+        }
         for name, ranks in self.keepers.items():
             if store.seat.rank in ranks:
                 found[name] = self.model.get_buffer(name).detach().clone()
+        for path, module in _with_extra_state(self.model):
+            own = [name for name in self.holders if name.startswith(path)]
+            if not own or any(name in store.held for name in own):
+                found[path + EXTRA] = module.get_extra_state()
         return found | {
             name: found[first] for name, first in _tied(self.model).items() if first in found
         }
 
     @plainly
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes parameters and buffers of this process's stages from whole tensors.
 
         Raises:
@@ -383,6 +395,9 @@ class PlanRunner:
         for name, buffer in self.model.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
+        for path, module in _with_extra_state(self.model):
+            if path + EXTRA in state:
+                module.set_extra_state(state[path + EXTRA])
 
     @plainly
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -471,6 +486,13 @@ def _entry(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     if name not in state:
         raise InputError(f"load: the state has no {name!r}; was it of another model or optimizer?")
     return state[name]
+
+
+def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield what names of a module's state begin with, and the module, of those that have more."""
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield f"{path}." if path else "", module
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
