@@ -94,6 +94,11 @@ class StepModule(nn.Module):
         return default_loss(output)
 
 
+def is_uninitialised(model: nn.Module) -> bool:
+    """Return whether a model has lazy layers that have not been called yet."""
+    return any(map(is_lazy, chain(model.parameters(), model.buffers())))
+
+
 def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
     """Give lazy layers their parameters by one call of the model, as PyTorch does.
 
@@ -102,7 +107,7 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
     Raises:
         InputError: the call fails, or leaves parameters without a shape.
     """
-    if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+    if not is_uninitialised(model):
         return
     given = as_inputs(inputs, model)
     named = isinstance(given, dict)

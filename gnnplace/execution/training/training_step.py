@@ -66,7 +66,7 @@ from gnnplace.tracing.models import capture_workload, refuse_meta
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.program import Program
-from gnnplace.tracing.step import Inputs, check_loss
+from gnnplace.tracing.step import Inputs, check_loss, initialise_lazy, is_uninitialised
 from gnnplace.zoo import Workload
 
 FORMAT = "gnnplace-training"
@@ -516,5 +516,11 @@ def _workload(
 ) -> Workload:
     if isinstance(model, str):
         return load(model)
+    if inputs is None and is_uninitialised(model):
+        raise InputError(
+            "compile: the model has lazy layers, which a first batch initialises; give inputs=..."
+        )
+    if inputs is not None:
+        initialise_lazy(model, loss, inputs)
     given = () if inputs is None else as_inputs(inputs, model)
     return Workload(type(model).__name__, model, given, loss)
