@@ -16,7 +16,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path

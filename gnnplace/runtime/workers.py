@@ -150,7 +150,7 @@ def daemons_may_fork() -> Iterator[None]:
     `multiprocessing` forbids it, for such a process may be ended without ending its own; workers
     end with the process that started them in any case (`end_with`).
     """
-    options = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    options = multiprocessing.current_process()._config  # type: ignore[attr-defined] # noqa: SLF001
     daemonic = options.pop("daemon", None)
     try:
         yield

@@ -629,7 +629,7 @@ ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter(
 
 
 def _stores(data: Any) -> list[Any]:
-    """Stores of a graph: its own, then nodes' and edges' by kind."""
+    """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
     def order(store: Any) -> tuple[bool, str]:
         key = getattr(store, "_key", None)

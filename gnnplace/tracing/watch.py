@@ -138,9 +138,7 @@ def as_eager() -> Iterator[list[str]]:
                 return None if plain else find(position_ids)
 
             stack.enter_context(patch.object(masks, find.__name__, found))
-            if hasattr(
-                masks, "is_torchdynamo_exporting"
-            ):  # some versions have none
+            if hasattr(masks, "is_torchdynamo_exporting"):  # some versions have none
                 stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
         yield left
 
