@@ -19,7 +19,6 @@ from gnnplace.errors import (
     GnnplaceError,
     InputError,
     MismatchError,
-    UnsupportedError,
 )
 from gnnplace.lightning import PlacedStrategy
 from tests.leftovers import nothing_left
@@ -279,5 +278,6 @@ def test_a_last_shorter_batch_and_the_placement_of_another_module_are_refused(tm
 def test_a_batch_of_another_kind_is_refused():
     from gnnplace.execution.lightning import Logged, RecordedStep
 
-    with pytest.raises(UnsupportedError, match="a batch is a set"):
-        RecordedStep(made(), {1}, Logged()).inputs({1})
+    batch = {torch.ones(1)}
+    with pytest.raises(InputError, match="of type set, which a recorded step cannot take"):
+        RecordedStep(made(), batch, Logged()).inputs(batch)
