@@ -100,6 +100,15 @@ class WireMessage:
             integers += [one] if isinstance(one, int) else []
         return integers
 
+    def num_floats(self, name: int) -> int:
+        """Return how many 4-byte numbers a field holds, packed or not."""
+        return sum(len(one) // 4 for one in self._values.get(name, ()) if isinstance(one, bytes))
+
+    def data(self, name: int) -> bytes:
+        """Return a field of bytes, empty where it is missing."""
+        values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
+        return values[-1] if values else b""
+
     def number(self, name: int, default: int = 0) -> int:
         """Return a field of a whole number."""
         return next(iter(self.numbers(name)[-1:]), default)
