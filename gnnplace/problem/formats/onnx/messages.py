@@ -351,13 +351,15 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
     for index, dimension in enumerate(tensors[0].messages(2)[0].messages(1)):
         where = f"{path}.tensor_type.shape.dim[{index}]"
         if not dimension.numbers(1):
-            state = f"is {dimension.text(2)!r}" if dimension.text(2) else "has no value"
-            name = dimension.text(2) or "NAME"
-            return (
-                f"{where}: {state}; export the model with fixed sizes, or write them in: "
-                f"python -m onnxruntime.tools.make_dynamic_shape_fixed --dim_param {name} "
-                "--dim_value N FILE OUTPUT"
-            )
+            name = dimension.text(2)
+            state = f"is {name!r}" if name else "has no value"
+            advice = "export the model with fixed sizes"
+            if ".input[" in path:
+                advice += (
+                    "; or write them in: python -m onnxruntime.tools.make_dynamic_shape_fixed "
+                    f"--dim_param {name or 'NAME'} --dim_value N FILE OUTPUT"
+                )
+            return f"{where}: {state}; {advice}"
         size = signed(dimension.number(1))
         if size < 0:
             return f"{where}: is {size}; export the model with fixed sizes"

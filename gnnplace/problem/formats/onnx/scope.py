@@ -30,7 +30,13 @@ from gnnplace.problem.formats.onnx.operators import (
     count_flops,
     is_counted,
 )
-from gnnplace.problem.formats.onnx.shapes import BOOL, Inputs, compute_numbers, infer_outputs
+from gnnplace.problem.formats.onnx.shapes import (
+    BOOL,
+    DECIDED_BY_NUMBERS,
+    Inputs,
+    compute_numbers,
+    infer_outputs,
+)
 from gnnplace.problem.formats.onnx.work import Dearest, Kernel, Repetition, Work
 
 VIEWS = frozenset(("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
@@ -68,7 +74,7 @@ class Notes:
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of note."""
         if self.uncounted:
-            calls = ", ".join(f"{count} {name}" for name, count in sorted(self.uncounted.items()))
+            calls = ", ".join(f"{count} {name}" for name, count in self.uncounted.most_common())
             yield (
                 f"operators that are not known, priced as one operation an element: {calls}; give "
                 "their times in the problem file where they compute more"
@@ -132,8 +138,9 @@ class Scope:
         }
         self._children: dict[int, list[Scope]] = {}
         self._read = self._names_read(expansion.nodes)
-        # What the outermost graph computes has sizes in the file; functions and subgraphs may not.
+        # `onnx.shape_inference` sizes the outermost graph: what it can add should be in the file.
         self._to_be_sized = set[str]()
+        self._inferred = set[str]()
         if outer is None:
             computed = {name for node in graph.nodes for name in node.outputs}
             self._to_be_sized = computed - graph.unsized.keys()
@@ -225,16 +232,11 @@ class Scope:
         for graph, bound in self._subgraphs(node):
             child = Scope(graph, self._functions, self._notes, self, bound)
             self._children.setdefault(id(node), []).append(child)
+        constants = self._prepared(node)
+        if constants:
+            self._to_be_sized.difference_update(node.outputs)
         self._infer(node)
-        parts = [self.constant(name) for name in node.inputs if name]
-        constants = [part for part in parts if part is not None]
-        prepares = node.kind in PREPARING and node.domain in ("", MICROSOFT)
-        if (
-            prepares
-            and constants
-            and len(constants) == len(parts)
-            and self._belongs_to_readers(node)
-        ):
+        if constants:
             self._prepare(node, constants)
         else:
             self.nodes.append(node)
@@ -281,9 +283,13 @@ class Scope:
         ):
             return
         values = self._infer_from_subgraphs(node) or infer_outputs(inputs) or ()
+        if node.kind in DECIDED_BY_NUMBERS or not self._inferred.isdisjoint(node.inputs):
+            self._to_be_sized.difference_update(node.outputs)
         for name, value in zip(node.outputs, values, strict=False):
-            if name and value is not None and name not in self._to_be_sized:
-                self._values.setdefault(name, value)
+            is_open = name not in self._to_be_sized and name not in self._values
+            if name and value is not None and is_open:
+                self._values[name] = value
+                self._inferred.add(name)
 
     # --- subgraphs ----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from math import ceil, floor, prod
 
 import numpy as np
 
-from gnnplace.problem.formats.onnx.messages import INT64, Node, Value
+from gnnplace.problem.formats.onnx.messages import INT64, MAX_NUMBERS, Node, Value
 from gnnplace.problem.formats.onnx.operators import MICROSOFT, split_names
 
 BOOL, UINT8, INT32 = 9, 2, 6
@@ -78,7 +78,7 @@ def infer_outputs(inputs: Inputs) -> list[Value] | None:
 
 def compute_numbers(inputs: Inputs) -> Numbers | None:
     """Return the elements of a small whole result, of operators that models compute sizes by."""
-    kind, numbers = inputs.node.kind, inputs.numbers
+    kind = inputs.node.kind
     try:
         if kind == "Shape":
             shape = inputs.value(0).shape
@@ -86,24 +86,39 @@ def compute_numbers(inputs: Inputs) -> Numbers | None:
             return shape[slice(inputs.node.integer("start", 0), end)]
         if kind == "Size":
             return (inputs.value(0).elements,)
-        constants = [one for one in numbers if one is not None]
+        constants = [numbers for numbers in inputs.numbers if numbers is not None]
         if not constants or len(constants) < sum(value is not None for value in inputs.values):
             return None
-        if kind in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
-            return constants[0]
-        if kind == "Concat":
-            return tuple(number for one in constants for number in one)
-        if kind == "Gather" and len(inputs.value(0).shape) == 1:
-            return tuple(constants[0][index] for index in constants[1])
-        if kind == "Slice" and len(inputs.value(0).shape) == 1:
-            step = constants[4][0] if len(constants) > 4 else 1
-            return constants[0][constants[1][0] : constants[2][0] : step]
         if kind in ARITHMETIC:
-            return tuple(
-                np.atleast_1d(ARITHMETIC[kind](*map(np.array, constants))).ravel().tolist()
-            )
+            result = ARITHMETIC[kind](*map(np.array, constants))
+            return tuple(np.atleast_1d(result).ravel().astype(int).tolist())
+        return _pick_numbers(inputs, constants)
     except (LookupError, ValueError, ZeroDivisionError, TypeError):
         return None
+
+
+def _pick_numbers(inputs: Inputs, constants: list[Numbers]) -> Numbers | None:
+    """Return the elements of operators that copy, select or fill."""
+    kind = inputs.node.kind
+    rank = len(inputs.value(0).shape)
+    if kind in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
+        return constants[0]
+    if kind == "Concat":
+        return tuple(number for numbers in constants for number in numbers)
+    if kind == "Gather" and rank == 1:
+        return tuple(constants[0][index] for index in constants[1])
+    if kind == "Slice" and rank == 1:
+        step = constants[4][0] if len(constants) > 4 else 1
+        return constants[0][constants[1][0] : constants[2][0] : step]
+    if kind == "ConstantOfShape" and prod(constants[0]) <= MAX_NUMBERS:
+        attribute = inputs.node.attributes.get("value")
+        fill = attribute.tensor.numbers if attribute and attribute.tensor else None
+        return fill * prod(constants[0]) if fill else None
+    if kind == "Range" and len(constants) == 3:
+        numbers = range(constants[0][0], constants[1][0], constants[2][0])
+        return tuple(numbers) if len(numbers) <= MAX_NUMBERS else None
+    if kind == "Expand" and prod(constants[1]) <= MAX_NUMBERS:
+        return tuple(np.broadcast_to(constants[0], constants[1]).ravel().tolist())
     return None
 
 
@@ -112,9 +127,29 @@ ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "Sub": np.subtract,
     "Mul": np.multiply,
     "Div": np.floor_divide,
+    "Mod": np.mod,
     "Max": np.maximum,
     "Min": np.minimum,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Not": np.logical_not,
+    "Where": np.where,
 }
+
+# The numbers in an input decide the sizes of the output: ``onnx.shape_inference`` knows them only
+# where they are constants of the file.
+DECIDED_BY_NUMBERS = split_names(
+    """
+    CenterCropPad ConstantOfShape Expand Loop Pad Range ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape
+    Resize Scan Slice Split Squeeze Tile TopK Unsqueeze
+    """
+)
 
 
 # --- rules ------------------------------------------------------------------------------------
