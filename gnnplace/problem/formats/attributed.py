@@ -16,11 +16,11 @@ measured is often twice as long.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import ParseError
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     import networkx as nx
 
 DEFAULT_CLUSTER = "pcie-v100-4"
+GRAPHML = "http://graphml.graphdrawing.org/xmlns"
+GRAPHML_TYPES: Mapping[str, Callable[[str], object]] = {
+    "boolean": lambda text: text.strip().lower() in ("true", "1"),
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+}
 TIME = "time"
 
 
@@ -216,19 +224,28 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
 
     graph = nx.MultiDiGraph()
     for k, node in enumerate(data["nodes"]):
-        if not isinstance(node, dict) or not isinstance(node.get("id"), str | int):
-            raise InputError(f"nodes[{k}].id: missing, or neither text nor a whole number")
-        if node["id"] in graph:
-            raise InputError(f"nodes[{k}].id: {node['id']!r} is repeated")
-        graph.add_node(node["id"], **{str(name): value for name, value in node.items()})
+        name = _node_id(node.get("id")) if isinstance(node, dict) else None
+        if name is None:
+            raise InputError(f"nodes[{k}].id: missing, or neither text nor a number nor a list")
+        if name in graph:
+            raise InputError(f"nodes[{k}].id: {name!r} is repeated")
+        graph.add_node(name, **{str(key): value for key, value in node.items()})
     for k, edge in enumerate(data[key]):
         for end in ("source", "target"):
-            if not isinstance(edge, dict) or edge.get(end) not in graph:
-                end_id = edge.get(end) if isinstance(edge, dict) else None
+            end_id = _node_id(edge.get(end)) if isinstance(edge, dict) else None
+            if end_id is None or end_id not in graph:
                 raise InputError(f"{key}[{k}].{end}: no node has the id {end_id!r}")
         attributes = {n: v for n, v in edge.items() if n not in ("source", "target", "key")}
-        graph.add_edge(edge["source"], edge["target"], **attributes)
+        graph.add_edge(_node_id(edge["source"]), _node_id(edge["target"]), **attributes)
     return graph
+
+
+def _node_id(value: object) -> Hashable | None:
+    """Return an id as networkx has it: lists of JSON are tuples. None if it can be no id."""
+    if isinstance(value, list):
+        parts = tuple(map(_node_id, value))
+        return None if None in parts else parts
+    return value if isinstance(value, str | int | float) else None
 
 
 def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
@@ -241,8 +258,43 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
 
     try:
         graph = nx.read_graphml(path)
-    except (OSError, ParseError, nx.NetworkXError, KeyError, ValueError) as error:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError, nx.NetworkXError, KeyError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise FormatError(f"{path}: cannot be read: {lines[0]}") from None
+    except (TypeError, AttributeError):  # what networkx raises where a key or default has no text
+        raise FormatError(f"{path}: cannot be read: a key or its default is empty") from None
     with within(path):
+        _check_graphml(root, graph)
+        _apply_defaults(root, graph)
         return from_networkx(graph, cluster, Path(path).stem)
+
+
+def _check_graphml(root: ElementTree.Element, graph: nx.DiGraph) -> None:
+    """Refuse what networkx leaves out, or adds, without a word.
+
+    Raises:
+        InputError: There are several graphs, or an edge names a node that is not in the file.
+    """
+    num_graphs = sum(1 for _ in root.iter(f"{{{GRAPHML}}}graph"))
+    if num_graphs > 1:
+        raise InputError(f"graph: {num_graphs}, beside or within each other; give one flat graph")
+    declared = {node.get("id") for node in root.iter(f"{{{GRAPHML}}}node")}
+    for node in graph:
+        if node not in declared:
+            raise InputError(f"edge: no node has the id {node!r}")
+
+
+def _apply_defaults(root: ElementTree.Element, graph: nx.DiGraph) -> None:
+    """Give nodes and edges the `<default>` of every key that they have no value for."""
+    nodes = [keys for _, keys in graph.nodes(data=True)]
+    edges = [keys for _, _, keys in graph.edges(data=True)]
+    owners = {"node": nodes, "edge": edges, "all": [*nodes, *edges]}
+    for key in root.iter(f"{{{GRAPHML}}}key"):
+        default = key.find(f"{{{GRAPHML}}}default")
+        if default is None:
+            continue
+        text = default.text or ""
+        convert = GRAPHML_TYPES.get(key.get("attr.type", "string"), str)
+        for attributes in owners.get(key.get("for", "all"), ()):
+            attributes.setdefault(key.get("attr.name"), convert(text))

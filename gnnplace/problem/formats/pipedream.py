@@ -2,7 +2,9 @@
 
 A line a node, ``nodeK -- description -- forward_compute_time=MS, backward_compute_time=MS,
 activation_size=BYTES, parameter_size=BYTES``, where a size may be a list ``[a; b]`` for a layer
-with several outputs; a tab-indented line an edge, ``nodeA -- nodeB``.
+with several outputs; a tab-indented line an edge, ``nodeA -- nodeB``. What stands behind them, such
+as the ``stage_id`` that PipeDream's optimizer writes, is its answer and not part of the problem: it
+is left out, and named by a ``ChangedWarning``.
 
 A node becomes a forward op; a backward op, unless it is an input (nothing before it, no backward
 time, no parameters) or the whole profile has no backward times; and where it has parameters an
@@ -18,12 +20,14 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import ChangedWarning, FormatError
 from gnnplace.files import read_text, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
@@ -32,6 +36,7 @@ from gnnplace.problem.cluster import Cluster, preset
 KEYS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COPIES = 3.0
 DEFAULT_CLUSTER = "pcie-v100-4"
+OPTION = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\s]+)")
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,37 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
     Raises:
         FormatError: naming the file, the line and the fault.
     """
-    layers, edges = _parse(str(path), read_text(path))
+    profile = _parse(str(path), read_text(path))
     with within(path):
-        return _problem(Path(path).stem, layers, edges, cluster or preset(DEFAULT_CLUSTER))
+        cluster = cluster or preset(DEFAULT_CLUSTER)
+        problem = _problem(Path(path).stem, profile.layers, profile.edges, cluster)
+    if profile.unread:
+        options = ", ".join(f"{name} of {n} layers" for name, n in profile.unread.items())
+        line = f"{path}: {options}: left out; a placement is searched anew, without these"
+        warnings.warn(line, ChangedWarning, stacklevel=3)
+    return problem
 
 
-def _parse(source: str, text: str) -> tuple[dict[str, PipedreamLayer], list[tuple[str, str]]]:
+@dataclass(frozen=True)
+class _Profile:
+    """What a file says.
+
+    Attributes:
+        layers: By name.
+        edges: Names of producer and consumer.
+        unread: Options behind layers that a problem has no place for, with how many layers have
+            them.
+    """
+
+    layers: dict[str, PipedreamLayer]
+    edges: list[tuple[str, str]]
+    unread: Counter[str]
+
+
+def _parse(source: str, text: str) -> _Profile:
     layers: dict[str, PipedreamLayer] = {}
     edges: dict[tuple[str, str], int] = {}
+    unread: Counter[str] = Counter()
     for number, line in enumerate(text.splitlines(), 1):
         location = f"{source}: line {number}"
         parts = [part.strip() for part in line.split(" -- ")]
@@ -70,28 +98,39 @@ def _parse(source: str, text: str) -> tuple[dict[str, PipedreamLayer], list[tupl
                 raise FormatError(f"{location}: an edge must read 'nodeA -- nodeB'")
             edges[parts[0], parts[1]] = number
             continue
-        layer = _layer(parts, location)
+        layer, options = _layer(parts, location)
         if layer.name in layers:
             raise FormatError(f"{location}: node {layer.name!r} is repeated")
         layers[layer.name] = layer
+        unread.update(options)
     for (a, b), number in edges.items():
         for end in (a, b):
             if end not in layers:
                 raise FormatError(f"{source}: line {number}: no node is named {end!r}")
     if not layers:
         raise FormatError(f"{source}: no node; is it a PipeDream profile?")
-    return layers, list(edges)
+    return _Profile(layers=layers, edges=list(edges), unread=unread)
 
 
-def _layer(parts: list[str], where: str) -> PipedreamLayer:
+def _layer(parts: list[str], where: str) -> tuple[PipedreamLayer, list[str]]:
+    """Return a layer, and the names of options that stand beside its times and sizes."""
     if len(parts) < 3:
         raise FormatError(f"{where}: a node must read 'name -- description -- key=value, ...'")
-    fields = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", parts[-1]))
+    # The optimizer writes "-- stage_id=0" behind the profile's own part.
+    profiled = [k for k, part in enumerate(parts) if f"{KEYS[0]}=" in part]
+    position = profiled[-1] if profiled else len(parts) - 1
+    fields = dict(OPTION.findall(", ".join(parts[position:])))
     values = [_number(fields, key, where) for key in KEYS]
-    description = " -- ".join(parts[1:-1])
-    return PipedreamLayer(
-        parts[0], description, values[0] / 1e3, values[1] / 1e3, values[2], values[3]
+    layer = PipedreamLayer(
+        name=parts[0],
+        description=" -- ".join(parts[1:position]),
+        forward=values[0] / 1e3,
+        backward=values[1] / 1e3,
+        activation=values[2],
+        parameters=values[3],
     )
+    without_key = [part for part in parts[position + 1 :] if not OPTION.search(part)]
+    return layer, [name for name in fields if name not in KEYS] + without_key
 
 
 def _number(fields: dict[str, str], key: str, where: str) -> float:
