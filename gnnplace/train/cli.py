@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gnnplace.errors import InputError
 from gnnplace.imports import importable
+from gnnplace.train.preflight import check_recipe
 
 
 def quiet() -> None:
@@ -97,18 +98,20 @@ def main(args: list[str]) -> None:
         args: arguments after ``gnnplace train``.
 
     Raises:
-        InputError: bad arguments.
+        InputError: bad arguments, most of them before anything that takes seconds is imported.
         SystemExit: with 143 where the run was asked to end by SIGTERM; Lightning's own says 0.
     """
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
         given = f"train {args[0]}: unknown" if args else "train: what?"
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
+    args = [_recipe(arg) for arg in args]
+    check_recipe(args)
     quiet()
     start_no_python()
     defer_torchmetrics()
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    before, args = sys.argv[1:], [_recipe(arg) for arg in args]
+    before = sys.argv[1:]
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:

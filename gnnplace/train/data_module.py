@@ -35,6 +35,7 @@ from gnnplace.train.data.captured import (
     shipped_store,
 )
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.limits import check_least
 
 T = TypeVar("T")
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
@@ -319,6 +320,7 @@ class ProblemDataModule(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        check_least("data", batch_size=(batch_size, 1))
         self.batch_size, self.problems = batch_size, problems
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)

@@ -42,7 +42,8 @@ from gnnplace.policy.refine.refining import NUM_REFINING, Refiner, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous
 from gnnplace.policy.search import searched_from
 from gnnplace.train.data_module import ProblemSample
-from gnnplace.train.learner import PolicyModule, check_least
+from gnnplace.train.learner import PolicyModule
+from gnnplace.train.limits import check_least
 
 if TYPE_CHECKING:
     from cmaes import CMA

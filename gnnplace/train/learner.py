@@ -21,12 +21,13 @@ from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from gnnplace.errors import InputError, MismatchError
+from gnnplace.errors import MismatchError
 from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.limits import check_least
 
 SHIPPED = "shipped"  # the network of the package, as a start
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
@@ -208,13 +209,6 @@ def save_whole(policy: Any, folder: Path) -> None:
         for path in Path(temporary).iterdir():
             if path.name != "README.md" or not (folder / path.name).exists():
                 path.replace(folder / path.name)
-
-
-def check_least(**given: tuple[float, float]) -> None:
-    """Raise InputError where an argument is below its least value; both by the argument's name."""
-    for name, (value, least) in given.items():
-        if value < least:
-            raise InputError(f"model.{name}: {value} is below {least}")
 
 
 class PolicyModule(Learner):

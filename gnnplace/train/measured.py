@@ -58,7 +58,8 @@ from gnnplace.problem.placement import Placement, placement_from_data, placement
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
-from gnnplace.train.learner import check_least, save_whole
+from gnnplace.train.learner import save_whole
+from gnnplace.train.limits import check_least
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
 """Those of `gnnplace.policy.search`: cold with new orders, warm, hot in a fixed order."""
@@ -371,7 +372,7 @@ class Rounds(LightningDataModule):
 
     def __init__(self, generations: int = 3) -> None:
         super().__init__()
-        check_least(generations=(generations, 1))
+        check_least("data", generations=(generations, 1))
         self.generations = generations
 
     def train_dataloader(self) -> DataLoader[int]:

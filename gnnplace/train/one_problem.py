@@ -16,7 +16,7 @@ from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data_module import ProblemSample, as_list, reference_seconds
-from gnnplace.train.learner import check_least
+from gnnplace.train.limits import check_least
 
 
 class FewProblems(LightningDataModule):
@@ -33,7 +33,7 @@ class FewProblems(LightningDataModule):
 
     def __init__(self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1) -> None:
         super().__init__()
-        check_least(steps=(steps, 1), batch_size=(batch_size, 1))
+        check_least("data", steps=(steps, 1), batch_size=(batch_size, 1))
         self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
         self.samples: list[ProblemSample] = []
         self.held_out: list[ProblemSample] = []  # validated on in place of the others

@@ -72,7 +72,8 @@ from gnnplace.policy.gnn.learned_order import order_gradient
 from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_config, read_gnn
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import ProblemSample
-from gnnplace.train.learner import SHIPPED, Learner, begin_with, check_least
+from gnnplace.train.learner import SHIPPED, Learner, begin_with
+from gnnplace.train.limits import check_least
 
 MOST = 2.0  # greatest advantage, in standard deviations
 MANY = 400  # units beyond which fewer placements are drawn, so that a problem takes as long

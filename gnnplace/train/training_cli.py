@@ -9,7 +9,8 @@ resume from), ``predictions.csv`` (of ``predict``). What a recipe says itself st
 from __future__ import annotations
 
 import os
-import zipfile
+import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from jsonargparse import Namespace
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError, InputError, MismatchError, suggestion
 from gnnplace.files import csv_text, write_text
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import MeasuredReinforce as MeasuredReinforce
@@ -38,6 +39,8 @@ LOGGERS = {
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
 }
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
+NEEDED_TO_GO_ON = ("optimizer_states", "loops")  # of a checkpoint that training goes on from
+QUOTED = re.compile(r"[`'\"]([^`'\"]+)[`'\"]")
 
 
 def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> None:
@@ -111,20 +114,26 @@ class TrainingCLI(LightningCLI):
 
     def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
         given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
-        super().__init__(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={"default_root_dir": "runs/train"},
-            seed_everything_default=0,
-            # The caller turns an ArgumentError into one line.
-            parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
-            args=args,
-            run=run,
-            **given,
-        )
+        try:
+            super().__init__(
+                LightningModule,
+                LightningDataModule,
+                subclass_mode_model=True,
+                subclass_mode_data=True,
+                save_config_kwargs={"overwrite": True},
+                trainer_defaults={"default_root_dir": "runs/train"},
+                seed_everything_default=0,
+                # The caller turns an ArgumentError into one line.
+                parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
+                args=args,
+                run=run,
+                **given,
+            )
+        except (MisconfigurationException, RuntimeError, ValueError) as error:
+            mistake = mistake_of(error)
+            if mistake is None:
+                raise
+            raise mistake from None
 
     @property
     def chosen(self) -> Namespace:
@@ -134,19 +143,6 @@ class TrainingCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the number of torch threads."""
         parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse, and check what Lightning would only find out late.
-
-        Raises:
-            InputError: the checkpoint to resume from is missing or is none.
-        """
-        super().parse_arguments(parser, args)
-        command = self.config.get("subcommand")
-        path = self.config[command].get("ckpt_path") if command else None
-        if path is not None and path not in SPECIAL_CHECKPOINTS and not zipfile.is_zipfile(path):
-            what = "not a checkpoint" if Path(path).exists() else "no such file"
-            raise InputError(f"ckpt_path {path}: {what}; give a .ckpt file or 'last'")
 
     def before_instantiate_classes(self) -> None:
         """Set the threads of torch; fill in processes, loggers and checkpoints."""
@@ -168,6 +164,8 @@ class TrainingCLI(LightningCLI):
             super().instantiate_classes()
         except ValueError as error:
             cause = error.__cause__
+            if isinstance(cause, ImportError | MisconfigurationException):
+                raise InputError(_one_line(cause)) from None
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -179,7 +177,106 @@ class TrainingCLI(LightningCLI):
         try:
             return super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError) as error:
-            raise InputError(f"trainer: {error}") from None
+            raise InputError(f"trainer: {_one_line(error)}") from None
+
+    def before_fit(self) -> None:
+        """Check the checkpoint that training goes on from."""
+        self._check_checkpoint()
+
+    before_validate = before_test = before_predict = before_fit
+
+    def _check_checkpoint(self) -> None:
+        path = self.chosen.get("ckpt_path")
+        if path is not None and path not in SPECIAL_CHECKPOINTS and Path(path).is_file():
+            check_checkpoint(path, self.model, goes_on=self.subcommand == "fit")
+
+
+def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> None:
+    """Refuse a checkpoint of another model.
+
+    Args:
+        path: its file.
+        model: what it is to be loaded into.
+        goes_on: whether training goes on from it, which needs more than the weights.
+
+    Raises:
+        InputError: it is no checkpoint of Lightning, or holds weights alone where more is needed.
+        MismatchError: it has other parameters, or parameters of other shapes.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        return  # holds objects of the user's, which Lightning loads where it is told to
+    except (RuntimeError, ValueError, KeyError, EOFError):
+        raise InputError(f"ckpt_path {path}: not a checkpoint; give a .ckpt file") from None
+    state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(state, dict):
+        raise InputError(
+            f"ckpt_path {path}: not a checkpoint of Lightning, it has no state_dict; give a .ckpt "
+            "file of a run, and an exported policy by --model.start"
+        )
+    missing_keys = [key for key in NEEDED_TO_GO_ON if key not in checkpoint]
+    if goes_on and missing_keys:
+        raise InputError(
+            f"ckpt_path {path}: holds weights alone, from which training cannot go on; give a "
+            "checkpoint that was written without save_weights_only"
+        )
+    changes_it = type(model).on_load_checkpoint is not LightningModule.on_load_checkpoint
+    is_ours = type(model).__module__.startswith("gnnplace.")
+    if model.strict_loading and (is_ours or not changes_it):
+        _check_state(path, state, model)
+
+
+def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> None:
+    """Refuse parameters of other names or shapes than the model's."""
+    name = type(model).__name__
+    wanted = model.state_dict()
+    different = next(
+        (key for key, value in wanted.items() if key in state and value.shape != state[key].shape),
+        None,
+    )
+    if different is not None:
+        raise MismatchError(
+            f"ckpt_path {path}: {different} has shape {list(state[different].shape)} there and "
+            f"{list(wanted[different].shape)} in {name} of this recipe; give the recipe that it "
+            "was trained with"
+        )
+    missing = [key for key in wanted if key not in state]
+    unexpected = [key for key in state if key not in wanted]
+    if missing or unexpected:
+        first = f"lacks {missing[0]}" if missing else f"has {unexpected[0]}"
+        raise MismatchError(
+            f"ckpt_path {path}: is of another model, it {first} ({len(missing)} names missing, "
+            f"{len(unexpected)} too many for {name}); give the recipe that it was trained with"
+        )
+
+
+def mistake_of(error: Exception) -> InputError | None:
+    """Return what a recipe did wrong, where Lightning finds out while it runs; else None."""
+    message = _one_line(error)
+    is_monitor = (
+        "Early stopping conditioned on metric" in message
+        or "could not find the monitored key" in message
+        or "ReduceLROnPlateau conditioned on metric" in message
+    )
+    if is_monitor:
+        named = re.search(r"on metric `?([^` ]+)|monitor='([^']+)'", message)
+        monitor = "" if named is None else named[1] or named[2]
+        listed_part = message.partition("metrics: ")[2] or message.partition("following: ")[2]
+        listed_part = listed_part or message.partition("metrics are: ")[2]
+        metrics = QUOTED.findall(listed_part.partition("HINT")[0].partition("Condition")[0])
+        listed = f"; there are {', '.join(sorted(set(metrics)))}" if metrics else ""
+        near = suggestion(monitor, metrics) or listed
+        return InputError(f"monitor {monitor}: the model logs no such figure{near}")
+    if "(ckpt_path=" in message or "Checkpoint at" in message:
+        return InputError(f"ckpt_path: {message}")
+    if isinstance(error, MisconfigurationException):
+        return InputError(f"trainer: {message}")
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def adopt_torchrun(trainer: Namespace) -> None:

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 import typeshed_client
 from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from gnnplace.errors import GnnplaceError
+from gnnplace.errors import GnnplaceError, InputError, MismatchError
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
+from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
+from gnnplace.train.training_cli import check_checkpoint, mistake_of
 
 torch.set_num_threads(1)
 SMOKE = f"--config={Path(__file__).parents[2] / 'trainers' / 'smoke.yaml'}"
@@ -96,7 +101,7 @@ def test_recipes_parse(capsys):
     [
         ([], "fit, validate, test, predict, sweep"),
         (["bogus"], "train bogus"),
-        (["fit", SMOKE, "--model.hiden=3"], "'hiden' is not accepted"),
+        (["fit", SMOKE, "--model.hiden=3"], "^--model.hiden: Reinforce has no argument 'hiden'"),
         (["fit", SMOKE, "--model.hidden=0"], "^model.hidden: 0 is below 1"),
         (["fit", SMOKE, "--model.start=/nope"], r"^/nope/config\.json: cannot be read"),
         (["fit", SMOKE, f"--model.start={CHECKPOINT}"], r"^model\.start .*model\.hidden"),
@@ -105,6 +110,7 @@ def test_recipes_parse(capsys):
         (["fit", SMOKE, "--data.problems=0"], "^data: 0 problems"),
         (["fit", SMOKE, "--trainer.devices=many"], "^trainer: .*devices"),
         (["fit", SMOKE, "--ckpt_path=none.ckpt"], "^ckpt_path none.ckpt: no such file"),
+        (["fit", SMOKE, "--data.batch_size=0"], "^data.batch_size: 0 is below 1"),
         (["fit", SMOKE, f"--ckpt_path={__file__}"], "^ckpt_path .*not a checkpoint"),
     ],
 )
@@ -142,3 +148,65 @@ assert issubclass(MeanMetric, Metric)
 def test_the_parser_imports_no_metrics_until_somebody_asks_for_one():
     done = subprocess.run([sys.executable, "-c", FIT_HELP], stdout=subprocess.PIPE, check=True)
     assert b"--trainer.max_epochs" in done.stdout
+
+
+def test_a_checkpoint_of_another_kind_or_size_is_one_line(fitted, tmp_path):
+    good = str(next(fitted.rglob("last.ckpt")))
+    whole = torch.load(good, weights_only=True)
+    model = Reinforce(hidden=8, layers=1, decoder_hidden=8)
+    check_checkpoint(good, model, goes_on=True)
+    with pytest.raises(MismatchError, match=r"has shape \[\d+.*trained with$"):
+        check_checkpoint(good, Reinforce(hidden=16, layers=1, decoder_hidden=8), goes_on=True)
+    with pytest.raises(MismatchError, match="is of another model, it (has|lacks) "):
+        check_checkpoint(good, Evolution(), goes_on=False)
+    bad = str(tmp_path / "bad.ckpt")
+    torch.save({"state_dict": whole["state_dict"]}, bad)
+    check_checkpoint(bad, model, goes_on=False)
+    with pytest.raises(InputError, match="holds weights alone"):
+        check_checkpoint(bad, model, goes_on=True)
+    torch.save(whole["state_dict"], bad)
+    with pytest.raises(InputError, match="it has no state_dict"):
+        check_checkpoint(bad, model, goes_on=True)
+    with zipfile.ZipFile(bad, "w") as file:
+        file.writestr("a.txt", "a")
+    with pytest.raises(InputError, match="not a checkpoint"):
+        check_checkpoint(bad, model, goes_on=True)
+
+
+LATE = [
+    (
+        RuntimeError(
+            "Early stopping conditioned on metric `val/rato` which is not available. Pass in or "
+            "modify your `EarlyStopping` callback to use any of the following: `a`, `val/ratio`"
+        ),
+        "monitor val/rato: .*did you mean 'val/ratio'",
+    ),
+    (
+        MisconfigurationException(
+            "`ModelCheckpoint(monitor='los')` could not find the monitored key in the returned "
+            "metrics: ['train/loss', 'epoch']. HINT: Did you call `log('los', value)` in the "
+            "`LightningModule`?"
+        ),
+        "monitor los: the model logs no such figure; there are epoch, train/loss$",
+    ),
+    (
+        MisconfigurationException(
+            "ReduceLROnPlateau conditioned on metric loss which is not available. Available "
+            "metrics are: ['val_loss', 'b']. Condition can be set using `monitor` key"
+        ),
+        "monitor loss: .*did you mean 'val_loss'",
+    ),
+    (
+        ValueError('`.fit(ckpt_path="hpc")` is set but\nno HPC checkpoint was found.'),
+        "^ckpt_path: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), LATE)
+def test_what_lightning_finds_late_is_one_line(error, message):
+    mistake = mistake_of(error)
+    assert mistake is not None
+    assert re.search(message, str(mistake)), mistake
+    assert "\n" not in str(mistake)
+    assert mistake_of(RuntimeError("of the user's own code")) is None

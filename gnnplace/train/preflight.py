@@ -1,0 +1,774 @@
+"""What is wrong with a recipe, told in one line before anything that takes seconds is imported.
+
+The YAML files and the options of `gnnplace train` are put together as Lightning's command line puts
+them together, and compared with the source of the classes that they name (`train.signatures`).
+What the source does not tell is left to Lightning's own parser.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnnplace.errors import InputError, suggestion
+from gnnplace.files import read_yaml
+from gnnplace.train.signatures import (
+    ClassSource,
+    Constructor,
+    Missing,
+    Parameter,
+    bases_of,
+    constructor_of,
+    find_class,
+    forget_modules,
+    is_installed,
+)
+
+KeyPath = tuple[str, ...]
+Section = dict[str, Any]
+TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
+OURS = "gnnplace.train"
+SHORT_NAMES: dict[KeyPath, tuple[str, ...]] = {
+    ("model",): (OURS,),
+    ("data",): (OURS,),
+    ("trainer", "callbacks"): ("lightning.pytorch.callbacks", "gnnplace.train.training_cli"),
+    ("trainer", "logger"): ("lightning.pytorch.loggers",),
+}
+"""Modules whose classes may be named without them, by the section."""
+KINDS: dict[KeyPath, str] = {("model",): "Learner", ("data",): "LightningDataModule"}
+PACKAGES = {
+    "CometLogger": ("comet_ml",),
+    "DeviceStatsMonitor": ("psutil",),
+    "LitLogger": ("litlogger",),
+    "MLFlowLogger": ("mlflow",),
+    "RichModelSummary": ("rich",),
+    "RichProgressBar": ("rich",),
+    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "WandbLogger": ("wandb",),
+}
+"""Packages of which one of Lightning's classes needs one."""
+RUN_KEYS = (
+    "config",
+    "seed_everything",
+    "threads",
+    "trainer",
+    "model",
+    "data",
+    "optimizer",
+    "lr_scheduler",
+)
+COMMAND_KEYS = {
+    "fit": ("ckpt_path", "weights_only"),
+    "validate": ("ckpt_path", "weights_only", "verbose"),
+    "test": ("ckpt_path", "weights_only", "verbose"),
+    "predict": ("ckpt_path", "weights_only", "return_predictions"),
+    "sweep": ("trials", "study", "storage", "folder", "space", "set", "monitor", "study_seed"),
+}
+TYPES = {
+    "seed_everything": "bool | int",
+    "threads": "int",
+    "trials": "int",
+    "study_seed": "int",
+    "verbose": "bool",
+    "weights_only": "bool",
+    "return_predictions": "bool",
+}
+"""Types of the keys at the top that are no classes."""
+FOLDERS = ("default_root_dir", "save_dir", "dirpath", "export")
+"""Arguments that name folders which a run makes."""
+SINGLE = ("32-true", "32")
+MIXED = ("16-mixed", "16", "bf16-mixed", "bf16")
+EVOLVED = "PolicyModule"  # the base of learners that search without gradients
+ANY_METRIC = ("epoch", "step")  # what Lightning lets checkpoints be chosen by beside what is logged
+CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "list": "a list",
+    "None": "null",
+}
+LISTS = ("list", "List", "Sequence", "Iterable", "tuple", "Tuple", "set")
+
+
+@dataclass
+class Recipe:
+    """The files and options of a command, put together.
+
+    Attributes:
+        sections: keys and values, nested; a class is a mapping with `class_path` and `init_args`.
+        sources: what set a value, by its key path: "--threads" or "smoke.yaml: threads".
+        is_text: the text of the command line that a value was read from, by its key path.
+    """
+
+    sections: dict[str, Any] = field(default_factory=dict)
+    sources: dict[KeyPath, str] = field(default_factory=dict)
+    is_text: dict[KeyPath, str] = field(default_factory=dict)
+
+    def note(self, path: KeyPath, source: str, text: str | None = None) -> None:
+        """Note what set a value, and the text if it is of the command line."""
+        plain = _plain(path)
+        self.sources[plain] = source
+        self.is_text.pop(plain, None)
+        if text is not None:
+            self.is_text[plain] = text
+
+    def source_of(self, path: KeyPath) -> str:
+        """Return the option or the file and key that set a value."""
+        plain = _plain(path)
+        return self.sources.get(plain, f"--{'.'.join(plain)}")
+
+    def text_of(self, path: KeyPath) -> str | None:
+        """Return the text of the command line that set a value, if one did."""
+        return self.is_text.get(_plain(path))
+
+
+def _plain(path: KeyPath) -> KeyPath:
+    """Return a key path as options spell it, which leave `init_args` out."""
+    return tuple(key for key in path if key != "init_args")
+
+
+def check_recipe(args: Sequence[str]) -> None:
+    """Check the arguments of `gnnplace train` as far as source tells what they may be.
+
+    Args:
+        args: those after `gnnplace train`, the command first.
+
+    Raises:
+        FormatError: a recipe is missing, or no YAML; names file and line.
+        InputError: the first mistake: an unknown key or class, a value of the wrong type, a list
+            without brackets, a folder that cannot be made, a monitor that is never logged, a
+            package that is not installed, a checkpoint that is none, a precision or a batch size
+            that cannot be trained with.
+    """
+    command = args[0]
+    if command not in COMMAND_KEYS or any(_asks_for_help(arg) for arg in args):
+        return
+    forget_modules()
+    recipe = read_recipe(command, args[1:])
+    _check_keys(recipe, command)
+    _check_checkpoint(recipe, command)
+    trainer = recipe.sections.get("trainer")
+    if isinstance(trainer, dict):
+        source = find_class(TRAINER)
+        if isinstance(source, ClassSource):
+            _check_arguments(recipe, ("trainer",), trainer, constructor_of(source))
+    for path in (("model",), ("data",)):
+        _check_class(recipe, path, recipe.sections.get(path[0]))
+    _check_policies(recipe)
+    if not any(arg.startswith("--print_config") for arg in args):
+        _check_folders(recipe)
+
+
+def _asks_for_help(arg: str) -> bool:
+    return arg in ("-h", "--help") or arg.partition("=")[0].endswith(".help")
+
+
+# ---------------------------------------------------------------- putting a recipe together
+
+
+def read_recipe(command: str, args: Sequence[str]) -> Recipe:
+    """Return the files and options of a command, later ones over earlier ones.
+
+    Raises:
+        FormatError: a file is missing, or no YAML.
+        InputError: a file holds no keys, or an argument is no option.
+    """
+    recipe = Recipe()
+    waiting = list(args)
+    while command == "sweep" and waiting and not waiting[0].startswith("-"):
+        _add_file(recipe, waiting.pop(0), command)
+    while waiting:
+        option = waiting.pop(0)
+        if not option.startswith("-"):
+            raise InputError(
+                f"{option}: is no option; options begin with --, and a list is written in "
+                "brackets, as in --data.ops=[20,60]"
+            )
+        name, equals, text = option.partition("=")
+        if name == "--print_config":
+            continue
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                continue  # an option without a value, which the parser knows
+            text = waiting.pop(0)
+        key = name.lstrip("-").rstrip("+")
+        if key in ("config", "c"):
+            _add_file(recipe, text, command)
+        elif command == "sweep" and key == "set":
+            swept, _, values = text.partition("=")
+            first_value = values.partition("..")[0].partition("|")[0]
+            _add_option(recipe, swept.split("."), first_value, appends=False)
+        elif key:
+            _add_option(recipe, key.split("."), text, appends=name.endswith("+"))
+    return recipe
+
+
+def _add_file(recipe: Recipe, path: str, command: str) -> None:
+    if path.lstrip().startswith("{") or "\n" in path:
+        return  # YAML itself, which the parser takes as well
+    sections = read_yaml(path)
+    if sections is None:
+        return
+    if not isinstance(sections, dict):
+        raise InputError(f"{path}: must be keys and values, as the recipes of trainers/")
+    if set(sections) == {command} and isinstance(sections[command], dict):
+        sections = sections[command]
+    sections = {str(key): value for key, value in sections.items()}
+    _merge(recipe, recipe.sections, sections, (), path)
+
+
+def _merge(
+    recipe: Recipe, target: dict[str, Any], added: Mapping[str, Any], path: KeyPath, file: str
+) -> None:
+    """Put a mapping of a file over one of the recipe."""
+    for name, value in added.items():
+        key, appends = str(name).removesuffix("+"), str(name).endswith("+")
+        here = (*path, key)
+        recipe.note(here, f"{file}: {'.'.join(here)}")
+        if here in SHORT_NAMES and isinstance(value, str):
+            value = {"class_path": value}
+        if isinstance(value, dict):
+            current = target.get(key)
+            current = current if isinstance(current, dict) else {}
+            if "class_path" in value:
+                current = _of_class(current, value["class_path"])
+            target[key] = current
+            _merge(recipe, current, value, here, file)
+        elif appends and isinstance(value, list) and isinstance(target.get(key), list):
+            target[key] = [*target[key], *value]
+        else:
+            target[key] = value
+
+
+def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
+    """Return a class's section; without arguments that it had for another class."""
+    if section.get("class_path") in (None, class_path):
+        return section
+    return {"class_path": class_path}
+
+
+def _add_option(recipe: Recipe, keys: list[str], text: str, *, appends: bool) -> None:
+    """Set what an option of the command line sets."""
+    try:
+        value = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError):
+        value = text
+    target: Any = recipe.sections
+    path: KeyPath = ()
+    for key in keys[:-1]:
+        target, path = _enter(target, path, key)
+        if target is None:
+            return  # options of what is no mapping: for the parser to judge
+    last = keys[-1]
+    where = (*path, last)
+    option = f"--{'.'.join(keys)}"
+    recipe.note(where, option, text)
+    if where in SHORT_NAMES and isinstance(value, str):
+        recipe.note((*where, "class_path"), option, text)
+        target[last] = _named_class(target.get(last), value, is_list=appends)
+        return
+    if last == "class_path":
+        fresh = _of_class(dict(target), value)
+        target.clear()
+        target.update(fresh)
+    if _is_class(target, path) and last not in CLASS_KEYS:
+        target = target.setdefault("init_args", {})
+    if appends and isinstance(target.get(last), list):
+        target[last] = [*target[last], *(value if isinstance(value, list) else [value])]
+    else:
+        target[last] = value
+
+
+def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
+    """Return a section after an option named a class in it.
+
+    Args:
+        current: the section before, if there was one.
+        class_path: the class.
+        is_list: whether the class is one more of several.
+    """
+    if is_list:
+        items = current if isinstance(current, list) else [current] if current else []
+        return [*items, {"class_path": class_path}]
+    section = _of_class(current if isinstance(current, dict) else {}, class_path)
+    section["class_path"] = class_path
+    return section
+
+
+def _enter(
+    target: dict[str, Any], path: KeyPath, key: str
+) -> tuple[dict[str, Any] | None, KeyPath]:
+    """Return the mapping below a key, where an option's name goes on; None where there is none."""
+    if _is_class(target, path) and key not in CLASS_KEYS:
+        target, path = target.setdefault("init_args", {}), (*path, "init_args")
+    if not target.get(key):
+        target[key] = {}
+    below = target[key]
+    if isinstance(below, list):  # options go to the last of a list
+        below = below[-1]
+    return (below if isinstance(below, dict) else None), (*path, key)
+
+
+def _is_class(section: dict[str, Any], path: KeyPath) -> bool:
+    return "class_path" in section or path in (("model",), ("data",))
+
+
+# ---------------------------------------------------------------- keys, classes and types
+
+
+def _check_keys(recipe: Recipe, command: str) -> None:
+    """Refuse a key at the top that no command, or not this one, has."""
+    allowed = (*RUN_KEYS, *COMMAND_KEYS[command])
+    for key in recipe.sections:
+        if key in allowed or key.startswith("x-"):
+            continue
+        owner = next((name for name, keys in COMMAND_KEYS.items() if key in keys), None)
+        if owner is not None:
+            raise InputError(f"{recipe.source_of((key,))}: is of `train {owner}`; leave it out")
+        raise InputError(f"{recipe.source_of((key,))}: unknown key{suggestion(key, allowed)}")
+    for key, annotation in TYPES.items():
+        if key in recipe.sections:
+            parameter = Parameter(ast.parse(annotation, mode="eval").body, takes_none=True)
+            _check_value(recipe, (key,), recipe.sections[key], parameter)
+
+
+def _check_class(recipe: Recipe, path: KeyPath, section: object) -> None:
+    """Check a class that a section names, and what it is made with."""
+    if isinstance(section, list):
+        for item in section:
+            _check_class(recipe, path, item)
+        return
+    if isinstance(section, str) and path in SHORT_NAMES:
+        section = {"class_path": section}
+    if not isinstance(section, dict) or not isinstance(section.get("class_path"), str):
+        return
+    for key in section:
+        if key not in CLASS_KEYS:
+            near = suggestion(key, CLASS_KEYS) or "; a class has class_path and init_args"
+            raise InputError(f"{recipe.source_of((*path, key))}: unknown key{near}")
+    source = _class_named(recipe, path, section["class_path"])
+    if source is None:
+        return
+    _check_package(recipe, path, source)
+    arguments = section.get("init_args") or {}
+    if isinstance(arguments, dict):
+        _check_arguments(recipe, path, arguments, constructor_of(source))
+        _check_least(recipe, path, arguments, source)
+
+
+def _class_named(recipe: Recipe, path: KeyPath, name: str) -> ClassSource | None:
+    """Return the class of a name; None where only Lightning's parser can tell.
+
+    Raises:
+        InputError: there is none.
+    """
+    where = recipe.source_of((*path, "class_path"))
+    if (*_plain(path), "class_path") not in recipe.sources:
+        where = recipe.source_of(path)
+    if "." in name:
+        match = find_class(name)
+        if isinstance(match, Missing):
+            raise InputError(f"{where}: {_missing(name, match)}")
+        return match
+    modules = SHORT_NAMES.get(path, ())
+    names: dict[str, str] = {}
+    for module in modules:
+        names |= {each: f"{module}.{each}" for each in _classes_of(module, path)}
+    if name in names:
+        match = find_class(names[name])
+        return match if isinstance(match, ClassSource) else None
+    if not names or _has_user_classes(recipe):
+        return None
+    near = suggestion(name, names)
+    listed = f"one of {', '.join(sorted(names))}" if len(names) < 8 else "one of Lightning's"
+    mend = near or f"; name {listed}, or one of your own with its module, as in mine.{name}"
+    raise InputError(f"{where}: there is no class {name!r}{mend}")
+
+
+def _missing(name: str, match: Missing) -> str:
+    """Return what is said of a dotted name that leads nowhere."""
+    if match.name:
+        near = suggestion(match.name, match.names)
+        return f"there is no class {match.name!r} in {_short(match.module)}{near}"
+    package = name.partition(".")[0]
+    return (
+        f"class {name!r}: no module {match.module!r} is here; run it in the folder of "
+        f"{package}.py, or pip install {package.replace('_', '-')}"
+    )
+
+
+def _short(module: str) -> str:
+    """Return a module's name without the packages around it."""
+    return f"module {module.rpartition('.')[2]!r}"
+
+
+def _classes_of(module: str, path: KeyPath) -> list[str]:
+    """Return the names of the classes of a module that fit a section."""
+    match = find_class(f"{module}.__no_such_name__")
+    names = match.names if isinstance(match, Missing) else ()
+    kind = KINDS.get(path)
+    if kind is None:
+        return [name for name in names if name[:1].isupper()]
+    fitting = []
+    for name in names:
+        source = find_class(f"{module}.{name}") if name[:1].isupper() else None
+        bases = bases_of(source) if isinstance(source, ClassSource) else iter(())
+        if any(base is not None and base.name == kind for base in bases):
+            fitting.append(name)
+    return fitting
+
+
+def _has_user_classes(recipe: Recipe) -> bool:
+    """Return whether a class of neither this package nor Lightning is named with its module."""
+    packages = ("gnnplace", "lightning", "pytorch_lightning", "torch")
+    return any(
+        "." in name and name.partition(".")[0] not in packages for name in _class_paths(recipe)
+    )
+
+
+def _class_paths(recipe: Recipe) -> Iterator[str]:
+    for _, section in _walk((), recipe.sections):
+        if isinstance(section, dict) and isinstance(section.get("class_path"), str):
+            yield section["class_path"]
+
+
+def _walk(path: KeyPath, section: object) -> Iterator[tuple[KeyPath, object]]:
+    """Yield all parts of a section with their key paths."""
+    yield path, section
+    if isinstance(section, dict):
+        for key, value in section.items():
+            yield from _walk((*path, str(key)), value)
+    elif isinstance(section, list):
+        for value in section:
+            yield from _walk(path, value)
+
+
+def _check_package(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
+    """Refuse one of Lightning's classes whose package is not installed."""
+    packages = PACKAGES.get(source.name, ())
+    if not source.module.name.startswith("lightning.") or not packages:
+        return
+    if not any(is_installed(package) for package in packages):
+        raise InputError(
+            f"{recipe.source_of(path)}: {source.name} needs the package {packages[0]}, which is "
+            f"not installed: pip install {packages[0].replace('_', '-')}"
+        )
+
+
+def _check_arguments(
+    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+) -> None:
+    """Check the names and values that a class is to be made with."""
+    for key, value in arguments.items():
+        here = (*path, str(key))
+        parameter = constructor.parameters.get(str(key))
+        if parameter is None:
+            if not constructor.is_open:
+                near = suggestion(str(key), constructor.parameters)
+                raise InputError(
+                    f"{recipe.source_of(here)}: {constructor.name} has no argument {key!r}{near}"
+                )
+            continue
+        _check_class(recipe, here, value)
+        _check_value(recipe, here, value, parameter)
+
+
+def _check_value(recipe: Recipe, path: KeyPath, value: object, parameter: Parameter) -> None:
+    """Refuse a value of another type than its argument's."""
+    text = recipe.text_of(path)
+    reason = wrong_type(parameter, value, text is not None)
+    if reason:
+        shown = text if text is not None else _as_yaml(value)
+        raise InputError(f"{recipe.source_of(path)}: {shown}: {reason}")
+
+
+def _as_yaml(value: object) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.partition("\n...")[0].strip()[:100]
+
+
+def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
+    """Return what a value must be, where its type is another; empty where it may be right.
+
+    Args:
+        parameter: the argument.
+        value: as YAML reads it.
+        is_text: whether it comes from the command line, where a text needs no quotes.
+    """
+    if parameter.annotation is None or (value is None and parameter.takes_none):
+        return ""
+    if _fits(parameter.annotation, value, is_text):
+        return ""
+    kinds = [_kind_of(option) for option in _options(parameter.annotation)]
+    wanted = " or ".join(dict.fromkeys(WORDS[kind] for kind in kinds if kind != "None"))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if "list" in kinds and (is_number or isinstance(value, str)):
+        inside = str(value).strip("()[] ")
+        return f"must be {wanted}, in brackets: [{inside}]"
+    items = value if isinstance(value, list) else []
+    for option in _options(parameter.annotation):
+        if _kind_of(option) == "list" and items and isinstance(option, ast.Subscript):
+            return f"must be {_list_words(option)}"
+    return f"must be {wanted}"
+
+
+def _list_words(annotation: ast.Subscript) -> str:
+    kinds = [ast.unparse(part) for part in _parts(annotation)]
+    plural = {"int": "whole numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
+    if kinds[-1:] == ["..."] or len(kinds) == 1:
+        return f"a list of {plural.get(kinds[0], 'values')}"
+    same = plural.get(kinds[0], "values") if len(set(kinds)) == 1 else "values"
+    return f"a list of {len(kinds)} {same}"
+
+
+def _options(annotation: ast.expr) -> list[ast.expr]:
+    """Return the types that a union allows, or the type alone."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        with suppress(SyntaxError):
+            return _options(ast.parse(annotation.value, mode="eval").body)
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return [*_options(annotation.left), *_options(annotation.right)]
+    if isinstance(annotation, ast.Subscript):
+        name = _last(annotation.value)
+        if name == "Optional":
+            return [*_options(annotation.slice), ast.Constant(None)]
+        if name == "Union":
+            return [option for part in _parts(annotation) for option in _options(part)]
+    return [annotation]
+
+
+def _parts(annotation: ast.Subscript) -> list[ast.expr]:
+    inside = annotation.slice
+    return list(inside.elts) if isinstance(inside, ast.Tuple) else [inside]
+
+
+def _last(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def _kind_of(annotation: ast.expr) -> str:
+    """Return the kind of a type that is compared with values: a key of `WORDS`; else "any"."""
+    if isinstance(annotation, ast.Constant) and annotation.value is None:
+        return "None"
+    base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    name = _last(base)
+    if name in LISTS:
+        return "list"
+    return name if name in WORDS else "any"
+
+
+def _fits(annotation: ast.expr, value: object, is_text: bool) -> bool:
+    """Return whether a value may be of a type; True where the type is not followed."""
+    return any(_fits_one(option, value, is_text) for option in _options(annotation))
+
+
+def _fits_one(annotation: ast.expr, value: object, is_text: bool) -> bool:
+    kind = _kind_of(annotation)
+    is_bool = isinstance(value, bool)
+    if kind == "any":
+        return True
+    if kind == "None":
+        return value is None
+    if kind == "bool":
+        return is_bool or str(value).lower() in ("true", "false", "yes", "no", "on", "off")
+    if kind == "int":
+        return not is_bool and _is_number(value, whole=True)
+    if kind == "float":
+        return not is_bool and _is_number(value, whole=False)
+    if kind == "str":
+        return is_text or not isinstance(value, list | dict)
+    if not isinstance(value, list):
+        return False
+    if not isinstance(annotation, ast.Subscript):
+        return True
+    parts = _parts(annotation)
+    if len(parts) == 2 and isinstance(parts[1], ast.Constant) and parts[1].value is ...:
+        parts = parts[:1]
+    elif len(parts) > 1 or _last(annotation.value) in ("tuple", "Tuple"):
+        if len(parts) != len(value):
+            return False
+        return all(_fits(part, item, False) for part, item in zip(parts, value, strict=True))
+    return all(_fits(parts[0], item, False) for item in value)
+
+
+def _is_number(value: object, *, whole: bool) -> bool:
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a text
+        try:
+            value = float(value)
+        except ValueError:
+            return False
+    if not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and float(value).is_integer() if whole else not math.isnan(value)
+
+
+# ---------------------------------------------------------------- what the classes check themselves
+
+
+def _check_least(
+    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], source: ClassSource
+) -> None:
+    """Refuse a number below the least that a class of ours checks with `check_least`."""
+    for owner in bases_of(source):
+        if owner is None or not owner.module.name.startswith(OURS):
+            continue
+        for key, least in _least_values(owner.node).items():
+            value = arguments.get(key)
+            if isinstance(value, int | float) and value < least:
+                raise InputError(f"{path[0]}.{key}: {value} is below {least}")
+
+
+def _least_values(node: ast.AST) -> dict[str, float]:
+    """Return the least value of each argument of which the source says one."""
+    least: dict[str, float] = {}
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "check_least":
+            continue
+        for keyword in call.keywords:
+            pair = keyword.value
+            if not isinstance(pair, ast.Tuple) or keyword.arg is None or len(pair.elts) != 2:
+                continue
+            name, number = pair.elts
+            is_argument = isinstance(name, ast.Name) and name.id == keyword.arg
+            value = number.value if isinstance(number, ast.Constant) else None
+            if is_argument and isinstance(value, int | float):
+                least[keyword.arg] = value
+    return least
+
+
+def _check_checkpoint(recipe: Recipe, command: str) -> None:
+    """Refuse a checkpoint that cannot be one.
+
+    Raises:
+        InputError: there is no such file, it is none, or it is the best of a run that has not been.
+    """
+    path = recipe.sections.get("ckpt_path")
+    if path is None:
+        return
+    where = recipe.source_of(("ckpt_path",)).replace("--ckpt_path", "ckpt_path")
+    if path == "best":
+        raise InputError(
+            f"{where} best: a new process knows no best checkpoint; give its file, as "
+            "--ckpt_path=runs/default/checkpoints/NAME.ckpt, or 'last'"
+        )
+    if path in ("last", "hpc") or "://" in str(path) or str(path).startswith("registry"):
+        return
+    if not zipfile.is_zipfile(str(path)):
+        what = "not a checkpoint" if Path(str(path)).exists() else "no such file"
+        raise InputError(f"{where} {path}: {what}; give a .ckpt file or 'last'")
+
+
+def _check_policies(recipe: Recipe) -> None:
+    """Check what the policies of this package cannot be trained with, and what they never log."""
+    model = recipe.sections.get("model")
+    name = model.get("class_path") if isinstance(model, dict) else None
+    if not isinstance(name, str):
+        return
+    source = find_class(name if "." in name else f"{OURS}.{name}")
+    if not isinstance(source, ClassSource) or not source.module.name.startswith(OURS):
+        return
+    trainer = recipe.sections.get("trainer")
+    trainer = trainer if isinstance(trainer, dict) else {}
+    precision = trainer.get("precision")
+    evolves = any(base is not None and base.name == EVOLVED for base in bases_of(source))
+    allowed = (*SINGLE, *MIXED) if evolves else SINGLE
+    if precision is not None and str(precision) not in allowed:
+        raise InputError(
+            f"{recipe.source_of(('trainer', 'precision'))}: {precision}: {source.name} is trained "
+            f"in {SINGLE[0]} alone; leave precision out"
+        )
+    _check_monitors(recipe, trainer, source)
+
+
+def _check_monitors(recipe: Recipe, trainer: Mapping[str, Any], model: ClassSource) -> None:
+    """Refuse a callback's monitor that a model of this package never logs."""
+    callbacks = trainer.get("callbacks") or []
+    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    sections = [item if isinstance(item, dict) else {"class_path": item} for item in callbacks]
+    names = [str(section.get("class_path", "")) for section in sections]
+    if any("." in name and not name.startswith(("lightning.", "gnnplace.")) for name in names):
+        return  # a callback of the user's may log more
+    metrics = logged_metrics(model)
+    for section in sections:
+        arguments = section.get("init_args")
+        monitor = arguments.get("monitor") if isinstance(arguments, dict) else None
+        if not isinstance(monitor, str) or monitor in (*metrics, *ANY_METRIC) or not metrics:
+            continue
+        near = suggestion(monitor, metrics) or f"; there are {', '.join(sorted(metrics))}"
+        where = recipe.source_of(("trainer", "callbacks", "monitor"))
+        raise InputError(f"{where}: {model.name} logs no {monitor!r}{near}")
+
+
+def logged_metrics(model: ClassSource) -> set[str]:
+    """Return the names that a class and its bases of this package log.
+
+    Returns:
+        None of them where some are logged under names that the source does not hold.
+    """
+    metrics: set[str] = set()
+    for owner in bases_of(model):
+        if owner is None or not owner.module.name.startswith(OURS):
+            continue
+        for call in ast.walk(owner.node):
+            if not isinstance(call, ast.Call):
+                continue
+            function = ast.unparse(call.func)
+            if function == "self.log" and isinstance(call.args[0], ast.Constant):
+                metrics.add(str(call.args[0].value))
+            elif function in ("self.log", "self.log_dict"):
+                return set()
+    return metrics
+
+
+# ---------------------------------------------------------------- folders
+
+
+def _check_folders(recipe: Recipe) -> None:
+    """Refuse a folder that cannot be made or written to; nothing that is made for it stays."""
+    if os.environ.get("RANK", "0") != "0":
+        return  # the first process has looked
+    for path, section in _walk((), recipe.sections):
+        value = section
+        if not path or path[-1] not in FOLDERS or not isinstance(value, str) or "://" in value:
+            continue
+        reason = folder_error(Path(value).expanduser())
+        if reason:
+            raise InputError(f"{recipe.source_of(path)} {value}: {reason}; give another folder")
+
+
+def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> str:
+    """Return why a folder cannot be made or written to; empty where it can.
+
+    Args:
+        folder: it need not exist; what is made to try it is removed.
+        probe: says whether an existing folder can be written to, `os.access` by default.
+    """
+    made: list[Path] = []
+    try:
+        for each in reversed([folder, *folder.parents]):
+            if not each.exists():
+                each.mkdir()
+                made.append(each)
+        if not folder.is_dir():
+            return "is a file"
+        writable = os.access(folder, os.W_OK | os.X_OK) if probe is None else probe(folder)
+        return "" if writable else "cannot be written to"
+    except FileExistsError:
+        return ""  # made by another process meanwhile
+    except OSError as error:
+        return f"cannot be made: {error.strerror}"
+    finally:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
