@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_kind_or_size_is_one_line(fitted, tmp_path):
     check_checkpoint(good, model, goes_on=True)
     with pytest.raises(MismatchError, match=r"has shape \[\d+.*trained with$"):
         check_checkpoint(good, Reinforce(hidden=16, layers=1, decoder_hidden=8), goes_on=True)
-    with pytest.raises(MismatchError, match="is of another model, it (has|lacks) "):
+    with pytest.raises(MismatchError, match=r"is of another model, it (has|lacks) "):
         check_checkpoint(good, Evolution(), goes_on=False)
     bad = str(tmp_path / "bad.ckpt")
     torch.save({"state_dict": whole["state_dict"]}, bad)
