@@ -80,10 +80,10 @@ def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
 
 def _types(problem: Problem) -> list[int]:
     """Devices of one number are alike but for their links. [D]"""
-    known: dict[tuple[object, ...], int] = {}
+    type_of: dict[tuple[object, ...], int] = {}
     memory = problem.cluster.memory.tolist()
     return [
-        known.setdefault((device.kind, memory[d], problem.allowed[:, d].tobytes()), len(known))
+        type_of.setdefault((device.kind, memory[d], problem.allowed[:, d].tobytes()), len(type_of))
         for d, device in enumerate(problem.cluster.devices)
     ]
 
@@ -92,9 +92,9 @@ def _speeds(problem: Problem) -> FloatArray:
     """Work a second of each device, over the ops that it may have. [D]"""
     times = np.where(problem.allowed, problem.times, np.inf)
     least = times.min(axis=1, keepdims=True)
-    known = np.isfinite(times) & np.isfinite(least)
-    share = np.where(known, np.where(known, least, 0.0), 0.0).sum(axis=0)
-    return np.asarray(share / np.maximum(np.where(known, times, 0.0).sum(axis=0), 1e-300))
+    runs_on = np.isfinite(times) & np.isfinite(least)
+    share = np.where(runs_on, np.where(runs_on, least, 0.0), 0.0).sum(axis=0)
+    return np.asarray(share / np.maximum(np.where(runs_on, times, 0.0).sum(axis=0), 1e-300))
 
 
 def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
@@ -121,8 +121,8 @@ def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -
     for d, ops in zip(devices, placement.sequence or (), strict=False):
         sequence[d] = ops
     device = np.array(devices, dtype=np.int32)[placement.device]
-    known = None if placement.sequence is None else tuple(sequence)
-    return replace(placement, device=device, sequence=known)
+    whole_sequence = None if placement.sequence is None else tuple(sequence)
+    return replace(placement, device=device, sequence=whole_sequence)
 
 
 def place_on_few(

@@ -285,9 +285,9 @@ def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> I
     """
     chain, fabric, draft, step = pricer.chain, pricer.fabric, priced.draft, priced.step_time
 
-    def longer(own: Pricer, changed: Draft = draft) -> float:
-        made = realized(own, changed, priced.orders)
-        return 0.0 if made is None else max(made.step_time - step, 0.0)
+    def longer(pricer: Pricer, changed: Draft = draft) -> float:
+        slower = realized(pricer, changed, priced.orders)
+        return 0.0 if slower is None else max(slower.step_time - step, 0.0)
 
     if isinstance(chain.source, ModelCosts):
         slow = SlowFabric(fabric.cluster)
@@ -323,10 +323,10 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
     for told, draft in (*_of_draft(priced.draft, pricer), *_of_words(plan, priced.draft, pricer)):
         if draft.size not in pricers:
             pricers[draft.size] = Pricer(pricer.chain, pricer.fabric, draft.size)
-        made = realized(pricers[draft.size], draft)
-        if made is not None:
-            held = max(made.held(p) for p in range(len(made.chunks)))
-            yield PlanChange(told, made.step_time, held + slack, made.lacking[1])
+        candidate = realized(pricers[draft.size], draft)
+        if candidate is not None:
+            memory = max(candidate.held(p) for p in range(len(candidate.chunks)))
+            yield PlanChange(told, candidate.step_time, memory + slack, candidate.lacking[1])
 
 
 def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:

@@ -243,6 +243,7 @@ def plan_model(
         MismatchError: the given plan is of another model or cluster.
         InfeasibleError: no plan obeys the constraints.
     """
+    # The keyword arguments become records at once; what contradicts itself is refused before work.
     asked = as_constraints(constraints)
     options = SearchOptions(
         budget=budget,
@@ -281,6 +282,7 @@ def plan_model(
         priced = replace(priced, notices=(*priced.notices, *question.notes))
         return [_joint(priced, cluster, job.model)]
     plans = _search(chain, devices, job, options, progress)
+    # A placement of single ops may beat stages; it knows no constraints and no other memory.
     if memory_limit is None and not asked and goal == TIME:
         op_placement = handed_over(
             plans[0],

@@ -142,8 +142,8 @@ class ScheduleModel:
         for op, start in enumerate(self.start):
             row = self.x[self.unit_of[op]]
             times = {d: int(self.time[op, d]) for d in row}
-            for d, here in row.items():
-                self.on_device[d].append(self._interval(start, times[d], here))
+            for d, literal in row.items():
+                self.on_device[d].append(self._interval(start, times[d], literal))
             shortest = min(times.values())
             extra = [(times[d] - shortest) * x for d, x in row.items() if times[d] > shortest]
             self.finish.append(start + shortest + sum(extra))
@@ -203,12 +203,12 @@ class ScheduleModel:
         """Whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
-            here, readers = self.x[own][source], [self.x[u][target] for u in units]
+            on_source, readers = self.x[own][source], [self.x[u][target] for u in units]
             needed = self.model.new_bool_var("")
-            self.model.add_implication(needed, here)
+            self.model.add_implication(needed, on_source)
             self.model.add_bool_or(~needed, *readers)
             for reader in readers:
-                self.model.add_bool_or(~here, ~reader, needed)
+                self.model.add_bool_or(~on_source, ~reader, needed)
             self._needs[key] = needed
         return self._needs[key]
 
@@ -254,10 +254,10 @@ class ScheduleModel:
         touched = self._touched_bytes()
         limits = np.ceil(np.minimum(self.problem.cluster.memory, MOST_BYTES)).astype(np.int64)
         for d, memory in enumerate(limits.tolist()):
-            here = [u for u, row in enumerate(self.x) if d in row]
-            resident = sum(state[u] * self.x[u][d] for u in here)
+            units = [u for u, row in enumerate(self.x) if d in row]
+            resident = sum(state[u] * self.x[u][d] for u in units)
             self.model.add(resident <= memory)
-            for u in here:
+            for u in units:
                 if touched[u] > 0:
                     self.model.add(resident + touched[u] * self.x[u][d] <= memory)
 
@@ -303,9 +303,9 @@ class ScheduleModel:
             self.model.add_hint(self.start[op], start)
         for u, on in enumerate(self.space.device_of_units(device).tolist()):
             if len(self.options[u]) > 1:
-                for d, here in self.x[u].items():
+                for d, literal in self.x[u].items():
                     if len(self.options[u]) > 2 or d == self.options[u][0]:
-                        self.model.add_hint(here, int(on == d))
+                        self.model.add_hint(literal, int(on == d))
         sends = simulation.transfers
         starts = self.scale.down(sends.start).tolist()
         targets = label[sends.target].tolist()

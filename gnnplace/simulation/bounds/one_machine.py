@@ -71,11 +71,11 @@ def on_one_machine(
         low, count = offset[unit], offset[unit + 1] - offset[unit]
         result[unit] = np.inf
         for k in range(columns.shape[1]):
-            now, bound, next_job, held = 0.0, 0.0, 0, 0
+            clock, bound, next_job, held = 0.0, 0.0, 0, 0
             while next_job < count or held > 0:
                 if held == 0:
-                    now = max(now, head[job[low + next_job]])
-                while next_job < count and head[job[low + next_job]] <= now:
+                    clock = max(clock, head[job[low + next_job]])
+                while next_job < count and head[job[low + next_job]] <= clock:
                     i = job[low + next_job]
                     left[i] = columns[group[i], k]
                     heap_push(keys, waiting, 0, held, -tail[i], i)
@@ -83,15 +83,15 @@ def on_one_machine(
                     next_job += 1
                 i = waiting[0]
                 until = head[job[low + next_job]] if next_job < count else np.inf
-                if now + left[i] <= until:
-                    now += left[i]
-                    bound = max(bound, now + tail[i])
+                if clock + left[i] <= until:
+                    clock += left[i]
+                    bound = max(bound, clock + tail[i])
                     heap_pop(keys, waiting, 0, held)
                     held -= 1
                 else:
-                    left[i] -= until - now
-                    now = until
-                if now == np.inf:
+                    left[i] -= until - clock
+                    clock = until
+                if clock == np.inf:
                     bound = np.inf
                     break
             result[unit] = min(result[unit], bound)
@@ -163,14 +163,14 @@ def _done(
     for unit in range(num_units):
         low, count = offset[unit], offset[unit + 1] - offset[unit]
         for k in range(num_columns):
-            row, now, work, t = unit * num_columns + k, 0.0, 0.0, 0
+            row, clock, work, t = unit * num_columns + k, 0.0, 0.0, 0
             for i in range(low, low + count):
-                now = max(now, head[job[i]])
+                clock = max(clock, head[job[i]])
                 seconds = columns[group[job[i]], k]
-                while t < len(at) and at[t] <= now + seconds:
-                    done[row, t] = work + max(0.0, at[t] - now)
+                while t < len(at) and at[t] <= clock + seconds:
+                    done[row, t] = work + max(0.0, at[t] - clock)
                     t += 1
-                now += seconds
+                clock += seconds
                 work += seconds
             while t <= len(at):
                 done[row, t] = work
