@@ -1,11 +1,13 @@
 """MLCommons Chakra execution traces as problems: what ranks computed, as it was measured.
 
-``schema/protobuf/et_def.proto``, as ``.et`` (each message behind its length) or as JSON, a message
-a line: first ``GlobalMetadata``, then ``Node`` by ``Node``. A compute node is an op. Its seconds
+``schema/protobuf/et_def.proto``, as ``.et`` (each message behind its length) or as JSON, message by
+message: a line each, or indented as Chakra's jsonizer writes them; keys in either of protobuf's
+spellings. First ``GlobalMetadata``, then ``Node`` by ``Node``. A compute node is an op. Its seconds
 are its attribute ``seconds``, else ``duration_micros``; without either it has the attributes
 ``num_ops`` (flops) and ``tensor_size`` (bytes), as Chakra's own feeder reads them, for a kind's
-roofline. An op sends one tensor to all ops whose ``data_deps`` name it, of ``tensor_size`` bytes,
-else of the shapes and types of its ``outputs``; what has none of both is named. Times hold for
+roofline. Where a trace has durations alone, a node without one took 0 us. An op sends one tensor to
+all ops whose ``data_deps`` name it, of ``tensor_size`` bytes, else
+of the shapes and types of its ``outputs``; what has none of both is named. Times hold for
 every kind of device. A node of another type is no op: who waits for it waits for what it waits for.
 
 A folder is the traces of several ranks in one graph: a receive waits for the send with its
@@ -17,8 +19,10 @@ device that it was placed on.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -35,9 +39,23 @@ from gnnplace.problem.problem import Problem
 
 COMPUTE, SEND, RECEIVE = "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"
 TYPES = {4: COMPUTE, 5: SEND, 6: RECEIVE}
-ITEMS = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2}
-BYTE = ("char", "bool", "int8", "uint8")
+ITEMS = {
+    **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "byte", "int8", "uint8"), 1),
+    **dict.fromkeys(("qint8", "quint8", "float8_e4m3fn", "float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("half", "bfloat16", "float16"), 2),
+    **dict.fromkeys(("short", "short int", "int16", "uint16", "unsigned short"), 2),
+    **dict.fromkeys(("float", "float32", "int", "int32", "uint32", "unsigned int", "qint32"), 4),
+    "complex<half>": 4,
+    **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
+    **dict.fromkeys(("uint64", "unsigned long", "complex<float>", "complex64"), 8),
+    **dict.fromkeys(("complex<double>", "complex128"), 16),
+}
+TIMES = frozenset(("seconds", "num_ops"))
 MESSAGE = ("comm_src", "comm_dst", "comm_tag")
+JSON_BEGINS = re.compile(rb'\s*\{\s*["}]')  # a length of 123 bytes is a brace too
+SPACE = re.compile(r"\s*")
+CAPITAL = re.compile(r"[A-Z]")
 Node = dict[str, Any]
 Number = tuple[int, int]
 """A node: its rank and its ``id``."""
@@ -57,7 +75,7 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
     for rank, file in enumerate(files):
         try:
             data = file.read_bytes()
-            messages = _of_lines(data) if data[:1] == b"{" else _of_messages(data)
+            messages = _of_json(data) if JSON_BEGINS.match(data) else _of_messages(data)
             nodes += [{**node, "rank": rank} for node in messages]
         except OSError as error:
             raise FormatError(f"{file}: cannot be read: {error.strerror}") from None
@@ -68,42 +86,79 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
 
 
 class _Outputs(Schema, extra="ignore"):
-    """Shapes and types of what a node makes, as JSON within text."""
+    """Shapes and types of what a node makes, as lists within text."""
 
     shapes: str = ""
     types: str = ""
 
 
-class _Line(Schema, extra="ignore"):
+class _Message(Schema, extra="ignore"):
     """A node in JSON; numbers of 64 bits are text."""
 
     id: Annotated[int, Field(strict=False)] = 0
     name: str = ""
-    type: str = ""
+    type: str | int = ""
     data_deps: list[Annotated[int, Field(strict=False)]] = Field(default_factory=list)
-    duration_micros: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] = 0.0
+    duration_micros: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] | None = None
     outputs: _Outputs | None = None
     attr: list[dict[str, Any]] = Field(default_factory=list)
 
 
-def _of_lines(data: bytes) -> Iterator[Node]:
-    for k, line in enumerate(data.splitlines()):
+def _of_json(data: bytes) -> Iterator[Node]:
+    """Yield nodes of messages one after the other, a line each or indented.
+
+    Keys are those of the schema or, as ``MessageToJson`` writes them, the same in camel case.
+    """
+    text = data.decode("utf-8", "replace").rstrip()
+    decoder = json.JSONDecoder()
+    position, line, is_metadata = 0, 1, True
+    while position < len(text):
+        begin = SPACE.match(text, position).end()  # type: ignore[union-attr]
+        line += text.count("\n", position, begin)
+        where = f"line {line}"
         try:
-            message = json.loads(line)
+            message, position = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
-            raise InputError(f"line {k + 1}: no JSON message") from None
-        if k == 0 or not line.strip():
-            continue  # the metadata
-        node = parse(_Line, message, f"line {k + 1}")
-        yield {
-            "id": node.id,
-            "name": node.name,
-            "type": node.type,
-            "deps": node.data_deps,
-            "micros": node.duration_micros,
-            "outputs": node.outputs.model_dump() if node.outputs else {},
-            "keys": {str(a.get("name")): v for a in node.attr for n, v in a.items() if n != "name"},
-        }
+            raise InputError(f"{where}: no JSON message") from None
+        line += text.count("\n", begin, position)
+        if not is_metadata:
+            yield _node_of_json(message, where)
+        is_metadata = False
+
+
+def _node_of_json(message: object, where: str) -> Node:
+    if isinstance(message, dict):
+        message = {_snake_case(key): value for key, value in message.items()}
+    node = parse(_Message, message, where)
+    return {
+        "id": node.id,
+        "name": node.name,
+        "type": TYPES.get(node.type, "") if isinstance(node.type, int) else node.type,
+        "deps": node.data_deps,
+        "micros": node.duration_micros,
+        "outputs": node.outputs.model_dump() if node.outputs else {},
+        "keys": dict(_attribute_of_json(attribute, where) for attribute in node.attr),
+    }
+
+
+def _snake_case(key: str) -> str:
+    return CAPITAL.sub(lambda match: "_" + match[0].lower(), key)
+
+
+def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, Any]:
+    """Return name and value of an attribute; whole numbers of 64 bits are text in JSON."""
+    name = str(attribute.get("name"))
+    for key, value in attribute.items():
+        kind = _snake_case(key).removesuffix("_val")
+        if kind == _snake_case(key):
+            continue
+        try:
+            if "int" in kind or "fixed" in kind:
+                return name, int(value)
+            return name, float(value) if kind in ("double", "float") else value
+        except (TypeError, ValueError):
+            raise InputError(f"{where}.attr.{name}: {value!r}: must be a number") from None
+    return name, None
 
 
 def _of_messages(data: bytes) -> Iterator[Node]:
@@ -115,26 +170,46 @@ def _of_messages(data: bytes) -> Iterator[Node]:
         parts.append(data[at : at + size])
         at += size
     for part in parts[1:]:  # the first one is the metadata
-        yield _node(WireMessage(part))
+        yield _node_of_message(WireMessage(part))
 
 
-def _node(message: WireMessage) -> Node:
-    keys: dict[str, Any] = {}
-    for one in message.messages(10):
-        integers = [n for field in (7, 9, 11, 13, 27) for n in one.numbers(field)[:1]]
-        double = one.double(3)
-        keys[one.text(1)] = double if double is not None else next(iter(integers), one.text(29))
+def _node_of_message(message: WireMessage) -> Node:
     outputs = message.messages(9)
-    described = {"shapes": outputs[0].text(2), "types": outputs[0].text(3)} if outputs else {}
+    durations = message.numbers(7)
     return {
         "id": message.number(1),
         "name": message.text(2),
         "type": TYPES.get(message.number(3), ""),
         "deps": message.numbers(5),
-        "micros": float(message.number(7)),
-        "outputs": described,
-        "keys": keys,
+        "micros": float(durations[-1]) if durations else None,
+        "outputs": {"shapes": outputs[0].text(2), "types": outputs[0].text(3)} if outputs else {},
+        "keys": {one.text(1): _attribute_of_message(one) for one in message.messages(10)},
     }
+
+
+def _attribute_of_message(message: WireMessage) -> float | int | str:
+    """Return the value of an `AttributeProto`, whichever of its scalar fields has it."""
+    double, single = message.double(3), message.data(5)
+    if double is not None:
+        return double
+    if len(single) == 4:
+        return float(struct.unpack("<f", single)[0])
+    for field in (7, 9):  # int32, int64
+        if message.numbers(field):
+            number = message.number(field)
+            return number - (1 << 64) if number >> 63 else number
+    for field in (11, 13, 27):  # uint32, uint64, bool
+        if message.numbers(field):
+            return message.number(field)
+    for field in (15, 17):  # sint32, sint64: the sign is the lowest bit
+        if message.numbers(field):
+            number = message.number(field)
+            return (number >> 1) ^ -(number & 1)
+    for field, code in ((19, "<I"), (21, "<Q"), (23, "<i"), (25, "<q")):  # of fixed sizes
+        data = message.data(field)
+        if len(data) == struct.calcsize(code):
+            return int(struct.unpack(code, data)[0])
+    return message.text(29)
 
 
 def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
@@ -159,8 +234,12 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
         (k, sizes_by_tensor[k][tensor] if tensor >= 0 else _output(computing[k]), readers)
         for (k, tensor), readers in sorted(consumers.items(), key=lambda x: (x[0][1], x[0][0]))
     ]
-    alone = len({node["name"] for node in computing}) == len(computing)
-    return problem_of(name, [_op(node, alone) for node in computing], tensors, cluster)
+    have_own_names = len({node["name"] for node in computing}) == len(computing)
+    has_durations = any(node["micros"] is not None for node in computing)
+    has_other_times = any(TIMES & node["keys"].keys() for node in computing)
+    is_measured = has_durations and not has_other_times
+    ops = [_op(node, have_own_names, is_measured) for node in computing]
+    return problem_of(name, ops, tensors, cluster)
 
 
 def _where(node: Node) -> str:
@@ -181,20 +260,31 @@ def _sends(nodes: list[Node]) -> dict[Number, Number]:
     }
 
 
-def _op(node: Node, alone: bool) -> GivenOp:
-    """By its name, where all have names of their own."""
-    given_keys, keys = node["keys"], dict[str, Any]()
-    if "seconds" in given_keys or node["micros"]:
-        keys["time"] = given_keys.get("seconds", node["micros"] / 1e6)
-    elif "num_ops" in given_keys and "tensor_size" in given_keys:
-        keys |= {"flops": given_keys["num_ops"], "bytes": given_keys["tensor_size"]}
+def _op(node: Node, has_own_name: bool, is_measured: bool) -> GivenOp:
+    """Return a compute node as an op.
+
+    Args:
+        node: The node.
+        has_own_name: No other node has its name.
+        is_measured: Durations are all that the trace says of time. Protobuf writes no zeros, so
+            that a node without a duration took less than a microsecond.
+    """
+    attributes, keys = node["keys"], dict[str, Any]()
+    if "seconds" in attributes:
+        keys["time"] = attributes["seconds"]
+    elif node["micros"] is not None:
+        keys["time"] = node["micros"] / 1e6
+    elif "num_ops" in attributes and "tensor_size" in attributes:
+        keys |= {"flops": attributes["num_ops"], "bytes": attributes["tensor_size"]}
+    elif is_measured:
+        keys["time"] = 0.0
     keys |= {
-        key: given_keys[key]
+        key: attributes[key]
         for key in ("phase", "module", "colocate", "state")
-        if given_keys.get(key)
+        if attributes.get(key)
     }
-    name = node["name"] if alone else f"{node['name']} {node['id']}"
-    if not alone and node["rank"]:
+    name = node["name"] if has_own_name else f"{node['name']} {node['id']}"
+    if not has_own_name and node["rank"]:
         name = f"{name} of rank {node['rank']}"
     return GivenOp(name, f"{_where(node)}.attr", keys)
 
@@ -256,21 +346,36 @@ def _output(node: Node) -> float:
         return number(node["keys"], "tensor_size", f"{key_path}.attr")
     outputs = node["outputs"]
     try:
-        shapes, types = json.loads(outputs["shapes"]), json.loads(outputs["types"])
-    except (KeyError, TypeError, ValueError, RecursionError):
+        shapes, types = _literal(outputs["shapes"]), _literal(outputs["types"])
+    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
         raise InputError(
             f"{key_path}.attr.tensor_size: missing, and so are the shapes and types of its outputs"
         ) from None
-    return float(sum(_bytes(s, str(t)) for s, t in zip(shapes, types, strict=False)))
+    try:
+        return float(sum(_bytes(s, str(t)) for s, t in zip(shapes, types, strict=True)))
+    except (TypeError, ValueError, LookupError) as error:
+        reason = f"{error.args[0]} is no type of elements" if isinstance(error, KeyError) else error
+        raise InputError(f"{key_path}.outputs: {reason}") from None
+
+
+def _literal(text: str) -> Any:
+    """Return lists within text, as JSON or as Python writes them (Chakra's converter does)."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
 
 
 def _bytes(shape: Any, kind: str) -> int:
-    """Bytes of one output, of a list of tensors too; none of what is no tensor."""
+    """Return bytes of one output, of a list of tensors too; none of what is no tensor.
+
+    Raises:
+        KeyError: The type of its elements is not known.
+    """
     if shape and isinstance(shape[0], list):
         inner = re.findall(r"Tensor\(([^()]*)\)", kind)
         return sum(_bytes(s, f"Tensor({k})") for s, k in zip(shape, inner, strict=False))
     match = re.fullmatch(r"Tensor\(([^()]*)\)", kind)
     if not match:
         return 0
-    plain = match[1].replace("c10::", "").lower()
-    return prod(shape) * (1 if plain in BYTE else ITEMS.get(plain, 4))
+    return prod(shape) * ITEMS[match[1].replace("c10::", "").lower()]

@@ -64,20 +64,28 @@ def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "grap
     Raises:
         InputError: naming the field, the number and the fault.
     """
+    from torch_geometric.data import Data
+
     from gnnplace.problem.cluster.presets import load_cluster
 
     if cluster is None or isinstance(cluster, str):
         cluster = load_cluster(cluster or DEFAULT_CLUSTER)
+    if not isinstance(data, Data):
+        raise InputError(
+            f"data: a {type(data).__name__}, not a torch_geometric.data.Data; a HeteroData becomes "
+            "one by to_homogeneous()"
+        )
     fields = data.to_dict()
-    edges = _array(fields, "edge_index", (2, None))
+    edges = _whole_numbers(fields, "edge_index", (2, None))
     columns = _columns(fields, int(data.num_nodes or 0), cluster)
     count = len(columns["names"])
     if edges.size and (edges.min() < 0 or edges.max() >= count):
-        raise InputError(f"edge_index: {int(edges.max())} is outside of {count} ops")
+        outside = int(edges.min()) if edges.min() < 0 else int(edges.max())
+        raise InputError(f"edge_index: {outside} is outside of {count} ops")
     sizes = _array(fields, "edge_bytes", (edges.shape[1],))
     which = np.arange(edges.shape[1])
     if "edge_tensor" in fields:
-        which = _array(fields, "edge_tensor", which.shape)
+        which = _whole_numbers(fields, "edge_tensor", which.shape)
     tensors: dict[int, tuple[int, float, list[int]]] = {}
     for k, tensor in enumerate(which.tolist()):
         source, target = (int(end) for end in edges[:, k])
@@ -105,8 +113,8 @@ def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, S
     }
     if "time" in given:
         kinds = given.get("kinds", list(cluster.kinds))
-        shape = (count,) if len(np.shape(given["time"])) == 1 else (count, len(kinds))
-        times = _array(given, "time", shape)
+        is_column = _numbers(given["time"], "time").ndim == 1
+        times = _array(given, "time", (count,) if is_column else (count, len(kinds)))
         times_by_key = (
             {"time": times}
             if times.ndim == 1
@@ -114,10 +122,10 @@ def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, S
         )
         columns |= {key: column.tolist() for key, column in times_by_key.items()}
     if "phase" in given:
-        phases = _array(given, "phase", (count,)).tolist()
+        phases = _whole_numbers(given, "phase", (count,)).tolist()
         columns["phase"] = [PHASES[p] if p in range(len(PHASES)) else p for p in phases]
     if "unit" in given:
-        units = _array(given, "unit", (count,)).tolist()
+        units = _whole_numbers(given, "unit", (count,)).tolist()
         columns["colocate"] = [None if unit < 0 else f"unit {unit}" for unit in units]
     names = given.get("names", [str(k) for k in range(count)])
     if len(names) != count:
@@ -125,10 +133,15 @@ def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, S
     return columns | {"names": names}
 
 
-def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> Any:
+def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Return a field of numbers of any type, layout and device as an array.
+
+    Raises:
+        InputError: It is missing, holds no numbers, or has another shape; None fits any size.
+    """
     if key not in given:
         raise InputError(f"{key}: missing")
-    value = np.asarray(given[key])
+    value = _numbers(given[key], key)
     fits = value.ndim == len(shape) and all(
         want in (None, have) for want, have in zip(shape, value.shape, strict=True)
     )
@@ -136,6 +149,38 @@ def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> An
         expected = "x".join("E" if n is None else str(n) for n in shape)
         raise InputError(f"{key}: has shape {value.shape}, must have {expected}")
     return value
+
+
+def _numbers(field: object, key: str) -> np.ndarray:
+    import torch
+
+    if isinstance(field, torch.Tensor):
+        if field.is_meta:
+            raise InputError(f"{key}: on the meta device, which holds no numbers")
+        field = field.detach().cpu().to_dense() if field.is_sparse else field.detach().cpu()
+        if field.is_floating_point():
+            field = field.double()  # NumPy has no bfloat16 and no float8
+    try:
+        return np.asarray(field)
+    except (ValueError, TypeError, RuntimeError):
+        raise InputError(f"{key}: no tensor of numbers; rows may have unlike lengths") from None
+
+
+def _whole_numbers(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Return a field of whole numbers.
+
+    Raises:
+        InputError: As `_array`, or a number is not whole.
+    """
+    value = _array(given, key, shape)
+    try:
+        whole = value.astype(np.int64)
+    except (TypeError, ValueError):
+        raise InputError(f"{key}: must have whole numbers") from None
+    unlike = np.argwhere(whole != value)
+    if len(unlike):
+        raise InputError(f"{key}{unlike[0].tolist()}: {value[tuple(unlike[0])]}: must be whole")
+    return whole
 
 
 def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
@@ -152,7 +197,7 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
     safe_classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     try:
         with torch.serialization.safe_globals(safe_classes):
-            data = torch.load(path, weights_only=True)
+            data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged file makes torch's reader raise is no list
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if reason.startswith("Weights only"):
