@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
+from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
 
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
@@ -34,6 +36,8 @@ PREFERRED = {
     "vit": "AutoModelForImageClassification",
     **dict.fromkeys(("clip", "metaclip_2", "siglip"), "AutoModel"),  # of pairs, not of images alone
 }
+QUANTIZED = ("quantization_config", "compression_config")
+"""Fields that say that weights are stored with fewer bits."""
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
@@ -45,7 +49,8 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
 
     Args:
         name: A model type ("gpt2"), a known size ("gpt2-xl"), the path of a `config.json` or of a
-            local folder that has one, as a checkpoint's; its weights are not read.
+            local folder that has one, as a checkpoint's; its weights are not read. The model is of
+            the class that `architectures` names, or of the type's usual one.
         batch: Examples in a step.
         length: Tokens of an example (images have the size of the configuration).
         **options: Fields of the configuration that are to differ, such as `n_layer=4`.
@@ -54,23 +59,37 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
         The workload; its loss is the model's own where its head has one.
 
     Raises:
-        InputError: an unknown name or field.
+        InputError: an unknown name, field or class, quantized weights, or a class that learns from
+            what is not known here.
     """
     config = configuration(name, options)
     try:
         model = _model(config)
-        inputs = _inputs(model, config, batch, length)
+        inputs = _inputs(model, model.config, batch, length)
     except (GnnplaceError, MemoryError):
         raise
     except Exception as error:  # of transformers' models, which check few of their fields
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise InputError(f"hf:{name}: transformers makes no model of it: {told}") from None
+        raise InputError(
+            f"hf:{name}: transformers makes no model of it: {_reason(error)}"
+        ) from None
     called = name if _file(name) is None else type(model).__name__
     return Workload(called, model.train(), inputs)
 
 
+def _reason(error: Exception) -> str:
+    """Return what an error of transformers says, without Python's name for its kind."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, KeyError | AttributeError | IndexError | AssertionError) or not text:
+        return f"a field is missing or does not fit another ({text or 'it does not say which'})"
+    return re.sub(r"\b[A-Z]\w*Error: ", "", text)
+
+
 def configuration(name: str, options: dict[str, Any]) -> Any:
-    """The configuration of `transformers` that a name and fields make; see `hugging_face`."""
+    """Return the configuration of `transformers` that a name and fields make.
+
+    Raises:
+        InputError: as `hugging_face`, of names, fields and quantized weights.
+    """
     from transformers import AutoConfig
 
     path = _file(name)
@@ -79,15 +98,21 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         config = AutoConfig.for_model(kind)
     except (ValueError, KeyError):
         raise InputError(_unknown(name, kind)) from None
-    unknown = [k for k in options if not hasattr(config, k) and k not in READ.get(kind, ())]
+    optional = (*READ.get(kind, ()), *QUANTIZED)
+    unknown = [k for k in options if not hasattr(config, k) and k not in optional]
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
+    fields = {**fields, **options, "use_cache": False}
+    _check_weights(name, fields)
+    if isinstance(fields.get("architectures"), str):
+        fields["architectures"] = [fields["architectures"]]
     try:
-        config = AutoConfig.for_model(kind, **{**fields, **options, "use_cache": False})
+        config = AutoConfig.for_model(kind, **fields)
     except Exception as error:  # of transformers' own checks, in several lines
-        told = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"hf:{name}: {told[-1].strip().removeprefix('TypeError: ')}") from None
+        lines = str(error).strip().splitlines() or ["no such configuration can be made"]
+        reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1].strip())
+        raise InputError(f"hf:{name}: {reason}") from None
     if getattr(config, "num_experts_per_tok", 0) is None:
         raise InputError(
             f"hf:{name}: the configuration has no num_experts_per_tok, how many experts a token "
@@ -96,6 +121,38 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # otherwise set by what generates text
     return config
+
+
+def _check_weights(name: str, fields: Mapping[str, Any], path: str = "") -> None:
+    """Refuse a configuration whose weights are quantized: they are priced as they are trained.
+
+    Args:
+        name: of the model.
+        fields: of its configuration, or of a part of it.
+        path: of the part.
+
+    Raises:
+        InputError: naming how they are quantized.
+    """
+    for key, value in fields.items():
+        if key in QUANTIZED and value:
+            raise InputError(
+                f"hf:{name}: its weights are quantized ({_quantization(value)}), and plans price "
+                f"weights of 2 or 4 bytes a number; add {path}{key}=null to plan it unquantized"
+            )
+        if isinstance(value, dict) and key.endswith("_config") and key not in QUANTIZED:
+            _check_weights(name, value, f"{path}{key}.")
+
+
+def _quantization(value: object) -> str:
+    """Return the method and the bits of a `quantization_config`."""
+    if not isinstance(value, dict):
+        return "as it says"
+    method = str(value.get("quant_method", "unknown method"))
+    bits = next((value[key] for key in ("bits", "w_bit", "nbits") if key in value), None)
+    for key, width in (("load_in_8bit", 8), ("load_in_4bit", 4)):
+        bits = width if value.get(key) else bits
+    return method if bits is None else f"{method}, {bits} bits"
 
 
 def _file(name: str) -> Path | None:
@@ -142,20 +199,64 @@ def _unknown(name: str, kind: str) -> str:
     )
 
 
-def _model(config: Any) -> nn.Module:
+def _model(config: Any) -> Any:
+    """Return the model of the class that a configuration names, or of its type's usual one.
+
+    Raises:
+        InputError: transformers has no such class.
+    """
+    model = _made_model(config)
+    set_problem(model.config, type(model).__name__)
+    if getattr(model, "loss_type", "") is None:
+        model.loss_type = "ForCausalLM"  # its default, but it warns that it is
+    return model
+
+
+def _made_model(config: Any) -> Any:
     import transformers
 
+    if config.architectures:
+        return _named_class(config, str(config.architectures[0]))._from_config(config)
     first = PREFERRED.get(config.model_type)
     if config.is_encoder_decoder:
         first = "AutoModelForSeq2SeqLM"
     for head in (first, *HEADS) if first else HEADS:
         factory = getattr(transformers, head)
         if type(config) in factory._model_mapping:
-            model = factory.from_config(config)
-            if hasattr(model, "loss_type") and model.loss_type is None:
-                model.loss_type = "ForCausalLM"  # its default, but it warns that it is
-            return model
+            return factory.from_config(config)
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
+
+
+def _named_class(config: Any, name: str) -> Any:
+    """Return the class of transformers that `architectures` names.
+
+    Raises:
+        InputError: there is none, or it is of another model type.
+    """
+    import transformers
+
+    model_class = getattr(transformers, name, None)
+    is_model = isinstance(model_class, type) and issubclass(
+        model_class, transformers.PreTrainedModel
+    )
+    if not is_model:
+        owner = f"{config.model_type.replace('_', '').replace('-', '')}"
+        names = [each for each in dir(transformers) if each.lower().startswith(owner)]
+        names = [each for each in names if each.endswith("Model") or "For" in each]
+        raise InputError(
+            f"hf:{config.model_type}: architectures names {name}, which transformers "
+            f"{transformers.__version__} does not have{suggestion(name, names)}; code beside a "
+            "configuration is not run: write a callable that returns (model, inputs)"
+        )
+    assert isinstance(model_class, type)
+    config_class = getattr(model_class, "config_class", None)
+    if config_class is None or not isinstance(config, config_class):
+        wanted = getattr(config_class, "model_type", "no") or "no"
+        raise InputError(
+            f"hf:{config.model_type}: architectures names {name}, a class of model type {wanted!r}"
+            f", and model_type is {config.model_type!r}; make the two one"
+        )
+    return model_class
 
 
 def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
@@ -181,18 +282,24 @@ def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> di
         }
     if main in ("input_values", "input_features"):
         shape = (batch, *_sound(config, main, length))
-        return {main: torch.randn(shape, generator=random)}
-    if main.startswith("pixel_values"):
-        inputs = {main: torch.randn(_image(config, batch), generator=random)}
-        count = max(2, getattr(config, "num_labels", 2))
-        labels = torch.randint(count, (batch,), generator=random)
+        inputs = {main: torch.randn(shape, generator=random)}
+    elif main.startswith("pixel_values"):
+        images = getattr(config, "vision_config", None) or config
+        inputs = {main: torch.randn(_image(images, batch), generator=random)}
     else:
-        words = _words(config, batch, length, random)
-        inputs, labels = {"input_ids": words}, words
-    named = any(part in type(model).__name__ for part in ("For", "LMHead", "MTModel"))
-    if named and "labels" in taken:
-        inputs["labels"] = labels.clone()
+        inputs = {"input_ids": _words(config, batch, length, random)}
+    if config.is_encoder_decoder and type(model).__name__.endswith("ForSequenceClassification"):
+        inputs[main] = _ended(inputs[main], config)
+    add_targets(inputs, model, config, random)
     return inputs
+
+
+def _ended(words: torch.Tensor, config: Any) -> torch.Tensor:
+    """Return examples that have the token of the end once, as the last."""
+    end = config.eos_token_id
+    words = torch.where(words == end, (end + 1) % config.vocab_size, words)
+    words[:, -1] = end
+    return words
 
 
 def _image(config: Any, batch: int) -> tuple[int, ...]:

@@ -261,7 +261,11 @@ def decoder_of(model: str | nn.Module, inputs: Any = None) -> DecoderSizes | Non
 
             options = options_of(query, model)
             sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
-            return from_config(model, configuration(path.removeprefix("hf:"), options), *sizes)
+            config = configuration(path.removeprefix("hf:"), options)
+            classes = config.architectures or ()
+            if classes and not str(classes[0]).endswith(CAUSAL):
+                return None  # such as a classifier, whose head is another
+            return from_config(model, config, *sizes)
         made = load(model, fake=True)
         name, model, inputs = model, made.model, made.inputs
     else:
@@ -285,9 +289,14 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderS
         batch: examples of a step.
 
     Raises:
-        InputError: a width that its heads do not divide.
+        InputError: a width that its heads do not divide, or quantized weights.
     """
     kind = config.model_type
+    if getattr(config, "quantization_config", None):
+        raise InputError(
+            f"{name}: its weights are quantized, and plans price weights of 2 or 4 bytes a number; "
+            "give the model unquantized"
+        )
     if kind not in GATED + EXPERTS + PLAIN:
         return None
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
