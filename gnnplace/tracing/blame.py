@@ -33,6 +33,7 @@ UNKNOWN = (
     "GuardOnDataDependentSymNode",
 )
 """Errors of tensors without numbers that were asked for one."""
+LIBRARY = "/transformers/models/"  # of a path: the checks there are no code of the user's
 _PYTHON = str(Path(inspect.__file__).parent)
 STEP = "a captured step is always the same"
 SHAPES = {
@@ -132,7 +133,9 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
         return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = lines[0] if lines else "no message"
-    if not isinstance(error, GnnplaceError):
+    if LIBRARY in place and not isinstance(error, GnnplaceError):
+        told = f"its class does not take these inputs ({told})"
+    elif not isinstance(error, GnnplaceError):
         told = f"{type(error).__name__}: {told}"
     instead = on_error(str(error), place)
     return f"{told}; {instead}" if instead else told

@@ -110,8 +110,9 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
     try:
         config = AutoConfig.for_model(kind, **fields)
     except Exception as error:  # of transformers' own checks, in several lines
-        lines = str(error).strip().splitlines() or ["no such configuration can be made"]
-        reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1].strip())
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" None")]
+        lines = lines or ["no such configuration can be made"]
+        reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1])
         raise InputError(f"hf:{name}: {reason}") from None
     if getattr(config, "num_experts_per_tok", 0) is None:
         raise InputError(
@@ -136,12 +137,13 @@ def _check_weights(name: str, fields: Mapping[str, Any], path: str = "") -> None
     """
     for key, value in fields.items():
         if key in QUANTIZED and value:
+            mend = f"take {key} out of {path}" if path else f"add {key}=null"
             raise InputError(
                 f"hf:{name}: its weights are quantized ({_quantization(value)}), and plans price "
-                f"weights of 2 or 4 bytes a number; add {path}{key}=null to plan it unquantized"
+                f"weights of 2 or 4 bytes a number; to plan it unquantized {mend}"
             )
         if isinstance(value, dict) and key.endswith("_config") and key not in QUANTIZED:
-            _check_weights(name, value, f"{path}{key}.")
+            _check_weights(name, value, f"{path}.{key}" if path else key)
 
 
 def _quantization(value: object) -> str:
