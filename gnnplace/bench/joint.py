@@ -44,7 +44,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program

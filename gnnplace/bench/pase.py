@@ -29,7 +29,7 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.parts import Part
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.splits import ShardMachine
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.sharding import best_strategy
 from gnnplace.sharding.captured.layout import Configuration, parts_in, read_layout
 from gnnplace.sharding.captured.problem import (

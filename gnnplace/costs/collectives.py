@@ -52,7 +52,7 @@ from gnnplace.costs.links import (
     shipped,
 )
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import is_between
 from gnnplace.simulation.transfer import Number
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, ring_seconds
 from gnnplace.costs.frameworks.constants import ConstantSet, hardware
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import FABRICS, Link, is_between
 
 NAMED_SIZES = (2, 4, 8)

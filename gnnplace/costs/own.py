@@ -24,7 +24,7 @@ import numpy as np
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, hops, share
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem import Cluster, Link
 from gnnplace.problem.cluster.cluster import OWN_BETWEEN, OWN_INSIDE, is_between
 from gnnplace.problem.formats.nccl_tests import Run, read_nccl_tests
 

@@ -20,7 +20,7 @@ from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.result import OpTiming, StepTiming, TransferTiming
 from gnnplace.execution.source import DeviceProgram
 from gnnplace.execution.worker import Records
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement
 from gnnplace.runtime.board import DONE
 from gnnplace.simulation import Transfers, simulate
 

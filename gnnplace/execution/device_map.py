@@ -33,9 +33,7 @@ from torch.utils import _pytree as pytree
 from gnnplace.arrays import IntArray
 from gnnplace.costs.profiling.grouping import Units, find_units
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Device
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Device, Placement, Problem
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.claimed import Claims, MixedDevices, claimed, unguarded
 from gnnplace.tracing.models import workload_of

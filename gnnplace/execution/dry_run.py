@@ -26,8 +26,7 @@ from gnnplace.execution.result import SavedValues
 from gnnplace.execution.source import TICKS, StepFunction, device_program
 from gnnplace.execution.training.placed_step import PUBLISH, TAKE, StandingWorker
 from gnnplace.execution.worker import DeviceClock, DeviceWorker, Records
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.board import Board
 from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.transport import Message, Receive, Send, Transport

@@ -36,8 +36,8 @@ from gnnplace.measurements.samples import (
 )
 from gnnplace.policy.placing import place, shown_placers
 from gnnplace.policy.warming import warm
+from gnnplace.problem import Placement
 from gnnplace.problem.cluster.machine import machine
-from gnnplace.problem.placement import Placement
 from gnnplace.simulation import simulate
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions

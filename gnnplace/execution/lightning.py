@@ -35,8 +35,7 @@ from gnnplace.execution import TrainingStep
 from gnnplace.execution import compile as compile_step
 from gnnplace.files import write_json
 from gnnplace.policy.placing import DEFAULT_BUDGET, place
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
 from gnnplace.tracing import NAMED, as_inputs

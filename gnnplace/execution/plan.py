@@ -26,8 +26,7 @@ import numpy as np
 import torch
 
 from gnnplace.errors import DeadlockError, MismatchError
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.transport import Message
 from gnnplace.tracing.program import Program, ValueInfo
 

@@ -17,8 +17,7 @@ from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.structure import read_given
 from gnnplace.execution.verification import WholeBatch, beside_whole_batch, verify
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.comparison import Verification
 from gnnplace.tracing.microbatching import microbatched
 from gnnplace.tracing.models import capture_model, workload_of

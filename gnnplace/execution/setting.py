@@ -11,8 +11,7 @@ from gnnplace.errors import UnsupportedError
 from gnnplace.execution.plan import ExecutionPlan
 from gnnplace.execution.source import TICKS, DeviceProgram, device_program
 from gnnplace.execution.worker import Records
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.board import ARRIVED, SEGMENT, STEP, WAITING, Board
 from gnnplace.runtime.hosts import Hosts
 from gnnplace.runtime.memory import shared_words

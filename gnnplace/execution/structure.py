@@ -17,8 +17,7 @@ from gnnplace.costs.profiling.profiler import profile
 from gnnplace.costs.profiling.targets import detect
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster, Device, all_pairs
+from gnnplace.problem import Cluster, Device, Problem, all_pairs
 from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
 from gnnplace.problem.placement import (
     OPTIONS_KEY,

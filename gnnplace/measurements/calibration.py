@@ -29,10 +29,8 @@ from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.measurements import MeasurementStore, Selection
 from gnnplace.measurements.samples import CLOCKS, Sample, least_disturbed, stored_samples, thinned
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster, Placement, Problem
 from gnnplace.problem.cluster.machine import machine
-from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulation, Simulator
 from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
 

@@ -20,8 +20,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError
 from gnnplace.graph import orders as orders_of
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.simulation import Simulator, finished_placement
 
 Place = Callable[[str], Placement]

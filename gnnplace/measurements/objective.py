@@ -9,8 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 
 
 @dataclass(frozen=True)

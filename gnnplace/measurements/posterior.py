@@ -30,8 +30,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.measurements.calibration import Calibration, Forward, calibrated, mean_overlap
 from gnnplace.measurements.objective import Measured
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 
 OP_SPREAD, OP_NOISE = 0.15, 0.05
 NOISE = 0.04

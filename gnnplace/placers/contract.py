@@ -19,8 +19,16 @@ import numpy as np
 from gnnplace.errors import InfeasibleError, UnsupportedError
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.base import Placer, Result
-from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
-from gnnplace.problem.cluster import Cluster, Device, all_pairs
+from gnnplace.problem import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    Cluster,
+    Device,
+    Problem,
+    all_pairs,
+    build_problem,
+)
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate

@@ -24,9 +24,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers.base import Placer, Result
 from gnnplace.placers.search.space import now
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Cluster, Placement, Problem
 from gnnplace.simulation import lower_bound, simulate
 
 MOST_SETS = 4096

@@ -21,7 +21,7 @@ from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 
 UNLIKE = (
     "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "

@@ -39,7 +39,7 @@ from gnnplace.plans.segments.chains import chain_of, check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 
 SIZES_ONLY = ("overlap", "zero_group", "compile", "cuda_graphs")
 """Words of frameworks whose steps are priced from sizes; a captured model has none of them."""

@@ -28,8 +28,7 @@ from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import batch_of, with_batch
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster, Problem
 from gnnplace.tracing.models import capture_workload, workload_of
 
 MOST = 8  # devices

@@ -24,7 +24,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
 from gnnplace.costs.links import LinkTable, message, shipped
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem import Cluster, Link
 from gnnplace.problem.cluster.cluster import FABRICS, is_between
 from gnnplace.simulation.transfer import message_seconds
 

@@ -34,7 +34,7 @@ from gnnplace.plans.run.workers import run_plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.constraints.constraints import (
     Given,

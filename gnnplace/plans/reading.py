@@ -24,7 +24,7 @@ from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
 from gnnplace.plans.order.rows import parsed, with_messages
 from gnnplace.plans.plan import Plan, PlanFile, StageEntry
-from gnnplace.problem.cluster import Cluster, load_cluster
+from gnnplace.problem import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
 PLAN = "gnnplace-plan"

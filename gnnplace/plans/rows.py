@@ -28,7 +28,7 @@ from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import HALVES, setting_of
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
 

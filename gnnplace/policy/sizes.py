@@ -16,8 +16,7 @@ from gnnplace.costs.profiling.profiler import Progress, profile_model, read_or_p
 from gnnplace.costs.profiling.targets import is_problem_file
 from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.placers import Result
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import lower_bound
 from gnnplace.tracing.models import capture_model, say_batch

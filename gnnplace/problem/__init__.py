@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.problem.cluster import Cluster as Cluster
+    from gnnplace.problem.cluster import Device as Device
+    from gnnplace.problem.cluster import Link as Link
+    from gnnplace.problem.cluster import all_pairs as all_pairs
+    from gnnplace.problem.cluster import counts_of_devices as counts_of_devices
+    from gnnplace.problem.cluster import load_cluster as load_cluster
+    from gnnplace.problem.cluster import write_cluster as write_cluster
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
+    from gnnplace.problem.placement import Placement as Placement
     from gnnplace.problem.problem import BACKWARD as BACKWARD
     from gnnplace.problem.problem import FORWARD as FORWARD
     from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY

@@ -14,8 +14,7 @@ from gnnplace.files import write_json, write_text
 from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
 from gnnplace.measurements.fidelity import FidelityRow, Study, link_residuals, op_residuals
 from gnnplace.measurements.samples import Agreement, Sample, ceiling
-from gnnplace.problem import problem_to_data
-from gnnplace.problem.cluster import write_cluster
+from gnnplace.problem import problem_to_data, write_cluster
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.report import html, seconds_text
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg

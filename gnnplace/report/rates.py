@@ -12,7 +12,7 @@ import re
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.plan import PlanFile
-from gnnplace.problem.cluster import load_cluster
+from gnnplace.problem import load_cluster
 from gnnplace.problem.cluster.gpus import figures, known_kind
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}

@@ -20,8 +20,7 @@ from gnnplace.placers import Result
 from gnnplace.policy.placing import DEFAULT_BUDGET, ROSTER, compare, place
 from gnnplace.policy.sizes import Size, SizedModel, choose_microbatches
 from gnnplace.policy.warming import warm
-from gnnplace.problem import Problem, write_problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem, write_problem
 from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation

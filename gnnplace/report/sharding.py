@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.problem import Problem, build_problem
-from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem import Cluster, Device, Problem, build_problem
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture

@@ -17,8 +17,7 @@ from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import csv_text, write_text
 from gnnplace.placers import Result
 from gnnplace.placers.throughput import ThroughputResult
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.report.rows import Row
 from gnnplace.report.units import bytes_text, seconds_text

@@ -21,7 +21,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from gnnplace.problem.cluster import Link
+from gnnplace.problem import Link
 from gnnplace.runtime.board import Board
 from gnnplace.runtime.transport import Message, Receive, Send, Transport, make_transport
 from gnnplace.runtime.workers import Task, available_cores, run_tasks

@@ -34,7 +34,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph.jit import inner
 from gnnplace.graph.kernel_arrays import Index
-from gnnplace.problem.cluster import Cluster, Link
+from gnnplace.problem import Cluster, Link
 
 Number = TypeVar("Number", float, FloatArray)
 

@@ -26,7 +26,7 @@ from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import save_whole

@@ -30,8 +30,7 @@ from gnnplace.costs.profiling.targets import (
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.graph import coarsening
-from gnnplace.problem import PHASES, Problem, build_problem
-from gnnplace.problem.cluster import Cluster, Device
+from gnnplace.problem import PHASES, Cluster, Device, Problem, build_problem
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import Resolved, limited, on_devices, resolve

@@ -21,8 +21,7 @@ from gnnplace.execution.setting import RunSetting, made_for
 from gnnplace.execution.source import StepFunction
 from gnnplace.execution.training.updates import LiveUpdate
 from gnnplace.execution.worker import DeviceClock, DeviceWorker, device_clock
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.crew import Crew
 from gnnplace.runtime.memory import shared_copies
 from gnnplace.runtime.workers import Task, WorkerFailure, describe

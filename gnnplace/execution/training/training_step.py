@@ -57,9 +57,8 @@ from gnnplace.execution.training.updates import (
     with_state,
 )
 from gnnplace.files import write_whole
-from gnnplace.problem import Problem
+from gnnplace.problem import Placement, Problem
 from gnnplace.problem.constraints.constraints import Given
-from gnnplace.problem.placement import Placement
 from gnnplace.tracing import as_inputs, load, microbatched
 from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
 from gnnplace.tracing.models import capture_workload, refuse_meta

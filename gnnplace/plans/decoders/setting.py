@@ -20,7 +20,7 @@ from gnnplace.costs.network import ServerNetwork, network_of
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import MEMORY
 

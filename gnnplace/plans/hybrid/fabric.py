@@ -26,7 +26,7 @@ from gnnplace.costs.collectives import (
 from gnnplace.costs.links import LinkTable
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 
 NETWORK_LATENCY = 10e-6
 NETWORK_BANDWIDTH = 10e9

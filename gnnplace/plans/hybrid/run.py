@@ -28,7 +28,7 @@ from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
 if TYPE_CHECKING:

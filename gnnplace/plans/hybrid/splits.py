@@ -24,7 +24,7 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.convergence import Convergence
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 
 PlaceOn = Callable[[Cluster], Sequence[ReplicaStep]]
 MOST_DEVICES = 4096

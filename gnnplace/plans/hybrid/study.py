@@ -26,8 +26,7 @@ from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
 from gnnplace.plans.hybrid.splits import SplitRow, Splitter, Training, device_counts, group_sizes
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
-from gnnplace.problem import UPDATE, Problem, read_problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
 from gnnplace.tracing.options import CaptureOptions
 
 Progress = Callable[[str], None]

@@ -39,7 +39,7 @@ from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.models import workload_of
 

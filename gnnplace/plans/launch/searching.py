@@ -34,7 +34,7 @@ from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem.cluster import Cluster, counts_of_devices
+from gnnplace.problem import Cluster, counts_of_devices
 
 MOST_SHARDS = 64
 LARGEST = 64  # examples of a micro-batch

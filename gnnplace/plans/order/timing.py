@@ -17,9 +17,7 @@ import numpy as np
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action, Pipeline
-from gnnplace.problem import Problem, build_problem
-from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Cluster, Device, Link, Placement, Problem, build_problem
 from gnnplace.simulation import Simulation, simulate
 
 KIND = "rank"

@@ -40,7 +40,7 @@ from gnnplace.plans.search.drafts import (
 from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 
 EACH = 4  # drafts of each baseline that are timed
 SHORT_LIST, FEW = 24, 4  # drafts that are timed, and those under every schedule

@@ -33,7 +33,7 @@ from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recording import precision_of
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls

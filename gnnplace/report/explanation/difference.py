@@ -8,8 +8,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import MismatchError
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.simulation import Simulation, simulate
 

@@ -28,11 +28,10 @@ from gnnplace.placers import Result
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy import PlaceOptions
 from gnnplace.policy.placing import place
-from gnnplace.problem import Constraints, Problem
+from gnnplace.problem import Constraints, Placement, Problem
 from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import resolve
 from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_constraints
-from gnnplace.problem.placement import Placement
 from gnnplace.report.explanation.alternatives import Alternative, alternatives, ops_named
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.critical_path import KINDS, Piece, critical_path

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, write_text
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster import Cluster
+from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train.data.captured import (
     AMPLE,

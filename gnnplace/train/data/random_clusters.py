@@ -16,7 +16,7 @@ from itertools import permutations
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.problem import Cluster, Device, Link
 
 Generator = np.random.Generator
 TRAIN_CLUSTERS = ("shared", "own", "mixed")
