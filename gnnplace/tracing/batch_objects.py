@@ -105,7 +105,7 @@ def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
     return inputs
 
 
-def register_types(batch: Any) -> None:
+def register_types(batch: object) -> None:
     """Register with torch's pytrees every type in a batch that they do not know.
 
     Raises:
@@ -134,7 +134,7 @@ def label(path: Path) -> str:
     return f"batch{pytree.keystr(path)}"
 
 
-def leaves_by_path(inputs: Any) -> dict[str, Any]:
+def leaves_by_path(inputs: object) -> dict[str, Any]:
     """Return all leaves of inputs by the path of each, in order."""
     return {pytree.keystr(p): leaf for p, leaf in pytree.tree_flatten_with_path(inputs)[0]}
 
@@ -153,13 +153,13 @@ class BatchStructure:
     kinds: Mapping[Path, tuple[type, Any]]
 
     @classmethod
-    def of(cls, inputs: Any) -> BatchStructure:
+    def of(cls, inputs: object) -> BatchStructure:
         """Return the structure of inputs that `as_inputs` returned."""
         leaves = leaves_by_path(inputs)
         tensors = {path: _TENSOR for path, x in leaves.items() if isinstance(x, torch.Tensor)}
         return cls({**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs))))
 
-    def inputs(self, batch: Any) -> Any:
+    def inputs(self, batch: object) -> Any:
         """Return a batch as the inputs that the example was: spread, or as one.
 
         Raises:
@@ -172,7 +172,7 @@ class BatchStructure:
                 return (batch,)
         return inputs
 
-    def tensors(self, batch: Any) -> dict[str, torch.Tensor]:
+    def tensors(self, batch: object) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch by path, in the example's order.
 
         Raises:
@@ -201,10 +201,10 @@ class BatchStructure:
                 )
         return {path: leaves[path] for path, known in self.leaves.items() if known is _TENSOR}
 
-    def _fits(self, inputs: Any) -> bool:
+    def _fits(self, inputs: object) -> bool:
         return leaves_by_path(inputs).keys() == self.leaves.keys()
 
-    def _check(self, path: str, known: Any, leaf: Any) -> None:
+    def _check(self, path: str, known: object, leaf: object) -> None:
         if known is _TENSOR and isinstance(leaf, torch.Tensor):
             return
         if known is _TENSOR or isinstance(leaf, torch.Tensor):
@@ -226,7 +226,7 @@ class BatchStructure:
             )
 
 
-def is_same_constant(known: Any, leaf: Any) -> bool:
+def is_same_constant(known: object, leaf: object) -> bool:
     """Return whether a constant of the example has its value in another batch too."""
     if known is leaf:
         return True
@@ -290,7 +290,7 @@ class Unreadable:
 # ---------------------------------------------------------------- registration
 
 
-def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
+def _register(path: Path, value: object, holders: tuple[int, ...]) -> None:
     """Register the types of a value and of all that it holds; `holders` are ids of what has it."""
     if isinstance(value, torch.Tensor):
         _check_tensor(path, value)
@@ -316,11 +316,11 @@ def _register(path: Path, value: Any, holders: tuple[int, ...]) -> None:
         _register((*path, *key), child, below)
 
 
-def _children(value: Any) -> Iterator[tuple[Path, Any]]:
+def _children(value: object) -> Iterator[tuple[Path, Any]]:
     """Keys and values one level below a container that torch's pytrees know."""
     visited: list[Any] = []
 
-    def is_below(item: Any) -> bool:
+    def is_below(item: object) -> bool:
         visited.append(item)
         return len(visited) > 1  # a child may be the container itself
 
@@ -336,19 +336,19 @@ def _add_keys(kind: type) -> None:
     if node.flatten_with_keys_fn is not None:
         return
 
-    def flatten_with_keys(item: Any) -> tuple[list[Any], Any]:
+    def flatten_with_keys(item: object) -> tuple[list[Any], Any]:
         children, context = node.flatten_fn(item)
         return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
 
     pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=flatten_with_keys)
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     kind = type(value)
     return kind in pytree.SUPPORTED_NODES or pytree.is_namedtuple_class(kind)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     if isinstance(value, set | frozenset):
         return all(map(_is_constant, value))
     return isinstance(value, (*CONSTANTS, type))
@@ -385,7 +385,7 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
         )
 
 
-def _register_type(path: Path, value: Any) -> None:
+def _register_type(path: Path, value: object) -> None:
     """Register one type by its fields.
 
     Raises:
@@ -401,22 +401,22 @@ def _register_type(path: Path, value: Any) -> None:
     except Exception:
         raise InputError(_refusal(path, value)) from None
 
-    def flatten(item: Any) -> tuple[list[Any], _Form]:
+    def flatten(item: object) -> tuple[list[Any], _FieldNames]:
         entries = adapter.fields(item)
-        return [*entries.values()], _Form(tuple(entries), adapter.template(item))
+        return [*entries.values()], _FieldNames(tuple(entries), adapter.template(item))
 
-    def flatten_with_keys(item: Any) -> tuple[list[Any], _Form]:
+    def flatten_with_keys(item: object) -> tuple[list[Any], _FieldNames]:
         values, form = flatten(item)
         keys = [adapter.key(name) for name in form.names]
         return [*zip(keys, values, strict=True)], form
 
-    def unflatten(values: Iterable[Any], form: _Form) -> Any:
+    def unflatten(values: Iterable[Any], form: _FieldNames) -> Any:
         return adapter.rebuild(form.template, dict(zip(form.names, values, strict=True)))
 
     pytree.register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_keys)
 
 
-def _refusal(path: Path, value: Any) -> str:
+def _refusal(path: Path, value: object) -> str:
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     if isinstance(value, np.ndarray):
@@ -431,7 +431,7 @@ def _refusal(path: Path, value: Any) -> str:
     )
 
 
-class _Form:
+class _FieldNames:
     """What a rebuilt object needs beside its fields.
 
     Args:
@@ -439,11 +439,11 @@ class _Form:
         template: An object of the type without the fields.
     """
 
-    def __init__(self, names: tuple[Any, ...], template: Any) -> None:
+    def __init__(self, names: tuple[Any, ...], template: object) -> None:
         self.names, self.template = names, template
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self.names == other.names
+        return isinstance(other, _FieldNames) and self.names == other.names
 
     def __hash__(self) -> int:
         return hash(self.names)
@@ -457,7 +457,7 @@ class _ObjectAdapter:
 
     ITEMS: ClassVar[str] = "items()"
 
-    def takes(self, value: Any) -> bool:
+    def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
         kind = type(value)
         if isinstance(value, (*CODE, np.ndarray)) or kind.__module__ == "builtins":
@@ -465,7 +465,7 @@ class _ObjectAdapter:
         has_slots = any(True for _ in _slots(kind))
         return hasattr(value, "__dict__") or has_slots or isinstance(value, dict | list | tuple)
 
-    def fields(self, value: Any) -> dict[Any, Any]:
+    def fields(self, value: object) -> dict[Any, Any]:
         """Return attributes and items by name, in the order of the class."""
         held: dict[Any, Any] = {}
         table = getattr(value, "__dict__", {})
@@ -482,7 +482,7 @@ class _ObjectAdapter:
             held[self.ITEMS] = [*value]
         return held
 
-    def template(self, value: Any) -> Any:
+    def template(self, value: object) -> Any:
         """Return the class, and whether a mapping's entries are its attributes."""
         return type(value), getattr(value, "__dict__", None) is value
 
@@ -510,7 +510,7 @@ class _ObjectAdapter:
 class _MappingAdapter(_ObjectAdapter):
     """Takes `UserDict`s apart, as tokenizers give them: the entries, and what is plain beside."""
 
-    def takes(self, value: Any) -> bool:
+    def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
         return isinstance(value, UserDict)
 
@@ -521,7 +521,7 @@ class _MappingAdapter(_ObjectAdapter):
         plain = {n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])}
         return {**held, **plain}
 
-    def template(self, value: Any) -> Any:
+    def template(self, value: object) -> Any:
         """Return the class, and types of attributes that cannot be taken."""
         table = value.__dict__
         odd = {n: type(x).__name__ for n, x in table.items() if n != "data" and not _is_constant(x)}
@@ -551,14 +551,14 @@ class _GraphAdapter:
 
     COUNT = "_num_graphs"
 
-    def takes(self, value: Any) -> bool:
+    def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
         module = sys.modules.get("torch_geometric.data.data")
         return (
             module is not None and isinstance(value, module.BaseData) and hasattr(value, "stores")
         )
 
-    def fields(self, value: Any) -> dict[Any, Any]:
+    def fields(self, value: object) -> dict[Any, Any]:
         """Return the entries of every store; features of nodes first, since they have the batch."""
         held: dict[Any, Any] = {}
         for store in _stores(value):
@@ -570,7 +570,7 @@ class _GraphAdapter:
                 held[(key, self.COUNT)] = store.__dict__[self.COUNT]
         return held
 
-    def template(self, value: Any) -> Any:
+    def template(self, value: object) -> Any:
         """Return a copy without the entries."""
         bare = copy.copy(value)
         for store in _stores(bare):
@@ -581,7 +581,7 @@ class _GraphAdapter:
                     store.__dict__[name] = Unreadable(place, "dict")
         return bare
 
-    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: object, fields: Mapping[Any, Any]) -> Any:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
         stores = {getattr(store, "_key", None): store for store in _stores(value)}
@@ -620,7 +620,7 @@ class _ItemsKey:
     def __str__(self) -> str:
         return ""
 
-    def get(self, value: Any) -> Any:
+    def get(self, value: object) -> Any:
         """Return the items."""
         return value
 
@@ -631,7 +631,7 @@ ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter(
 def _stores(data: Any) -> list[Any]:
     """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
-    def order(store: Any) -> tuple[bool, str]:
+    def order(store: object) -> tuple[bool, str]:
         key = getattr(store, "_key", None)
         return isinstance(key, tuple), str(key or "")
 
