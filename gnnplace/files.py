@@ -180,7 +180,7 @@ def key_path(location: tuple[int | str, ...]) -> str:
     return path or "top level"
 
 
-def parse(schema: type[ModelT], data: Any, source: str) -> ModelT:
+def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
     """Validate ``data`` against ``schema``.
 
     Raises:
@@ -220,7 +220,7 @@ def _path_in(data: Any, fault: Any) -> tuple[int | str, ...]:
     return tuple(path)
 
 
-def _check_format(schema: type[BaseModel], data: Any, source: str) -> None:
+def _check_format(schema: type[BaseModel], data: object, source: str) -> None:
     """Refuse a file of ours of another kind in one line, instead of all its keys."""
     if not isinstance(data, dict):
         return
@@ -489,7 +489,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
     write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
 
 
-def write_json(path: str | Path, data: Any) -> None:
+def write_json(path: str | Path, data: object) -> None:
     """Write ``data`` as JSON atomically; NaN and infinity are refused."""
     write_text(path, json.dumps(data, allow_nan=False) + "\n")
 

@@ -138,7 +138,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
 class _NoEnvironment:
     """Stands for a code generator where a function has no address to set anything at."""
 
-    def set_env(self, name: str, environment: Any) -> None:
+    def set_env(self, name: str, environment: object) -> None:
         """Does nothing: the environment is for calls from Python."""
 
 
@@ -175,7 +175,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
 
     library: type[KernelLibrary] = KernelLibrary
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         typing, target, library, kinds, result, flags, local = args
         super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
 
@@ -207,7 +207,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         if parts and parts[0] in ROOMS:
             self._cache_file._source_stamp = kernels_stamp(parts[0])
 
-    def load_overload(self, kinds: Any, target_context: Any) -> Any:
+    def load_overload(self, kinds: object, target_context: object) -> Any:
         """As numba does it; what moved to another module since would raise there."""
         try:
             return super().load_overload(kinds, target_context)
@@ -250,7 +250,7 @@ class InnerCache(KernelCache):
 
     _impl_class = InnerFiles
 
-    def _index_key(self, kinds: Any, codegen: Any) -> Any:
+    def _index_key(self, kinds: object, codegen: object) -> Any:
         """Another key than a kernel's made of the same function: bitcode does not run."""
         return (*super()._index_key(kinds, codegen), "bitcode")
 
@@ -263,7 +263,7 @@ KERNELS: list[Any] = []  # all that are imported
 class InnerKernel(CPUDispatcher):  # type: ignore[misc]
     """A kernel without a wrapper for Python; a call from Python makes one."""
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Calls it through a kernel compiled for that; one that is always inlined as Python."""
         if self.targetoptions.get("inline") == "always":
             return self.py_func(*args)
@@ -274,7 +274,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
         return super().get_call_template(tuple(map(_widened, args)), kws)
 
 
-def _widened(kind: Any) -> Any:
+def _widened(kind: object) -> Any:
     kind = types.unliteral(kind)
     return types.intp if kind in (types.int8, types.int16, types.int32) else kind
 
@@ -282,7 +282,7 @@ def _widened(kind: Any) -> Any:
 @cache
 def _through_kernel(inner_kernel: InnerKernel) -> Any:
     @njit
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         return inner_kernel(*args)
 
     return call
@@ -299,7 +299,7 @@ def kernel(function: Function) -> Any:
     return made
 
 
-def inner(**flags: Any) -> Callable[[Function], Any]:
+def inner(**flags: object) -> Callable[[Function], Any]:
     """Compiles a function that kernels call.
 
     Args:
@@ -331,11 +331,11 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _typed(typing: Any, array: Any, index: Any) -> Any:
+def _typed(typing: object, array: object, index: object) -> Any:
     return types.void(array, index), _code
 
 
-def _nothing(array: Any, index: Any) -> None:
+def _nothing(array: object, index: object) -> None:
     """What Python does: it has no way to say it."""
 
 

@@ -46,7 +46,7 @@ class SetNames:
         names: those that code sets somewhere.
     """
 
-    def __init__(self, holder: Any, names: Collection[str]) -> None:
+    def __init__(self, holder: object, names: Collection[str]) -> None:
         self._holder, self._names = holder, names
 
     def now(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _snapshot(
             yield title, item, _now(item)
 
 
-def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
+def _containers(name: str, value: object, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
     pending = [value]
     while pending:
         item = pending.pop()
@@ -165,7 +165,7 @@ def _containers(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, An
         pending += held.values() if isinstance(held, dict) else held
 
 
-def content(item: Any) -> Any:
+def content(item: object) -> Any:
     """A shallow copy of what an object holds; `None` of one that cannot be looked into."""
     if isinstance(item, dict):
         return {key: dict.__getitem__(item, key) for key in item}  # what classes make of it is new
@@ -181,7 +181,7 @@ def content(item: Any) -> Any:
     return dict(inside) if isinstance(inside, dict) else None
 
 
-def _now(item: Any) -> Any:
+def _now(item: object) -> Any:
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
     return item.now() if isinstance(item, SetNames) else content(item)
@@ -224,14 +224,14 @@ def _same_items(before: Any, now: Any) -> bool:
     return len(before) == len(now) and all(map(same, before, now))
 
 
-def same(before: Any, now: Any) -> bool:
+def same(before: object, now: object) -> bool:
     """Whether an attribute is the object that it was, or equal data of the same type."""
     return before is now or (
         isinstance(before, DATA) and type(before) is type(now) and bool(before == now)
     )
 
 
-def _joined(name: str, key: Any, item: Any) -> str:
+def _joined(name: str, key: object, item: object) -> str:
     """The attribute's name: a key of a module is one, a key of what it holds is not."""
     if isinstance(item, SetNames):
         return f"{name}'s {key!r}"
@@ -260,7 +260,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def own_gradients(made: Any) -> list[str]:
+def own_gradients(made: object) -> list[str]:
     """What makes gradients in ways of its own on the way to some tensors.
 
     `torch.export` traces the forward pass of a `torch.autograd.Function` and would differentiate

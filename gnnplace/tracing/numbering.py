@@ -94,7 +94,7 @@ class _Signature:
 
 
 @cache
-def _signature(func: Any) -> _Signature:
+def _signature(func: object) -> _Signature:
     return _Signature(func)
 
 
@@ -232,7 +232,7 @@ class Numbering(BareMode):
             self._note(cell[0], ("", str(key), read))
         return number
 
-    def _hashed(self, value: Any, read: list[int]) -> Hashable:
+    def _hashed(self, value: object, read: list[int]) -> Hashable:
         """What stands for an argument; numbers of tensors are noted in `read`."""
         if isinstance(value, torch.Tensor):
             number = self.number(value)
@@ -253,7 +253,7 @@ class Numbering(BareMode):
             if kwargs.get("generator") is not None:
                 self.faults["generator"] = f"{op} draws from a generator of its own: {UNLIKE}"
 
-    def _fake(self, arguments: Any) -> Any:
+    def _fake(self, arguments: object) -> Any:
         """Arguments without numbers."""
         mode = self.mode
         assert mode is not None

@@ -74,7 +74,7 @@ class _Cell:
             return None
 
 
-def inside(value: Any) -> Iterator[Any]:
+def inside(value: object) -> Iterator[Any]:
     """A value, and all that is in it where it is a container of Python's."""
     todo, seen = [value], set[int]()
     while todo and len(seen) < MOST:
@@ -87,7 +87,7 @@ def inside(value: Any) -> Iterator[Any]:
             todo += [*(thing.values() if isinstance(thing, dict) else thing)][:MOST]
 
 
-def _is_library(thing: Any) -> bool:
+def _is_library(thing: object) -> bool:
     """Whether a function, class or module of Python is a library's; of an object, torch's alone."""
     named = isinstance(thing, type | FunctionType | ModuleType)
     owner = thing if named else type(thing)
@@ -96,7 +96,7 @@ def _is_library(thing: Any) -> bool:
     return package in LIBRARIES or (named and package in STANDARD)
 
 
-def _shadowed(thing: Any) -> list[str]:
+def _shadowed(thing: object) -> list[str]:
     """Data of an object's class, which an attribute of the object may take the place of later."""
     kinds = () if isinstance(thing, type | ModuleType) else type(thing).__mro__
     return [key for kind in kinds if not _is_library(kind)
@@ -120,14 +120,14 @@ class _Code:
         self.caches: list[Any] = []
         self._settable: list[tuple[Any, str]] = []
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Looks at what is in a value."""
         for thing in inside(value):
             if id(thing) not in self._seen and not isinstance(thing, (*DATA, torch.Tensor)):
                 self._seen[id(thing)] = thing
                 self._look(thing)
 
-    def _look(self, thing: Any) -> None:
+    def _look(self, thing: object) -> None:
         if isinstance(thing, MethodType):
             self.add((thing.__func__, thing.__self__))
         elif isinstance(thing, partial):
@@ -166,7 +166,7 @@ class _Code:
             self.add([x for key, x in vars(module).items() if key not in OWN])
             self.add([*module._modules.values()])
 
-    def _hold(self, thing: Any, held: Mapping[str, Any], title: str) -> None:
+    def _hold(self, thing: object, held: Mapping[str, Any], title: str) -> None:
         if not _is_library(thing):
             self._holders.append((held, title, _shadowed(thing)))
             self._settable.append((thing, title))
@@ -193,7 +193,7 @@ class _Code:
         for name, cell in pairs:
             self._slot(_Cell(cell), name, title, id(cell))
 
-    def _slot(self, held: Any, name: str, title: str, key: int = 0) -> None:
+    def _slot(self, held: object, name: str, title: str, key: int = 0) -> None:
         slot = Reading(held, name, title)
         self._slots[key or id(held), name] = slot
         self.add(slot.value)
@@ -259,7 +259,7 @@ def _is_torch(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in ("torch", "builtins")
 
 
-def _caches_of(owner: Any) -> Iterator[Any]:
+def _caches_of(owner: object) -> Iterator[Any]:
     """Caches of results among what a file or a class of a library has, wrapped once or not."""
     for value in vars(owner).values():
         cells = value.__closure__ or () if isinstance(value, FunctionType) else ()
@@ -268,7 +268,7 @@ def _caches_of(owner: Any) -> Iterator[Any]:
                 yield thing
 
 
-def _may_change(value: Any) -> bool:
+def _may_change(value: object) -> bool:
     """Whether it is data, or what code would have to be called for."""
     return not isinstance(value, type | ModuleType | nn.Module)
 

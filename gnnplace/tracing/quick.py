@@ -90,7 +90,7 @@ class QuickFakes(BareMode):
         with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
             return _mapped(self._make, known)
 
-    def _is_own(self, value: Any) -> bool:
+    def _is_own(self, value: object) -> bool:
         """Whether a value is a tensor of the mode without numbers beside."""
         return type(value) is FakeTensor and value.fake_mode is self.mode and value.constant is None
 
@@ -110,7 +110,7 @@ def without_numbers(mode: FakeTensorMode | None) -> Iterator[None]:
 
 
 @cache  # a mode is entered for every call that is recorded
-def _kind(func: Any) -> str:
+def _kind(func: object) -> str:
     """How geometry says an op's results, if it does."""
     if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
         return OTHER
@@ -126,7 +126,7 @@ def _kind(func: Any) -> str:
     return OTHER if odd else FRESH
 
 
-def _stand_in(value: Any, operands: list[Any]) -> Hashable:
+def _stand_in(value: object, operands: list[Any]) -> Hashable:
     """What decides the geometry of results; tensors are noted, and all that is of another kind."""
     if isinstance(value, torch.Tensor):
         operands.append(value)
@@ -144,7 +144,7 @@ def _stand_in(value: Any, operands: list[Any]) -> Hashable:
     return value if isinstance(value, NAMES) else None
 
 
-def _is_fresh(result: Any, operands: list[Any]) -> bool:
+def _is_fresh(result: object, operands: list[Any]) -> bool:
     """Whether results are tensors with memory of their own, from its beginning."""
     made = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(made, tuple | list):
@@ -164,7 +164,7 @@ def _described(tensor: FakeTensor) -> _Made:
     return _Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
 
 
-def _mapped(change: Callable[[Any], Any], made: Any) -> Any:
+def _mapped(change: Callable[[Any], Any], made: object) -> Any:
     """Results of an op, one by one; those that are None stay so."""
     if isinstance(made, tuple | list) and type(made) is not _Made:
         return type(made)(None if x is None else change(x) for x in made)

@@ -110,7 +110,7 @@ def as_eager() -> Iterator[list[str]]:
     """
     left: list[str] = []
 
-    def checked(error: Any, found: torch.Tensor, message: Any = None) -> None:
+    def checked(error: object, found: torch.Tensor, message: object = None) -> None:
         found = known.numbers([found]).get(id(found), found)
         if fake_tensor.is_fake(found):
             left.append(f"the check of a tensor{user_place()} is not made by the step")
@@ -181,7 +181,7 @@ class _Constants(TorchFunctionMode):
         self._calls.append(([*map(id, made)], bool(changed), func, given, form))
         return result
 
-    def _knows(self, value: Any) -> bool:
+    def _knows(self, value: object) -> bool:
         if not isinstance(value, torch.Tensor):
             return True
         tensor, version = self._made.get(id(value), (None, 0))
@@ -256,7 +256,7 @@ def _gaussian_nll_loss(
 _GAUSSIAN = functional.gaussian_nll_loss
 
 
-def as_numbers(sizes: Any, known: Mapping[int, torch.Tensor] | None = None) -> Any:
+def as_numbers(sizes: object, known: Mapping[int, torch.Tensor] | None = None) -> Any:
     """Sizes with numbers for tensors.
 
     Args:
@@ -331,7 +331,7 @@ def _handled(function: Any, given: Any, *args: Any, **options: Any) -> Any:
 
 
 def _refusal(name: str, mend: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **options: Any) -> Any:
+    def refuse(*args: object, **options: object) -> Any:
         raise CaptureError(f"the model calls {name}(){user_place()}; {mend}")
 
     return refuse
@@ -396,7 +396,7 @@ def module_paths(root: nn.Module) -> Iterator[None]:
     names = {id(module): name for name, module in root.named_modules() if name}
     original = nn.Module._call_impl
 
-    def call(self: nn.Module, *args: Any, **options: Any) -> Any:
+    def call(self: nn.Module, *args: object, **options: object) -> Any:
         name = names.get(id(self))
         if name is None:
             return original(self, *args, **options)
@@ -430,8 +430,8 @@ def recurrent_layers(*, training: bool) -> Iterator[None]:
 
 def _layers(
     input: torch.Tensor,
-    hidden: Any,
-    params: Any,
+    hidden: object,
+    params: object,
     has_biases: bool,
     num_layers: int,
     dropout: float,

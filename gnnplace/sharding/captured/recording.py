@@ -319,7 +319,7 @@ def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
 def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]:
     own = path.removeprefix(PREFIX.rstrip(".")).lstrip(".")
 
-    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(module: nn.Module, args: object, kwargs: object) -> None:
         recorder.stack.append((own, leaf))
         recorder.running.append(path)
         if (visited := recorder.visits.of.get(path)) is not None:
@@ -330,7 +330,7 @@ def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]
 
 
 def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: object, output: object) -> None:
         recorder.stack.pop()
         recorder.running.pop()
         if visited := recorder.visits.of.get(path):
@@ -426,7 +426,7 @@ class _Recorder(TorchFunctionMode):
         call = LayerCall(name, func, given, named, reads, indices, module, grad, changes, inplace)
         self.calls.append(call)
 
-    def _ref(self, leaf: Any) -> Any:
+    def _ref(self, leaf: object) -> Any:
         return CallRef(self.values_of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
@@ -458,7 +458,7 @@ class _Recorder(TorchFunctionMode):
         self._names[base] = count + 1
         return base if count == 0 else f"{base}#{count + 1}"
 
-    def graph(self, name: str, output: Any) -> tuple[CallGraph, list[int]]:
+    def graph(self, name: str, output: object) -> tuple[CallGraph, list[int]]:
         """What was noted, without calls that nothing needs; and positions of those kept."""
         template = pytree.tree_map(self._ref_output, output)
         needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)}
@@ -494,7 +494,7 @@ class _Recorder(TorchFunctionMode):
         read = {i for call in self.calls if not made.isdisjoint(call.results) for i in call.reads}
         return any(self.values[i].source == PARAMETER for i in read)
 
-    def _ref_output(self, leaf: Any) -> Any:
+    def _ref_output(self, leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             return CallRef(self._read(leaf, "the output"))
         plain = leaf is None or isinstance(leaf, bool | int | float | str)
