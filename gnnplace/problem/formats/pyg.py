@@ -174,7 +174,8 @@ def _whole_numbers(given: dict[str, Any], key: str, shape: tuple[int | None, ...
     """
     value = _array(given, key, shape)
     try:
-        whole = value.astype(np.int64)
+        with np.errstate(invalid="ignore"):  # NaN, which the comparison finds
+            whole = value.astype(np.int64)
     except (TypeError, ValueError):
         raise InputError(f"{key}: must have whole numbers") from None
     unlike = np.argwhere(whole != value)

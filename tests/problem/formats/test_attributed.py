@@ -136,3 +136,60 @@ def test_what_is_no_graphml_is_one_line(tmp_path, text):
     with pytest.raises(InputError, match=r"graph\.graphml: ") as told:
         convert(path, "graphml")
     assert "\n" not in str(told.value)
+
+
+DEFAULTS = """<?xml version="1.0" encoding="UTF-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+<key id="t" for="node" attr.name="time" attr.type="double"><default>0.005</default></key>
+<key id="b" for="edge" attr.name="bytes" attr.type="double"><default>10</default></key>
+<key id="p" attr.name="phase" attr.type="string"><default>backward</default></key>
+<key id="m" for="all" attr.name="module" attr.type="string"><default>head</default></key>
+<graph id="G" edgedefault="directed">
+<node id="a"/><node id="b"><data key="t">0.002</data><data key="p">forward</data></node>
+<node id="c"><data key="m">body</data></node>
+<edge source="a" target="b"/><edge source="b" target="c"><data key="b">7</data></edge>
+</graph></graphml>"""
+
+
+def test_defaults_of_graphml_count_where_nothing_is_said(tmp_path):
+    path = tmp_path / "graph.graphml"
+    path.write_text(DEFAULTS)
+    problem = convert(path, "graphml")
+    assert problem.time["v100"].tolist() == [0.005, 0.002, 0.005]
+    assert problem.graph.size.tolist() == [10.0, 7.0]
+    assert problem.phase.tolist() == [1, 0, 1]
+    assert problem.module == ("head", "head", "body")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '<node id="c">',
+            '<node id="d"/><node id="c"><graph id="H"/>',
+            "graph: 2, beside or within",
+        ),
+        ('target="c"', 'target="d"', "edge: no node has the id 'd'"),
+        ("<default>10</default>", "<default/>", "a key or its default is empty"),
+        ("<default>10</default>", "<default>ten</default>", "could not convert"),
+        ('<node id="a"/>', '<node id="a"/><hyperedge/>', "hyperedges"),
+    ],
+)
+def test_what_networkx_leaves_out_of_graphml_is_refused(tmp_path, old, new, said):
+    path = tmp_path / "graph.graphml"
+    path.write_text(DEFAULTS.replace(old, new))
+    with pytest.raises(InputError, match=said) as error:
+        convert(path, "graphml")
+    assert "\n" not in str(error.value)
+
+
+def test_nodes_of_a_grid_have_pairs_as_ids(tmp_path):
+    """networkx writes tuples as lists."""
+    graph = nx.DiGraph([((0, 0), (0, 1)), ((0, 1), (1.5, ("a", 2)))])
+    nx.set_node_attributes(graph, 1e-3, "time")
+    nx.set_edge_attributes(graph, 8.0, "bytes")
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    problem = convert(path, "networkx")
+    assert problem.graph.names == ("(0, 0)", "(0, 1)", "(1.5, ('a', 2))")
+    assert problem.graph.num_tensors == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
 
 import pytest
 from google.protobuf import json_format
@@ -10,6 +12,8 @@ from google.protobuf import json_format
 from gnnplace.errors import FormatError
 from gnnplace.problem.cluster.gpus import GPUS
 from gnnplace.problem.formats import convert
+from gnnplace.problem.formats.chakra import _attribute_of_message
+from gnnplace.problem.formats.protobuf import WireMessage
 from tests.problem.formats.schemas import CHAKRA, classes
 
 PROTO = classes("chakra_subset", CHAKRA)
@@ -64,7 +68,25 @@ def lines(given):
     return "\n".join(out).encode()
 
 
-@pytest.mark.parametrize("write", [binary, lines])
+def indented(given):
+    """As Chakra's jsonizer writes traces: keys in camel case, messages behind each other."""
+    messages = [PROTO["GlobalMetadata"](version="0.0.4"), *(PROTO["Node"](**one) for one in given)]
+    text = "".join(json_format.MessageToJson(message) for message in messages)
+    return re.sub(r'"type": (\d)', lambda match: f'"type": "{NAMES[int(match[1])]}"', text).encode()
+
+
+def as_numbers(given):
+    """With types as numbers, and the Python lists that Chakra's converter writes as text."""
+    rows = [{"version": "0.0.4"}]
+    for one in given:
+        row = dict(one)
+        if "outputs" in row:
+            row["outputs"] = {key: str(json.loads(text)) for key, text in row["outputs"].items()}
+        rows.append(row)
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+@pytest.mark.parametrize("write", [binary, lines, indented, as_numbers])
 def test_compute_nodes_are_ops(tmp_path, write):
     path = tmp_path / "rank.0.et"
     path.write_bytes(write(nodes()))
@@ -154,4 +176,89 @@ def test_what_is_no_trace_is_one_line(tmp_path, data):
     path = tmp_path / "rank.0.et"
     path.write_bytes(data)
     with pytest.raises(FormatError, match=r"cut off|no JSON message|nodes: none"):
+        convert(path, "chakra")
+
+
+@pytest.mark.parametrize("write", [binary, lines, indented, as_numbers])
+def test_an_op_below_a_microsecond_takes_no_time(tmp_path, write):
+    """Protobuf writes no zeros; in JSON they may stand there."""
+
+    def op(number, micros, deps=()):
+        return {
+            "id": number,
+            "name": f"op{number}",
+            "type": 4,
+            "duration_micros": micros,
+            "data_deps": list(deps),
+            "attr": size_of(100),
+        }
+
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(write([op(1, 0), op(2, 10, [1])]))
+    problem = convert(path, "chakra")
+    assert problem.time["v100"].tolist() == [0.0, 1e-5]
+    assert problem.graph.size.tolist() == [100.0]
+    assert not problem.estimated.any()
+
+
+def test_a_binary_trace_may_begin_like_json(tmp_path):
+    """The metadata's length is a brace where it has 123 bytes."""
+    (metadata, *messages) = [PROTO["GlobalMetadata"](version="0" * 121)] + [
+        PROTO["Node"](**one) for one in nodes()
+    ]
+    parts = [one.SerializeToString() for one in (metadata, *messages)]
+    sizes = [bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7]) for p in parts]
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(b"".join(size + part for size, part in zip(sizes, parts, strict=True)))
+    assert path.read_bytes()[:1] == b"{"
+    assert convert(path, "chakra").num_ops == 3
+
+
+def attribute(field, wire, data):
+    """A binary `AttributeProto` of one value under the name `tensor_size`."""
+    return b"\x0a\x0btensor_size" + bytes([field << 3 | wire]) + data
+
+
+@pytest.mark.parametrize(
+    ("field", "wire", "data"),
+    [
+        (5, 5, struct.pack("<f", 100.0)),
+        (7, 0, b"\x64"),
+        (9, 0, b"\x64"),
+        (11, 0, b"\x64"),
+        (13, 0, b"\x64"),
+        (15, 0, b"\xc8\x01"),
+    ],
+)
+def test_every_scalar_of_an_attribute_is_read(field, wire, data):
+    message = WireMessage(attribute(field, wire, data))
+    assert _attribute_of_message(message) == 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("long int", 8),
+        ("c10::BFloat16", 2),
+        ("unsigned char", 1),
+        ("c10::complex<float>", 8),
+        ("c10::Float8_e4m3fn", 1),
+        ("short", 2),
+        ("nullptr (uninitialized)", 0),
+    ],
+)
+def test_elements_have_the_bytes_of_their_types(tmp_path, kind, size):
+    first, second = nodes()[0], nodes()[2] | {"data_deps": [7]}
+    first["outputs"] = {"shapes": "[[6]]", "types": f'["Tensor({kind})"]'}
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(binary([first, second]))
+    assert convert(path, "chakra").graph.size.tolist() == [6.0 * size]
+
+
+def test_a_type_that_is_not_known_is_named(tmp_path):
+    first, second = nodes()[0], nodes()[2] | {"data_deps": [7]}
+    first["outputs"] = {"shapes": "[[6]]", "types": '["Tensor(posit16)"]'}
+    path = tmp_path / "rank.0.et"
+    path.write_bytes(binary([first, second]))
+    with pytest.raises(FormatError, match="outputs: posit16 is no type of elements"):
         convert(path, "chakra")

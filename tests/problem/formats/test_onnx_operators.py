@@ -459,6 +459,7 @@ def test_operators_that_are_not_known_are_named_with_their_count(tmp_path):
             r"Attention cannot have inputs of sizes \[3\]",
         ),
         (helper.make_node("Relu", ["x"], ["y"]), {"x": [2, -1]}, "is -1; export the model"),
+        (helper.make_node("Relu", ["x\n2"], ["y"]), {"x": [2, 2]}, r"value_info\[x\\n2\]: missing"),
     ],
 )
 def test_what_a_node_lacks_is_said_in_one_line(tmp_path, node, sizes, said):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnplace.errors import FormatError
+from gnnplace.errors import ChangedWarning, FormatError
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.problem.cluster import preset
 from gnnplace.problem.formats import convert
@@ -78,3 +78,20 @@ def test_public_profiles(name):
     total = sum(float(x.split("_compute_time=")[1].split(",")[0]) for x in nodes)
     forward = problem.time["v100"][problem.phase == FORWARD].sum()
     assert forward == pytest.approx(total / 1e3)
+
+
+def test_what_the_optimizer_writes_behind_layers_is_left_out_with_a_line(tmp_path):
+    plain = read(tmp_path, SMALL)
+    lines = [
+        line if line.startswith("\t") else f"{line} -- stage_id={k % 2} -- replicated"
+        for k, line in enumerate(SMALL.strip("\n").splitlines())
+    ]
+    with pytest.warns(
+        ChangedWarning, match="stage_id of 3 layers, replicated of 3 layers: left out"
+    ):
+        problem = read(tmp_path, "\n".join(lines))
+    assert problem.graph.names == plain.graph.names
+    assert problem.module == plain.module
+    (kind,) = problem.cluster.kinds
+    assert problem.time[kind].tolist() == plain.time[kind].tolist()
+    assert problem.graph.size.tolist() == plain.graph.size.tolist()

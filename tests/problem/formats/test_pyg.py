@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import gnnplace
 from gnnplace.errors import InputError
@@ -81,3 +81,43 @@ def test_a_saved_data_is_read_without_running_its_code(tmp_path):
 def test_what_a_data_lacks_is_named_by_its_field(change, said):
     with pytest.raises(InputError, match=said):
         gnnplace.from_pyg(simple(**change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"time": torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16)},
+        {"time": torch.tensor([1.0, 2.0, 3.0]).to(torch.float8_e4m3fn)},
+        {"time": torch.tensor([1.0, 2.0, 3.0], requires_grad=True)},
+        {"time": torch.tensor([1.0, 2.0, 3.0]).to_sparse()},
+        {"time": torch.tensor([1, 2, 3], dtype=torch.int16)},
+        {"time": [1, 2, 3]},
+        {"time": np.array([1.0, 2.0, 3.0])},
+    ],
+)
+def test_numbers_of_every_type_are_read(change):
+    assert gnnplace.from_pyg(simple(**change)).time["v100"].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"edge_index": torch.tensor([[0, 1.5], [1, 2]])},
+            r"edge_index\[0, 1\]: 1.5: must be whole",
+        ),
+        ({"edge_index": torch.tensor([[0, -1], [1, 2]])}, "edge_index: -1 is outside"),
+        ({"unit": torch.tensor([float("nan"), 0, 0])}, r"unit\[0\]: nan: must be whole"),
+        ({"phase": torch.tensor([0.0, 0.5, 1.0])}, r"phase\[1\]: 0.5: must be whole"),
+        ({"time": torch.ones(3, device="meta")}, "time: on the meta device"),
+        ({"time": [[1.0], [2.0, 3.0], [1.0]]}, "time: no tensor of numbers"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(change, said):
+    with pytest.raises(InputError, match=said):
+        gnnplace.from_pyg(simple(**change))
+
+
+def test_a_heterogeneous_graph_is_named():
+    with pytest.raises(InputError, match=r"a HeteroData, .* to_homogeneous"):
+        gnnplace.from_pyg(HeteroData())

@@ -67,15 +67,20 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
     except InputError as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise FormatError(f"{path}: {_one_line(str(error))}") from None
     except RecursionError:
         raise FormatError(f"{path}: graphs within graphs, more than Python can follow") from None
     lines = [*notes.lines()]
     if model.messages(TRAINING_INFO):
         lines.append("training_info: not read; the problem is the forward pass")
     for line in lines:
-        warnings.warn(f"{path}: {line}", ChangedWarning, stacklevel=3)
+        warnings.warn(f"{path}: {_one_line(line)}", ChangedWarning, stacklevel=3)
     return problem
+
+
+def _one_line(text: str) -> str:
+    """Return text without line breaks: names of values and operators may have some."""
+    return "\\n".join(text.splitlines())
 
 
 def _build_problem(name: str, scope: Scope, cluster: Cluster | None) -> Problem:
