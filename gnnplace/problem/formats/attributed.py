@@ -28,7 +28,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_json, within
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.cluster.gpus import FLOAT32, figures
+from gnnplace.problem.cluster.gpus import FLOAT32, Gpu, figures
 from gnnplace.problem.cluster.presets import load_cluster
 from gnnplace.problem.problem import FORWARD, PHASES, Problem, build_problem
 
@@ -85,7 +85,7 @@ class GivenOp:
                 f"{self.where}.{lacks}: missing; give time or time.{kind} in seconds, or flops and "
                 "bytes"
             )
-        return roofline(kind, self.number("flops"), self.number("bytes")), True
+        return roofline(figures(kind), self.number("flops"), self.number("bytes")), True
 
 
 def number(keys: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
@@ -103,13 +103,8 @@ def number(keys: Mapping[str, Any], key: str, where: str, default: float | None 
     return value
 
 
-def roofline(kind: str, flops: float, size: float) -> float:
-    """Seconds at least of an op on a kind of device; ``size``: bytes read and written.
-
-    Raises:
-        InputError: nothing is known of the kind.
-    """
-    gpu = figures(kind)
+def roofline(gpu: Gpu, flops: float, size: float) -> float:
+    """Return the seconds that an op takes at least; `size` is bytes read and written."""
     return max(gpu.launch, flops / gpu.flops(FLOAT32), size / gpu.bandwidth)
 
 

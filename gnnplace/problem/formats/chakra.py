@@ -115,14 +115,14 @@ def _of_json(data: bytes) -> Iterator[Node]:
     while position < len(text):
         begin = SPACE.match(text, position).end()  # type: ignore[union-attr]
         line += text.count("\n", position, begin)
-        where = f"line {line}"
+        location = f"line {line}"
         try:
             message, position = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
-            raise InputError(f"{where}: no JSON message") from None
+            raise InputError(f"{location}: no JSON message") from None
         line += text.count("\n", begin, position)
         if not is_metadata:
-            yield _node_of_json(message, where)
+            yield _node_of_json(message, location)
         is_metadata = False
 
 

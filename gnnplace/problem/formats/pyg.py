@@ -175,13 +175,13 @@ def _whole_numbers(given: dict[str, Any], key: str, shape: tuple[int | None, ...
     value = _array(given, key, shape)
     try:
         with np.errstate(invalid="ignore"):  # NaN, which the comparison finds
-            whole = value.astype(np.int64)
+            integers = value.astype(np.int64)
     except (TypeError, ValueError):
         raise InputError(f"{key}: must have whole numbers") from None
-    unlike = np.argwhere(whole != value)
+    unlike = np.argwhere(integers != value)
     if len(unlike):
         raise InputError(f"{key}{unlike[0].tolist()}: {value[tuple(unlike[0])]}: must be whole")
-    return whole
+    return integers
 
 
 def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:

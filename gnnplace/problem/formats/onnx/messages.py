@@ -349,7 +349,7 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
         return None
     shape: list[int] = []
     for index, dimension in enumerate(tensors[0].messages(2)[0].messages(1)):
-        where = f"{path}.tensor_type.shape.dim[{index}]"
+        location = f"{path}.tensor_type.shape.dim[{index}]"
         if not dimension.numbers(1):
             name = dimension.text(2)
             state = f"is {name!r}" if name else "has no value"
@@ -359,10 +359,10 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
                     "; or write them in: python -m onnxruntime.tools.make_dynamic_shape_fixed "
                     f"--dim_param {name or 'NAME'} --dim_value N FILE OUTPUT"
                 )
-            return f"{where}: {state}; {advice}"
+            return f"{location}: {state}; {advice}"
         size = signed(dimension.number(1))
         if size < 0:
-            return f"{where}: is {size}; export the model with fixed sizes"
+            return f"{location}: is {size}; export the model with fixed sizes"
         shape.append(size)
     return Value(shape=tuple(shape), element_type=tensors[0].number(1))
 
@@ -389,7 +389,9 @@ def rename_node(node: Node, names: dict[str, str]) -> Node:
 
 def _rename_captured(graph: Graph, names: dict[str, str]) -> Graph:
     """Return a graph with other names for what it captures; what it defines itself stays."""
-    defined = {*graph.inputs, *graph.weights, *(n for node in graph.nodes for n in node.outputs)}
+    defined = {*graph.inputs, *graph.weights}
+    for node in graph.nodes:
+        defined.update(node.outputs)
     outer = {old: new for old, new in names.items() if old not in defined}
     return replace(
         graph,

@@ -105,9 +105,10 @@ def count_bytes(call: Call) -> float:
 
 
 def _per_element(call: Call) -> float:
-    counts = [value.elements for value in call.outputs if value is not None]
+    values = [*call.outputs]
     if call.node.kind not in READS_PART | READS_NOTHING:
-        counts += [value.elements for value in call.inputs if value is not None]
+        values += call.inputs
+    counts = [value.elements for value in values if value is not None]
     return float(max(counts, default=0))
 
 
@@ -161,10 +162,14 @@ def _transposed_convolution(weight: int) -> Callable[[Call], float]:
 
 def _deformable_convolution(call: Call) -> float:
     """Count products, and the interpolation of each element of the window in every position."""
-    weight, positions = call.shape(1), prod(call.result.shape[2:])
-    dimensions = len(weight) - 2
-    samples = call.shape(0)[0] * call.shape(0)[1] * prod(weight[2:]) * positions
-    return 2.0 * call.result.elements * prod(weight[1:]) + 2.0 * 2**dimensions * samples
+    weight = call.shape(1)
+    batch, channels = call.shape(0)[:2]
+    window = weight[2:]
+    positions = prod(call.result.shape[2:])
+    samples = batch * channels * prod(window) * positions
+    neighbours = 2 ** len(window)
+    products = call.result.elements * prod(weight[1:])
+    return 2.0 * products + 2.0 * neighbours * samples
 
 
 def _causal_convolution(call: Call) -> float:
@@ -174,10 +179,10 @@ def _causal_convolution(call: Call) -> float:
 def _einsum(call: Call) -> float:
     """Count the products of an equation, pair by pair from the left."""
     equation = call.node.text("equation").replace(" ", "")
-    left, arrow, right = equation.partition("->")
+    terms, arrow, result = equation.partition("->")
     sizes: dict[str, int] = {}
     factors: list[str] = []
-    for position, term in enumerate(left.split(",")):
+    for position, term in enumerate(terms.split(",")):
         shape = call.shape(position)
         hidden = len(shape) - len(term.replace("...", ""))
         # Labels of an ellipsis count from the right, as broadcasting does.
@@ -188,9 +193,11 @@ def _einsum(call: Call) -> float:
             sizes[name] = max(sizes.get(name, 1), size)
         factors.append("".join(names))
     if not arrow:
-        right = "".join(sorted(name for name in sizes if left.count(name) == 1)) + "..."
-    kept_to_end = {*right.replace("...", ""), *(name for name in sizes if name.isdigit())}
-    flops, product = 0.0, factors[0]
+        result = "".join(sorted(name for name in sizes if terms.count(name) == 1))
+    batch_labels = {name for name in sizes if name.isdigit()}
+    kept_to_end = batch_labels.union(result.replace("...", ""))
+    flops = 0.0
+    product = factors[0]
     if len(factors) == 1:
         return float(prod(sizes[name] for name in set(product)))
     for position, factor in enumerate(factors[1:], 1):
@@ -203,12 +210,19 @@ def _einsum(call: Call) -> float:
 
 def _mixture_of_experts(call: Call) -> float:
     """Count `k` experts a token: products with fc1, fc2 and, where there is one, fc3."""
+    node = call.node
+    positions = (2, 4, 6)
+    elements_per_byte = 1
+    if node.kind == "QMoE":  # with a scale behind every weight
+        positions = (2, 5, 8)
+        elements_per_byte = 8 // node.integer("expert_weight_bits", 4)
+    products = 0
+    for position in positions:
+        weight = call.optional(position)
+        if weight is not None:
+            products += prod(weight.shape[1:]) * elements_per_byte
     tokens = prod(call.shape(0)[:-1])
-    positions = (2, 4, 6) if call.node.kind == "MoE" else (2, 5, 8)
-    packed = 8 // call.node.integer("expert_weight_bits", 4) if call.node.kind == "QMoE" else 1
-    weights = [value for value in map(call.optional, positions) if value is not None]
-    products = sum(prod(value.shape[1:]) * packed for value in weights)
-    return 2.0 * tokens * call.node.integer("k", 1) * products
+    return 2.0 * tokens * node.integer("k", 1) * products
 
 
 # --- recurrences ------------------------------------------------------------------------------
@@ -242,16 +256,26 @@ def _scores(queries: int, keys: int, key_width: int, value_width: int) -> float:
 
 def _attention(call: Call) -> float:
     """Count ONNX's own, of rank 4 [batch, heads, length, width] or 3 [batch, length, width]."""
-    query, key, value = (call.shape(position) for position in range(3))
+    query = call.shape(0)
+    key = call.shape(1)
+    value = call.shape(2)
     past = call.optional(4)
     past_length = past.shape[2] if past else 0
     if len(query) == 4:
-        queries, width, value_width = prod(query[:3]), query[3], value[3]
-        return _scores(queries, key[2] + past_length, width, value_width)
+        return _scores(
+            queries=prod(query[:3]),
+            keys=key[2] + past_length,
+            key_width=query[3],
+            value_width=value[3],
+        )
     heads = call.node.integer("q_num_heads", 1)
-    queries, width = prod(query[:2]) * heads, query[2] // heads
-    value_width = value[2] // call.node.integer("kv_num_heads", heads)
-    return _scores(queries, key[1] + past_length, width, value_width)
+    groups = call.node.integer("kv_num_heads", heads)
+    return _scores(
+        queries=prod(query[:2]) * heads,
+        keys=key[1] + past_length,
+        key_width=query[2] // heads,
+        value_width=value[2] // groups,
+    )
 
 
 def _projected_attention(call: Call) -> float:
@@ -260,22 +284,32 @@ def _projected_attention(call: Call) -> float:
     weight = call.shape(1)
     sizes = call.node.integers("qkv_hidden_sizes") or (weight[1] // 3,) * 3
     past = call.optional(8 if call.node.kind == "QAttention" else 4)
-    keys = length + (past.shape[3] if past else 0)
-    return 2.0 * batch * length * prod(weight) + _scores(batch * length, keys, sizes[0], sizes[2])
+    past_length = past.shape[3] if past else 0
+    projection = 2.0 * batch * length * prod(weight)
+    scores = _scores(
+        queries=batch * length,
+        keys=length + past_length,
+        key_width=sizes[0],
+        value_width=sizes[2],
+    )
+    return projection + scores
 
 
 def _multi_head_attention(past_position: int) -> Callable[[Call], float]:
     """Return the count of queries, keys and values apart or packed, with keys from before."""
 
     def count(call: Call) -> float:
-        query, key, value = call.shape(0), call.optional(1), call.optional(2)
+        query = call.shape(0)
+        key = call.optional(1)
+        value = call.optional(2)
         heads = call.node.integer("num_heads", 1)
+        keys = query[1]
+        width = query[2]
         if len(query) == 5:  # [batch, length, heads, 3, width]
-            queries, keys, width = prod(query[:2]), query[1], query[2] * query[4]
+            width = query[2] * query[4]
         elif key is None:  # queries, keys and values side by side
-            queries, keys, width = prod(query[:2]), query[1], query[2] // 3
+            width = query[2] // 3
         else:
-            queries, width = prod(query[:2]), query[2]
             keys = key.shape[2] if len(key.shape) == 4 else key.shape[1]
         value_width = width
         if value is not None:
@@ -283,17 +317,26 @@ def _multi_head_attention(past_position: int) -> Callable[[Call], float]:
             value_width = heads * shape[3] if len(shape) == 4 else shape[2]
         past = call.optional(past_position)
         keys += past.shape[2] if past else 0
-        return _scores(queries, keys, width, value_width)
+        return _scores(
+            queries=prod(query[:2]),
+            keys=keys,
+            key_width=width,
+            value_width=value_width,
+        )
 
     return count
 
 
 def _group_query_attention(call: Call) -> float:
     """Count queries of all heads with keys of the cache: as long as the cache that is returned."""
-    query, node = call.shape(0), call.node
+    node = call.node
+    query = call.shape(0)
     heads = node.integer("num_heads", 1)
-    groups = node.integer("kv_num_heads", heads)
-    width = query[2] // (heads + 2 * groups) if call.optional(1) is None else query[2] // heads
+    is_packed = call.optional(1) is None
+    heads_in_query = heads
+    if is_packed:  # queries, keys and values side by side
+        heads_in_query += 2 * node.integer("kv_num_heads", heads)
+    width = heads * (query[2] // heads_in_query)
     cache = call.outputs[1] if len(call.outputs) > 1 else None
     past = call.optional(3)
     total = call.numbers.get(6)
@@ -303,7 +346,12 @@ def _group_query_attention(call: Call) -> float:
         keys = cache.shape[2]
     else:
         keys = query[1] + (past.shape[2] if past else 0)
-    return _scores(prod(query[:2]), keys, heads * width, heads * width)
+    return _scores(
+        queries=prod(query[:2]),
+        keys=keys,
+        key_width=width,
+        value_width=width,
+    )
 
 
 # --- transforms and the rest ------------------------------------------------------------------
@@ -316,11 +364,14 @@ def _fast_transform(length: int) -> float:
 
 def _fourier(call: Call) -> float:
     shape = call.shape(0)
-    axis = call.node.integer("axis", 1 if len(call.inputs) < 3 else -2)
-    axis = call.numbers.get(2, (axis,))[0]
-    length = call.numbers.get(1, (shape[axis],))[0]
+    # Opset 17 has an attribute, opset 20 a third input.
+    axis = call.node.integer("axis", 1)
+    if len(call.inputs) > 2:
+        (axis,) = call.numbers.get(2, (-2,))
+    (length,) = call.numbers.get(1, (shape[axis],))
     transforms = prod(shape[:-1]) / max(shape[axis], 1)
-    return transforms * _fast_transform(length) * (0.5 if shape[-1] == 1 else 1.0)
+    is_real = shape[-1] == 1
+    return transforms * _fast_transform(length) * (0.5 if is_real else 1.0)
 
 
 def _short_time_fourier(call: Call) -> float:
@@ -329,10 +380,11 @@ def _short_time_fourier(call: Call) -> float:
     length = 2 * (bins - 1) if call.node.integer("onesided", 1) else bins
     if window is not None:
         length = window.elements
-    length = call.numbers.get(3, (length,))[0]
+    (length,) = call.numbers.get(3, (length,))
     signal = call.shape(0)
-    real = len(signal) < 3 or signal[2] == 1
-    return batch * frames * (_fast_transform(length) * (0.5 if real else 1.0) + length)
+    is_real = len(signal) < 3 or signal[2] == 1
+    transform = _fast_transform(length) * (0.5 if is_real else 1.0)
+    return batch * frames * (transform + length)
 
 
 def _window(call: Call) -> float:
@@ -355,10 +407,11 @@ def _affine_grid(call: Call) -> float:
 
 def _interpolation(call: Call) -> float:
     """Count 2 (linear) or 4 (cubic) neighbours along each axis that is interpolated."""
-    mode = call.node.text("mode", "nearest" if call.node.kind != "GridSample" else "linear")
+    usual_mode = "linear" if call.node.kind == "GridSample" else "nearest"
+    mode = call.node.text("mode", usual_mode)
+    along_axis = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2)
     axes = max(len(call.result.shape) - 2, 1)
-    neighbours = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2) ** axes
-    return 2.0 * call.result.elements * neighbours
+    return 2.0 * call.result.elements * along_axis**axes
 
 
 def _sort(call: Call) -> float:

@@ -309,10 +309,16 @@ class Scope:
 
     def _scores(self, node: Node) -> Value | None:
         """Return the scores that a `FlexAttention` gives to its graphs, in float32."""
-        query, key = (self.find(name) for name in node.inputs[:2])
-        if query is None or key is None or len(query.shape) != 4 or len(key.shape) != 4:
+        query = self.find(node.inputs[0])
+        key = self.find(node.inputs[1])
+        if query is None or key is None:
             return None
-        return Value((*query.shape[:3], key.shape[2]), 1)
+        if len(query.shape) != 4 or len(key.shape) != 4:
+            return None
+        return Value(
+            shape=(*query.shape[:3], key.shape[2]),
+            element_type=1,
+        )
 
     def _scan_inputs(self, node: Node, graph: Graph) -> list[Value | None]:
         """Return the sizes of states, and of one step of what is scanned."""

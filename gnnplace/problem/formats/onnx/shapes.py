@@ -199,15 +199,14 @@ def _dropout(inputs: Inputs) -> list[Value]:
     return [_same(inputs), Value(shape=value.shape, element_type=BOOL)]
 
 
-def _product_shape(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+def _product_shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a matrix product as numpy broadcasts it."""
-    rows = tuple(left) if len(left) > 1 else (1, *left)
-    columns = tuple(right) if len(right) > 1 else (*right, 1)
-    if rows[-1] != columns[-2]:
+    if not first or not second or first[-1] != second[max(len(second) - 2, 0)]:
         raise ValueError("sizes of a product")
-    batch = np.broadcast_shapes(rows[:-2], columns[:-2])
-    ends = (*rows[-2:-1],) * (len(left) > 1) + (*columns[-1:],) * (len(right) > 1)
-    return (*batch, *ends)
+    batch = np.broadcast_shapes(tuple(first[:-2]), tuple(second[:-2]))
+    rows = first[-2:-1]
+    columns = second[-1:] if len(second) > 1 else ()
+    return (*batch, *rows, *columns)
 
 
 def _matmul(inputs: Inputs) -> Value:
@@ -222,20 +221,22 @@ def _quantized_matmul(inputs: Inputs) -> Value:
 
 
 def _fused_matmul(inputs: Inputs) -> Value:
-    left, right = list(inputs.value(0).shape), list(inputs.value(1).shape)
+    first = list(inputs.value(0).shape)
+    second = list(inputs.value(1).shape)
     if inputs.node.integer("transBatchA", 0) or inputs.node.integer("transBatchB", 0):
         raise LookupError("transBatchA")
-    for key, shape in (("transA", left), ("transB", right)):
+    for key, shape in (("transA", first), ("transB", second)):
         if inputs.node.integer(key, 0) and len(shape) > 1:
             shape[-2:] = shape[-1], shape[-2]
-    return _like(_product_shape(left, right), inputs.value(0))
+    return _like(_product_shape(first, second), inputs.value(0))
 
 
 def _gemm(inputs: Inputs) -> Value:
-    left, right = inputs.value(0).shape, inputs.value(1).shape
-    rows = left[1 if inputs.node.integer("transA", 0) else 0]
-    columns = right[0 if inputs.node.integer("transB", 0) else 1]
-    return _like((rows, columns), inputs.value(0))
+    node = inputs.node
+    factor = inputs.value(0)
+    rows = factor.shape[1 if node.integer("transA", 0) else 0]
+    columns = inputs.value(1).shape[0 if node.integer("transB", 0) else 1]
+    return _like((rows, columns), factor)
 
 
 def _packed_matmul(inputs: Inputs) -> Value:
@@ -267,17 +268,23 @@ def _window_sizes(inputs: Inputs, shape: Sequence[int], window: Sequence[int]) -
     return result
 
 
-def _convolution(weight: int, kind_of: int) -> Callable[[Inputs], Value]:
+def _convolution(weight: int, kind_of: int | None) -> Callable[[Inputs], Value]:
     def infer(inputs: Inputs) -> Value:
-        shape, filters = inputs.value(0).shape, inputs.value(weight).shape
-        result = (shape[0], filters[0], *_window_sizes(inputs, shape, filters[2:]))
-        return Value(result, INT32) if kind_of < 0 else _like(result, inputs.value(kind_of))
+        shape = inputs.value(0).shape
+        filters = inputs.value(weight).shape
+        sizes = _window_sizes(inputs, shape, filters[2:])
+        result = (shape[0], filters[0], *sizes)
+        if kind_of is None:
+            return Value(shape=result, element_type=INT32)
+        return _like(result, inputs.value(kind_of))
 
     return infer
 
 
 def _transposed_convolution(inputs: Inputs) -> Value:
-    node, shape, filters = inputs.node, inputs.value(0).shape, inputs.value(1).shape
+    node = inputs.node
+    shape = inputs.value(0).shape
+    filters = inputs.value(1).shape
     count = len(shape) - 2
     output_shape = node.integers("output_shape")
     channels = filters[1] * node.integer("group", 1)
@@ -300,8 +307,10 @@ def _transposed_convolution(inputs: Inputs) -> Value:
 def _pool(inputs: Inputs) -> list[Value]:
     shape = inputs.value(0).shape
     window = inputs.node.integers("kernel_shape") or ()
-    result = _like((*shape[:2], *_window_sizes(inputs, shape, window)), inputs.value(0))
-    return [result, Value(result.shape, INT64)]
+    sizes = _window_sizes(inputs, shape, window)
+    result = _like((*shape[:2], *sizes), inputs.value(0))
+    indices = Value(shape=result.shape, element_type=INT64)
+    return [result, indices]
 
 
 def _global_pool(inputs: Inputs) -> Value:
@@ -337,10 +346,12 @@ def _flatten(inputs: Inputs) -> Value:
 def _squeeze(inputs: Inputs) -> Value:
     shape = inputs.value(0).shape
     axes = inputs.constant(1, "axes")
-    removed = {axis for axis, size in enumerate(shape) if size == 1}
-    if axes is not None:
+    if axes is None:
+        sizes = [size for size in shape if size != 1]
+    else:
         removed = {axis % len(shape) for axis in axes}
-    return _like([size for axis, size in enumerate(shape) if axis not in removed], inputs.value(0))
+        sizes = [size for axis, size in enumerate(shape) if axis not in removed]
+    return _like(sizes, inputs.value(0))
 
 
 def _unsqueeze(inputs: Inputs) -> Value:
@@ -377,11 +388,13 @@ def _split(inputs: Inputs) -> list[Value]:
 
 def _slice(inputs: Inputs) -> Value:
     shape = list(inputs.value(0).shape)
-    starts, ends = inputs.constant(1, "starts") or (), inputs.constant(2, "ends") or ()
+    starts = inputs.constant(1, "starts") or ()
+    ends = inputs.constant(2, "ends") or ()
     axes = inputs.constant(3, "axes") or tuple(range(len(starts)))
     steps = inputs.constant(4) or (1,) * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        shape[axis] = len(range(shape[axis])[slice(start, end, step)])
+        positions = range(shape[axis])
+        shape[axis] = len(positions[slice(start, end, step)])
     return _like(shape, inputs.value(0))
 
 
@@ -489,16 +502,22 @@ def _blocks_to_space(inputs: Inputs) -> Value:
 def _recurrence(inputs: Inputs) -> list[Value]:
     first, second, _ = inputs.value(0).shape
     directions, _, hidden = inputs.value(2).shape
+    shape: tuple[int, ...] = (first, directions, second, hidden)
+    state: tuple[int, ...] = (directions, second, hidden)
     if inputs.node.integer("layout", 0):
-        shape, state = (first, second, directions, hidden), (first, directions, hidden)
-    else:
-        shape, state = (first, directions, second, hidden), (directions, second, hidden)
+        shape = (first, second, directions, hidden)
+        state = (first, directions, hidden)
     value = inputs.value(0)
-    return [_like(shape, value), _like(state, value), _like(state, value)]
+    return [
+        _like(shape, value),
+        _like(state, value),
+        _like(state, value),
+    ]
 
 
 def _attention(inputs: Inputs) -> list[Value]:
-    query, value = inputs.value(0).shape, inputs.value(2).shape
+    query = inputs.value(0).shape
+    value = inputs.value(2).shape
     if len(query) == 4:
         shape: tuple[int, ...] = (*query[:3], value[3])
     else:
@@ -515,19 +534,22 @@ def _projected_attention(inputs: Inputs) -> list[Value]:
 
 
 def _group_query_attention(inputs: Inputs) -> list[Value]:
-    query, node = inputs.value(0).shape, inputs.node
+    node = inputs.node
+    query = inputs.value(0).shape
     heads = node.integer("num_heads", 1)
     width = query[2]
-    if inputs.optional(1) is None:
-        width = query[2] // (heads + 2 * node.integer("kv_num_heads", heads)) * heads
+    if inputs.optional(1) is None:  # queries, keys and values side by side
+        packed_heads = heads + 2 * node.integer("kv_num_heads", heads)
+        width = heads * (width // packed_heads)
     return [_like((*query[:2], width), inputs.value(0))]
 
 
 def _multi_head_attention(inputs: Inputs) -> list[Value]:
-    query, value = inputs.value(0).shape, inputs.optional(2)
-    if value is None or len(query) != 3 or len(value.shape) != 3:
+    query = inputs.value(0)
+    value = inputs.value(2)
+    if len(query.shape) != 3 or len(value.shape) != 3:
         raise LookupError("value")
-    return [_like((*query[:2], value.shape[2]), inputs.value(0))]
+    return [_like((*query.shape[:2], value.shape[2]), query)]
 
 
 Rule = Callable[[Inputs], Value | list[Value]]
@@ -582,7 +604,7 @@ OF_ONNX: dict[str, Rule] = {
     "QLinearMatMul": _quantized_matmul,
     "Gemm": _gemm,
     "Conv": _convolution(1, 0),
-    "ConvInteger": _convolution(1, -1),
+    "ConvInteger": _convolution(1, None),
     "QLinearConv": _convolution(3, 7),
     "ConvTranspose": _transposed_convolution,
     "Transpose": _transpose,
