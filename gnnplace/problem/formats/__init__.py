@@ -1,4 +1,4 @@
-"""The formats room: readers of public formats, one file each.
+"""The formats room: readers of public formats, a file or a folder each.
 
 A reader of your own: a function from a path and an optional cluster to a ``Problem`` in a file of
 its own, imported here and added to ``READERS``.

@@ -254,7 +254,7 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         graph = nx.read_graphml(path)
         root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError, nx.NetworkXError, KeyError, ValueError) as error:
+    except (OSError, ElementTree.ParseError, nx.NetworkXError, LookupError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise FormatError(f"{path}: cannot be read: {lines[0]}") from None
     except (TypeError, AttributeError):  # what networkx raises where a key or default has no text

@@ -173,6 +173,7 @@ def test_defaults_of_graphml_count_where_nothing_is_said(tmp_path):
         ("<default>10</default>", "<default/>", "a key or its default is empty"),
         ("<default>10</default>", "<default>ten</default>", "could not convert"),
         ('<node id="a"/>', '<node id="a"/><hyperedge/>', "hyperedges"),
+        ("UTF-8", "UTF-x", "unknown encoding"),
     ],
 )
 def test_what_networkx_leaves_out_of_graphml_is_refused(tmp_path, old, new, said):

@@ -282,7 +282,7 @@ def test_a_loop_takes_what_its_passes_take(tmp_path):
     problem, notes = read(tmp_path, loop(None))
     assert problem.time["v100"][0] == pytest.approx(2 * PRODUCT, rel=0.05)
     assert len(notes) == 1
-    assert "1 loops whose trip count is not in the file" in notes[0]
+    assert "loops that are priced as one pass, as the file has no trip count: 1" in notes[0]
 
 
 def test_a_scan_runs_along_its_axis(tmp_path):
@@ -467,3 +467,57 @@ def test_what_a_node_lacks_is_said_in_one_line(tmp_path, node, sizes, said):
     with pytest.raises(FormatError, match=said) as error:
         read(tmp_path, graph)
     assert "\n" not in str(error.value)
+
+
+def test_an_element_type_from_the_future_is_refused(tmp_path):
+    graph = graph_of([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 2]}, {"y": [2, 2]})
+    graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(FormatError, match=r"value_info\[x\]: element type 99 is not in onnx.proto"):
+        read(tmp_path, graph)
+
+
+def test_sizes_that_a_model_computes_are_followed(tmp_path):
+    """Shape, Gather, Mul, Concat, Reshape: as exporters write a flattening of the batch."""
+    integers = {
+        "first": ([], [0]),
+        "second": ([], [1]),
+        "axis": ([1], [0]),
+        "end": ([1], [64]),
+    }
+    weights = [helper.make_tensor(name, 7, *rest) for name, rest in integers.items()]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["a"]),
+        helper.make_node("Gather", ["shape", "second"], ["b"]),
+        helper.make_node("Mul", ["a", "b"], ["c"]),
+        helper.make_node("Unsqueeze", ["c", "axis"], ["d"]),
+        helper.make_node("Concat", ["d", "end"], ["e"], axis=0),
+        helper.make_node("Reshape", ["x", "e"], ["flat"]),
+        helper.make_node("Relu", ["flat"], ["y"]),
+    ]
+    names = {"shape": [3], "a": [], "b": [], "c": [], "d": [1], "e": [2]}
+    infos = [helper.make_tensor_value_info(name, 7, shape) for name, shape in names.items()]
+    infos.append(helper.make_tensor_value_info("flat", 1, ["unk__0", "unk__1"]))
+    graph = graph_of(
+        nodes, {"x": [8, 16, 64]}, {"y": [128, 64]}, initializer=weights, value_info=infos
+    )
+    problem, _ = read(tmp_path, graph)
+    last = problem.graph.producer.tolist().index(6)
+    assert problem.graph.size[last] == 4 * 128 * 64
+
+
+def test_weights_that_a_branch_dequantizes_stay(tmp_path):
+    """Outer constants that a branch prepares: state in the bytes of the file, and no message."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["t"]),
+        helper.make_node("MatMul", ["x", "t"], ["z"]),
+    ]
+    then = graph_of(nodes, {}, {"z": SQUARE})
+    other = graph_of([helper.make_node("Identity", ["x"], ["v"])], {}, {"v": SQUARE})
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+    weights = [weight("w", SQUARE, TensorProto.INT8), weight("s", [], 1)]
+    graph = graph_of([node], {"x": SQUARE, "flag": []}, {"y": SQUARE}, initializer=weights)
+    problem, _ = read(tmp_path, graph)
+    assert problem.state.tolist() == [1024**2 + 4]
+    assert problem.time["v100"][0] == pytest.approx(PRODUCT, rel=0.1)

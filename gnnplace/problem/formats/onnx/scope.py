@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from gnnplace.errors import InputError
 from gnnplace.problem.formats.onnx.functions import expand_calls
 from gnnplace.problem.formats.onnx.messages import (
+    BITS,
     INT64,
     STRING,
     Function,
@@ -80,7 +81,7 @@ class Notes:
                 "their times in the problem file where they compute more"
             )
         if self.loops:
-            yield f"{self.loops} loops whose trip count is not in the file: priced as one pass"
+            yield f"loops that are priced as one pass, as the file has no trip count: {self.loops}"
         if self.strings:
             yield "a string counts as 8 bytes, the pointer to it"
 
@@ -159,6 +160,9 @@ class Scope:
             raise InputError(self.reason(name))
         if value.element_type == STRING:
             self._notes.strings = True
+        elif value.element_type not in BITS:
+            kind = value.element_type
+            raise InputError(f"graph.value_info[{name}]: element type {kind} is not in onnx.proto")
         return value
 
     def is_read(self, name: str) -> bool:
