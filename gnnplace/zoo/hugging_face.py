@@ -38,6 +38,8 @@ PREFERRED = {
 }
 QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
+DOES_NOT_FIT = (KeyError, AttributeError, IndexError, AssertionError, TypeError)
+"""What transformers' classes raise where fields do not fit each other and nothing checks them."""
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
@@ -79,7 +81,7 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
 def _reason(error: Exception) -> str:
     """Return what an error of transformers says, without Python's name for its kind."""
     text = " ".join(str(error).split())[:300]
-    if isinstance(error, KeyError | AttributeError | IndexError | AssertionError) or not text:
+    if isinstance(error, DOES_NOT_FIT) or not text:
         return f"a field is missing or does not fit another ({text or 'it does not say which'})"
     return re.sub(r"\b[A-Z]\w*Error: ", "", text)
 
@@ -110,9 +112,11 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
     try:
         config = AutoConfig.for_model(kind, **fields)
     except Exception as error:  # of transformers' own checks, in several lines
-        lines = [line.strip() for line in str(error).splitlines() if line.strip(" None")]
-        lines = lines or ["no such configuration can be made"]
-        reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1])
+        lines = str(error).strip().splitlines()
+        if isinstance(error, KeyError | AttributeError) or not lines:
+            reason = f"transformers makes no configuration of it: {_reason(error)}"
+        else:
+            reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1].strip())
         raise InputError(f"hf:{name}: {reason}") from None
     if getattr(config, "num_experts_per_tok", 0) is None:
         raise InputError(
@@ -219,6 +223,7 @@ def _made_model(config: Any) -> Any:
 
     if config.architectures:
         return _named_class(config, str(config.architectures[0]))._from_config(config)
+    config.architectures = []  # None is no list where a type has several classes for a head
     first = PREFERRED.get(config.model_type)
     if config.is_encoder_decoder:
         first = "AutoModelForSeq2SeqLM"
@@ -318,7 +323,10 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
 
 
 def _words(config: Any, batch: int, length: int, random: torch.Generator) -> torch.Tensor:
-    return torch.randint(config.vocab_size, (batch, length), generator=random)
+    vocabulary = getattr(config, "vocab_size", None)
+    if vocabulary is None:
+        raise AttributeError("its configuration says no vocabulary; it reads more than text")
+    return torch.randint(vocabulary, (batch, length), generator=random)
 
 
 def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
@@ -332,7 +340,7 @@ def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
         for kernel, stride in reversed([*zip(config.conv_kernel, config.conv_stride, strict=True)]):
             samples = (samples - 1) * stride + kernel  # of a convolution without padding
         return (samples,)
-    if hasattr(config, "num_mel_bins"):
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return (config.max_length, config.num_mel_bins)
     if main == "input_features" and hasattr(config, "feature_projection_input_dim"):
         return (length, config.feature_projection_input_dim)

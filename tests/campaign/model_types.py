@@ -24,7 +24,9 @@ FEW = 2  # layers, experts of a token and the like
 EXPERTS = 4
 SECONDS = 60.0
 MEMORY = 10 << 30  # bytes that a command may take beside what is imported
-LAYERS = re.compile(r"(num_)?(\w+_)?(hidden_)?(n_)?layers?|n_layer|depth|num_blocks")
+LAYERS = re.compile(
+    r"(?!num_feat_extract)(num_)?(\w+_)?(hidden_)?(n_)?layers?|n_layer|depth|num_blocks"
+)
 NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 SMALL = {
     **dict.fromkeys(NUMBERS_OF_EXPERTS, EXPERTS),
