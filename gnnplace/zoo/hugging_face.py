@@ -92,6 +92,17 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
     Raises:
         InputError: as `hugging_face`, of names, fields and quantized weights.
     """
+    try:
+        return _configuration(name, options)
+    except GnnplaceError:
+        raise
+    except Exception as error:  # of transformers' own checks, of which some have types of their own
+        raise InputError(
+            f"hf:{name}: transformers makes no configuration of it: {_reason(error)}"
+        ) from None
+
+
+def _configuration(name: str, options: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     path = _file(name)
@@ -111,12 +122,11 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         fields["architectures"] = [fields["architectures"]]
     try:
         config = AutoConfig.for_model(kind, **fields)
-    except Exception as error:  # of transformers' own checks, in several lines
-        lines = str(error).strip().splitlines()
-        if isinstance(error, KeyError | AttributeError) or not lines:
-            reason = f"transformers makes no configuration of it: {_reason(error)}"
-        else:
-            reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1].strip())
+    except (KeyError, AttributeError, IndexError, AssertionError):
+        raise
+    except Exception as error:  # in several lines, of which the last says what
+        lines = str(error).strip().splitlines() or [_reason(error)]
+        reason = re.sub(r"\b[A-Z]\w*Error: ", "", lines[-1].strip())
         raise InputError(f"hf:{name}: {reason}") from None
     if getattr(config, "num_experts_per_tok", 0) is None:
         raise InputError(

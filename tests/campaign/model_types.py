@@ -77,7 +77,10 @@ def _small_fields(fields: dict[str, Any]) -> dict[str, Any]:
     small: dict[str, Any] = {}
     for key, value in fields.items():
         if isinstance(value, dict) and key.endswith("_config"):
-            small |= {key: part} if (part := _small_fields(value)) else {}
+            part = _small_fields(value)
+            if part and value.get("model_type"):
+                part = {"model_type": value["model_type"], **part}
+            small |= {key: part} if part else {}
         elif isinstance(value, int) and not isinstance(value, bool):
             least = SMALL.get(key, FEW if LAYERS.fullmatch(key) else value)
             small |= {key: least} if value > least else {}
@@ -102,15 +105,20 @@ def judge(code: int | None, error: str) -> tuple[str, str]:
     if code in (0, 3):
         return "planned", message
     if code is None:
-        return "wrong", f"no end within {SECONDS:.0f} s"
+        return "wrong", "no end in time"
     if code != 2 or len(lines) != 1 or "Traceback" in error or RAW_WORDS.search(message):
         tail = [line for line in error.splitlines() if line.strip()][-3:]
         return "wrong", f"exit {code}: {message or ' | '.join(tail)}"
     return "refused", message
 
 
-def plan_types(model_types: Iterable[str]) -> Iterator[Outcome]:
-    """Plan each model type by the command, each in a fork of one process."""
+def plan_types(model_types: Iterable[str], seconds: float = SECONDS) -> Iterator[Outcome]:
+    """Plan each model type by the command, each in a fork of one process.
+
+    Args:
+        model_types: as transformers names them.
+        seconds: that a command may take.
+    """
     from tests.campaign.test_faults import Zygote
 
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +128,7 @@ def plan_types(model_types: Iterable[str]) -> Iterator[Outcome]:
                 model = small_model(model_type)
                 options = ["--cluster", "nvlink-a100-4", "--budget", "0", "--quiet"]
                 answer = zygote.ask(
-                    arguments=["plan", model, *options], bound=SECONDS, memory=MEMORY
+                    arguments=["plan", model, *options], bound=seconds, memory=MEMORY
                 )
                 kind, message = judge(answer["code"], answer["error"])
                 yield Outcome(model_type, model, kind, message, round(answer["seconds"], 1))
@@ -132,11 +140,12 @@ def main() -> None:
     """Plan model types, write a line of JSON each and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("types", nargs="*")
     arguments = parser.parse_args()
     counts: dict[str, int] = {}
     with arguments.output.open("a") as file:
-        for outcome in plan_types(arguments.types or TYPES):
+        for outcome in plan_types(arguments.types or TYPES, arguments.seconds):
             file.write(json.dumps(asdict(outcome)) + "\n")
             file.flush()
             counts[outcome.kind] = counts.get(outcome.kind, 0) + 1

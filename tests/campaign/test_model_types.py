@@ -29,7 +29,7 @@ def test_the_list_is_in_order_and_models_are_small() -> None:
     assert len(TYPES) == 300
     assert sorted(TYPES) == TYPES
     assert "n_layer=2" in small_model("gpt2")
-    assert "text_config={num_hidden_layers: 2}" in small_model("clip")
+    assert "text_config={model_type: clip_text_model, num_hidden_layers: 2}" in small_model("clip")
 
 
 @pytest.mark.parametrize(
