@@ -270,7 +270,8 @@ def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Ch
     old = chain.source
     assert isinstance(old, ModelCosts)
     source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
-    source.parts.floor, source.parts._recorded = floor, old.parts._recorded
+    source.parts.floor = floor
+    source.parts.recordings = old.parts.recordings  # a launch changes no kernel
     return replace(chain, source=source, _known={})
 
 

@@ -378,23 +378,25 @@ def _proven(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def shortened(model: nn.Module) -> Iterator[None]:
-    """Without the modules of a list that are like the two before them."""
-    kept: list[tuple[nn.ModuleList, dict[str, Any]]] = []
+    """Leave out the modules of each list that equal the two before them, inside of the block."""
+    full_lists: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in [m for m in model.modules() if isinstance(m, nn.ModuleList)]:
-        children = dict(module._modules)
-        last: list[Any] = []
+        # The list's own methods would number what remains anew.
+        modules: dict[str, Any] = module._modules
+        children = dict(modules)
+        run: list[Any] = []
         for name, child in children.items():
-            seen = _structure(child)
-            last = [*last, seen] if last and last[-1] == seen else [seen]
-            if len(last) > ALIKE:
-                del module._modules[name]
-        kept.append((module, children))
+            structure = _structure(child)
+            run = [*run, structure] if run and run[-1] == structure else [structure]
+            if len(run) > ALIKE:
+                del modules[name]
+        full_lists.append((modules, children))
     try:
         yield
     finally:
-        for module, children in kept:
-            module._modules.clear()
-            module._modules.update(children)
+        for modules, children in full_lists:
+            modules.clear()
+            modules.update(children)
 
 
 def _structure(module: nn.Module | None) -> Any:

@@ -107,7 +107,7 @@ class Parts:
     floor: Floor | None = None
     fullest: float = 1.0
     _keys: dict[int, object] = field(default_factory=dict)
-    _recorded: dict[object, Recorded] = field(default_factory=dict)
+    recordings: dict[object, Recorded] = field(default_factory=dict)
     _priced: dict[object, Part] = field(default_factory=dict)
     _mode: FakeTensorMode = field(default_factory=fake_mode)
 
@@ -178,17 +178,17 @@ class Parts:
     def _at(self, split: Split) -> Recorded:
         call, cut, examples = split
         key = (self.call_key(call), cut, examples)
-        if key not in self._recorded:
+        if key not in self.recordings:
             graph, rule = self.layers.calls, self.layers.rules[call]
             parts, batch = self.batch // examples, self.layers.operations.ops[call].batch
             whole = batch is None or rule.extents.get(batch, 1) % parts
             given = (*(label for label, _ in cut), None if whole else batch)
             mesh = (*(count for _, count in cut), parts)
             share = PaperShare(parts_of(given, mesh), self.fullest)
-            self._recorded[key] = record(
+            self.recordings[key] = record(
                 graph, call, rule, given, share, self.precision, self._mode
             )
-        return self._recorded[key]
+        return self.recordings[key]
 
     def _key(self, split: Split, kind: str) -> object:
         call, cut, examples = split

@@ -148,6 +148,11 @@ class _Ops(BareMode):
         return found
 
 
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return what tells the memory of a tensor apart, without numbers too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 @dataclass(eq=False)
 class _Saved:
     """Tensors that autograd keeps, by storage."""
@@ -155,7 +160,7 @@ class _Saved:
     storages: dict[Any, float] = field(default_factory=dict)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.storages[tensor.untyped_storage()._cdata] = float(tensor.untyped_storage().nbytes())
+        self.storages[storage_of(tensor)] = float(tensor.untyped_storage().nbytes())
         return tensor
 
 
@@ -217,15 +222,14 @@ def record(
         every = [x for x in operands if x.requires_grad]
         backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
         whole = _gradients(ops, learned, every)
-    own = {x.untyped_storage()._cdata for x in (*given, *results)}
-    inner = sum(size for key, size in saved.storages.items() if key not in own)
-    kept = saved.storages
+    outer = {storage_of(tensor) for tensor in (*given, *results)}
+    inner = sum(size for key, size in saved.storages.items() if key not in outer)
     return Recorded(
         forward,
         whole if backward is None else backward,
         whole,
-        tuple(x.untyped_storage()._cdata in kept for x in given),
-        tuple(x.untyped_storage()._cdata in kept for x in results),
+        tuple(storage_of(tensor) in saved.storages for tensor in given),
+        tuple(storage_of(tensor) in saved.storages for tensor in results),
         inner,
         np.array([float(i.bytes) for i in ops.values.values()]),
     )

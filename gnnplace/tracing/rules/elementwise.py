@@ -22,11 +22,26 @@ from gnnplace.tracing.rules.rule import (
 
 ELEMENTWISE, REDUCTION = "elementwise", "reduction"
 PLAIN = {  # Python's operators, by the name of the operation
-    "iadd": "add", "radd": "add", "isub": "sub", "rsub": "sub", "imul": "mul", "rmul": "mul",
-    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rdiv": "div", "idiv": "div",
-    "rpow": "pow", "ipow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "invert": "bitwise_not", "floordiv": "floor_divide", "mod": "remainder",
-}  # fmt: skip
+    "iadd": "add",
+    "radd": "add",
+    "isub": "sub",
+    "rsub": "sub",
+    "imul": "mul",
+    "rmul": "mul",
+    "truediv": "div",
+    "rtruediv": "div",
+    "itruediv": "div",
+    "rdiv": "div",
+    "idiv": "div",
+    "rpow": "pow",
+    "ipow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+}
 
 
 def is_elementwise(name: str) -> bool:
@@ -93,8 +108,9 @@ def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Ru
         axes, draft = numbered(rank, *dims), RuleDraft(case)
         for slot, shape in enumerate(case.shapes):
             draft.read(slot if len(shape) == rank else None, axes)
-        return draft.rule(ELEMENTWISE, *[(*axes, *[None] * (len(shape) - rank))
-                                         for shape in case.results])  # fmt: skip
+        return draft.rule(
+            ELEMENTWISE, *[(*axes, *[None] * (len(shape) - rank)) for shape in case.results]
+        )
 
     return rule
 
@@ -203,25 +219,41 @@ def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
 
 ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     "dropout": dropout,
-    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax", "cumsum", "cumprod",
-                     "cummax", "cummin", "logcumsumexp"), along(1, None)),
+    **dict.fromkeys(
+        (
+            "softmax",
+            "log_softmax",
+            "_softmax",
+            "_log_softmax",
+            "cumsum",
+            "cumprod",
+            "cummax",
+            "cummin",
+            "logcumsumexp",
+        ),
+        along(1, None),
+    ),
     **dict.fromkeys(("topk", "diff"), along(2, -1)),
     **dict.fromkeys(("sort", "argsort", "glu"), along(1, -1)),
     "flip": along(1, None, "dims"),
     "roll": along(2, None, "dims"),
     **dict.fromkeys(("unfold", "fold"), windows),
-    **{f"fft_{way}fft{axes}": along(2, default) for way in ("", "i", "r", "ir", "h", "ih")
-       for axes, default in (("", -1), ("2", (-2, -1)), ("n", None))},
+    **{
+        f"fft_{way}fft{axes}": along(2, default)
+        for way in ("", "i", "r", "ir", "h", "ih")
+        for axes, default in (("", -1), ("2", (-2, -1)), ("n", None))
+    },
     "msort": mixing(0),
     "stft": mixing(-1),
     **dict.fromkeys(("tril", "triu"), mixing(-2, -1)),
     "one_hot": mixing(),
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"),
-                    indexed),
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), indexed
+    ),
     "index_select": selected,
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), similarity),
     "normalize": along(2, 1),
     "sum": reduced,
     "mean": reduced,
     **dict.fromkeys(("amax", "amin", "argmax", "argmin", "std", "var"), extreme),
-}  # fmt: skip
+}

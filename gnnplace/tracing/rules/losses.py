@@ -82,9 +82,14 @@ class _ShareOfClasses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, scores: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None,
-        ignored: int, smoothing: float, share: Share,
-    ) -> torch.Tensor:  # fmt: skip
+        ctx: Any,
+        scores: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
+        ignored: int,
+        smoothing: float,
+        share: Share,
+    ) -> torch.Tensor:
         """Rows' shares; scores [N, C, ...], target and result [N, ...], weight [all classes]."""
         whole = log_sum_exp(scores, 1, share, CLASSES)
         count, first = scores.shape[1], share.index(CLASSES) * scores.shape[1]
@@ -181,8 +186,16 @@ def _counted(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Ten
 
 
 def _with_sum(call: LayerCall, args: Any, kwargs: Any) -> dict[str, Any]:
-    names = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
-             "label_smoothing")  # fmt: skip
+    names = (
+        "input",
+        "target",
+        "weight",
+        "size_average",
+        "ignore_index",
+        "reduce",
+        "reduction",
+        "label_smoothing",
+    )
     given = dict(zip(names[3:], args[3:], strict=False)) | kwargs
     return {**{k: v for k, v in given.items() if v is not None}, "reduction": SUM}
 

@@ -103,8 +103,15 @@ def _keep_statistics(given: dict[str, Any], mean: torch.Tensor, variance: torch.
 
 
 _NAMES = (
-    "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
-)  # fmt: skip
+    "input",
+    "running_mean",
+    "running_var",
+    "weight",
+    "bias",
+    "training",
+    "momentum",
+    "eps",
+)
 NORM_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm),
     "group_norm": by_examples(2),

@@ -271,27 +271,73 @@ def padded(case: Case) -> Rule:
 
 
 RESHAPED = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
-KEPT = ("contiguous", "to", "float", "half", "bfloat16", "double", "detach", "clone", "type",
-        "type_as", "long", "int", "bool", "alias", "data", "requires_grad", "cpu", "cuda",
-        "zeros_like", "ones_like", "empty_like", "full_like")  # fmt: skip
+KEPT = (
+    "contiguous",
+    "to",
+    "float",
+    "half",
+    "bfloat16",
+    "double",
+    "detach",
+    "clone",
+    "type",
+    "type_as",
+    "long",
+    "int",
+    "bool",
+    "alias",
+    "data",
+    "requires_grad",
+    "cpu",
+    "cuda",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+)
 SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(RESHAPED, reshaped),
     **dict.fromkeys(KEPT, kept),
     **dict.fromkeys(
-        ("transpose", "permute", "t", "T", "mT", "adjoint", "swapaxes", "swapdims", "movedim",
-         "moveaxis", "numpy_T"), permuted
+        (
+            "transpose",
+            "permute",
+            "t",
+            "T",
+            "mT",
+            "adjoint",
+            "swapaxes",
+            "swapdims",
+            "movedim",
+            "moveaxis",
+            "numpy_T",
+        ),
+        permuted,
     ),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), expanded),
     **dict.fromkeys(("repeat", "repeat_interleave"), repeated),
-    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_chunk", "tensor_split",
-                     "chunk", "unbind", "narrow", "select", "slice"), pieces),
+    **dict.fromkeys(
+        (
+            "split",
+            "split_with_sizes",
+            "unsafe_split",
+            "unsafe_chunk",
+            "tensor_split",
+            "chunk",
+            "unbind",
+            "narrow",
+            "select",
+            "slice",
+        ),
+        pieces,
+    ),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), joined),
     "getitem": indexed,
     "setitem": assigned,
     **dict.fromkeys(("view_as_complex", "view_as_real"), as_complex),
     **dict.fromkeys(("new_empty", "new_zeros", "new_ones", "new_full"), made_like),
     **dict.fromkeys(("pad", "constant_pad_nd"), padded),
-}  # fmt: skip
+}
 
 
 def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
