@@ -42,9 +42,18 @@ SHORT_NAMES: dict[KeyPath, tuple[str, ...]] = {
     ("data",): (OURS,),
     ("trainer", "callbacks"): ("lightning.pytorch.callbacks", "gnnplace.train.training_cli"),
     ("trainer", "logger"): ("lightning.pytorch.loggers",),
+    ("optimizer",): ("torch.optim",),
+    ("lr_scheduler",): ("torch.optim.lr_scheduler", "lightning.pytorch.cli"),
 }
 """Modules whose classes may be named without them, by the section."""
 KINDS: dict[KeyPath, str] = {("model",): "Learner", ("data",): "LightningDataModule"}
+BASES: dict[KeyPath, str] = {
+    ("model",): "LightningModule",
+    ("data",): "LightningDataModule",
+    ("trainer", "callbacks"): "Callback",
+    ("trainer", "logger"): "Logger",
+}
+"""What the class of a section must be derived from; such a class is made by its arguments alone."""
 PACKAGES = {
     "CometLogger": ("comet_ml",),
     "DeviceStatsMonitor": ("psutil",),
@@ -163,8 +172,8 @@ def check_recipe(args: Sequence[str]) -> None:
         source = find_class(TRAINER)
         if isinstance(source, ClassSource):
             _check_arguments(recipe, ("trainer",), trainer, constructor_of(source))
-    for path in (("model",), ("data",)):
-        _check_class(recipe, path, recipe.sections.get(path[0]))
+    for key in ("model", "data", "optimizer", "lr_scheduler"):
+        _check_class(recipe, (key,), recipe.sections.get(key))
     _check_policies(recipe)
     if not any(arg.startswith("--print_config") for arg in args):
         _check_folders(recipe)
@@ -360,10 +369,14 @@ def _check_class(recipe: Recipe, path: KeyPath, section: object) -> None:
     source = _class_named(recipe, path, section["class_path"])
     if source is None:
         return
+    _check_base(recipe, path, source)
     _check_package(recipe, path, source)
     arguments = section.get("init_args") or {}
     if isinstance(arguments, dict):
-        _check_arguments(recipe, path, arguments, constructor_of(source))
+        constructor = constructor_of(source)
+        _check_arguments(recipe, path, arguments, constructor)
+        if path in BASES and "dict_kwargs" not in section:
+            _check_required(recipe, path, arguments, constructor)
         _check_least(recipe, path, arguments, source)
 
 
@@ -452,6 +465,28 @@ def _walk(path: KeyPath, section: object) -> Iterator[tuple[KeyPath, object]]:
     elif isinstance(section, list):
         for value in section:
             yield from _walk(path, value)
+
+
+def _check_base(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
+    """Refuse a class that cannot stand in its section, such as a layer as the model."""
+    wanted = BASES.get(path)
+    if wanted is None or not isinstance(source.node, ast.ClassDef):
+        return
+    bases = list(bases_of(source))
+    if None not in bases and not any(base is not None and base.name == wanted for base in bases):
+        raise InputError(f"{recipe.source_of(path)}: {source.name} is no {wanted}")
+
+
+def _check_required(
+    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+) -> None:
+    """Refuse a class of which an argument without a default is left out."""
+    for key, parameter in constructor.parameters.items():
+        if parameter.is_required and key not in arguments:
+            option = f"--{'.'.join((*path, key))}"
+            raise InputError(
+                f"{recipe.source_of(path)}: {constructor.name} needs {key}: add {option}"
+            )
 
 
 def _check_package(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:

@@ -28,10 +28,12 @@ class Parameter:
     Attributes:
         annotation: its type in the source; None where there is none.
         takes_none: whether its default is None.
+        is_required: whether it has no default.
     """
 
     annotation: ast.expr | None
     takes_none: bool
+    is_required: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Module:
             for name in _bound_names(statement):
                 names.setdefault(name, statement)
         return names
+
+    def starred(self) -> list[ast.ImportFrom]:
+        """Return the imports of all names of other modules."""
+        imports = [node for node in _flat(self.tree.body) if isinstance(node, ast.ImportFrom)]
+        return [node for node in imports if node.names[0].name == "*"]
 
     def is_open(self) -> bool:
         """Return whether the module may have names that its source does not show."""
@@ -192,6 +199,7 @@ def _of_function(function: ast.FunctionDef, name: str, *, is_method: bool) -> Co
         argument.arg: Parameter(
             annotation=argument.annotation,
             takes_none=isinstance(default, ast.Constant) and default.value is None,
+            is_required=default is None,
         )
         for argument, default in pairs
     }
@@ -275,6 +283,10 @@ def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing |
     if statement is None:
         if _find_spec(f"{module.name}.{first}") is not None:  # a submodule
             return _find(f"{module.name}.{first}", remainder, steps - 1) if remainder else None
+        for starred in module.starred():
+            match = _find(_absolute(module, starred), name, steps - 1)
+            if isinstance(match, ClassSource):
+                return match
         is_open = module.is_open() or hasattr(builtins, first)
         return None if is_open else Missing(module.name, first, tuple(sorted(definitions)))
     if isinstance(statement, ast.ClassDef | ast.FunctionDef):

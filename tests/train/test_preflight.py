@@ -56,6 +56,12 @@ MISTAKES = [
     (["--ckpt_path", "no.ckpt"], "ckpt_path no.ckpt: no such file"),
     (["--data.batch_size", "0"], "data.batch_size: 0 is below 1"),
     (["--trainer.precision", "16-mixed"], "--trainer.precision: 16-mixed: Reinforce is trained in"),
+    (["--trainer.callbacks=EarlyStopping"], "EarlyStopping needs monitor: add --trainer.callbacks"),
+    (["--data=OneProblem"], "--data: OneProblem needs problem: add --data.problem"),
+    (["--model=torch.nn.Linear", "--model.in_features=3"], "--model: Linear is no LightningModule"),
+    (["--optimizer=Adm"], "--optimizer: there is no class 'Adm'; did you mean 'Adam'"),
+    (["--optimizer=Adam", "--optimizer.lrr=0.1"], "Adam has no argument 'lrr'; did you mean 'lr'"),
+    (["--trainer.logger=[WandbLogger]"], "pip install wandb"),
     (["--config", "no.yaml"], "no.yaml: cannot be read"),
 ]
 FINE = [
@@ -69,6 +75,12 @@ FINE = [
     ["--data=OneProblem", "--data.problem=x.json"],
     ["--trainer.max_time=00:01:00:00", "--trainer.check_val_every_n_epoch=null"],
     ["--model=MeasuredTuning", "--model.objective.class_path=gnnplace.train.workbench.Workbench"],
+    [
+        "--optimizer=SGD",
+        "--optimizer.lr=0.1",
+        "--lr_scheduler=StepLR",
+        "--lr_scheduler.step_size=2",
+    ],
     ["--optimizer=Adam", "--optimizer.lr=0.1", "--seed_everything=true", "--ckpt_path=last"],
     ["--model.encoder=torch.nn.Identity", "--data.pool=null", "--trainer.devices=2"],
     ["--model.hiden=3", "--help"],
