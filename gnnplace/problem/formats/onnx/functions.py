@@ -11,7 +11,7 @@ from gnnplace.problem.formats.onnx.messages import (
     Function,
     FunctionKey,
     Graph,
-    Node,
+    OnnxNode,
     Value,
     rename_node,
 )
@@ -19,7 +19,7 @@ from gnnplace.problem.formats.protobuf import MOST
 
 
 @dataclass
-class Expansion:
+class ExpandedCalls:
     """The nodes of a graph without calls of functions.
 
     Attributes:
@@ -27,11 +27,13 @@ class Expansion:
         values: Sizes that functions say of the values in their bodies, by their new names.
     """
 
-    nodes: list[Node]
+    nodes: list[OnnxNode]
     values: dict[str, Value]
 
 
-def expand_calls(nodes: Iterable[Node], functions: Mapping[FunctionKey, Function]) -> Expansion:
+def expand_calls(
+    nodes: Iterable[OnnxNode], functions: Mapping[FunctionKey, Function]
+) -> ExpandedCalls:
     """Replace calls of functions, also those in bodies of functions.
 
     Values in a body get the call's label in front of their names, so that two calls do not meet.
@@ -39,7 +41,7 @@ def expand_calls(nodes: Iterable[Node], functions: Mapping[FunctionKey, Function
     Raises:
         InputError: A function calls itself, or there are more nodes than a message may have.
     """
-    expansion = Expansion(nodes=[], values={})
+    expansion = ExpandedCalls(nodes=[], values={})
     for node in nodes:
         for inner in _expand(node, functions, expansion.values, ()):
             expansion.nodes.append(inner)
@@ -49,11 +51,11 @@ def expand_calls(nodes: Iterable[Node], functions: Mapping[FunctionKey, Function
 
 
 def _expand(
-    node: Node,
+    node: OnnxNode,
     functions: Mapping[FunctionKey, Function],
     values: dict[str, Value],
     callers: tuple[FunctionKey, ...],
-) -> Iterator[Node]:
+) -> Iterator[OnnxNode]:
     key = (node.domain, node.kind, node.overload)
     function = functions.get(key)
     if function is None:
@@ -79,7 +81,7 @@ def _expand(
         yield from _expand(replace(call, label=label), functions, values, (*callers, key))
 
 
-def _resolve(node: Node, attributes: Mapping[str, Attribute]) -> Node:
+def _resolve(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
     """Return a node of a body whose attributes are those of the call; absent ones are left out."""
     resolved = {}
     for name, attribute in node.attributes.items():

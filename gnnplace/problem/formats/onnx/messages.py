@@ -103,7 +103,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """A call of an operator or of a function.
 
     Attributes:
@@ -160,7 +160,7 @@ class Graph:
         unsized: Why the size of a value is not in the file, by name.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[OnnxNode, ...]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -244,12 +244,12 @@ def plain_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _nodes(message: WireMessage, key: int) -> tuple[Node, ...]:
+def _nodes(message: WireMessage, key: int) -> tuple[OnnxNode, ...]:
     return tuple(_node(one, str(index)) for index, one in enumerate(message.messages(key)))
 
 
-def _node(message: WireMessage, label: str) -> Node:
-    return Node(
+def _node(message: WireMessage, label: str) -> OnnxNode:
+    return OnnxNode(
         kind=message.text(4),
         domain=plain_domain(message.text(7)),
         overload=message.text(8),
@@ -372,7 +372,7 @@ def signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def rename_node(node: Node, names: dict[str, str]) -> Node:
+def rename_node(node: OnnxNode, names: dict[str, str]) -> OnnxNode:
     """Return a node with other names for what it reads and writes, its subgraphs included."""
     attributes = dict(node.attributes)
     for key, attribute in attributes.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from gnnplace.errors import InputError
-from gnnplace.problem.formats.onnx.messages import Node, Value
+from gnnplace.problem.formats.onnx.messages import OnnxNode, Value
 
 MICROSOFT = "com.microsoft"
 
@@ -35,7 +35,7 @@ class Call:
         numbers: By position the numbers of inputs that are small constants.
     """
 
-    node: Node
+    node: OnnxNode
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value | None, ...]
     numbers: dict[int, tuple[int, ...]]
@@ -86,7 +86,7 @@ def count_flops(call: Call) -> float:
         ) from None
 
 
-def is_counted(node: Node) -> bool:
+def is_counted(node: OnnxNode) -> bool:
     """Return whether the operator is known, so that its operations are those of its definition."""
     if (node.domain, node.kind) in FORMULAS:
         return True

@@ -20,7 +20,7 @@ from gnnplace.problem.formats.onnx.messages import (
     Function,
     FunctionKey,
     Graph,
-    Node,
+    OnnxNode,
     Value,
     Weight,
 )
@@ -34,7 +34,7 @@ from gnnplace.problem.formats.onnx.operators import (
 from gnnplace.problem.formats.onnx.shapes import (
     BOOL,
     DECIDED_BY_NUMBERS,
-    Inputs,
+    OperatorInputs,
     compute_numbers,
     infer_outputs,
 )
@@ -125,7 +125,7 @@ class Scope:
     ) -> None:
         expansion = expand_calls(graph.nodes, functions)
         self.graph = graph
-        self.nodes: list[Node] = []
+        self.nodes: list[OnnxNode] = []
         self._functions = functions
         self._notes = notes
         self._outer = outer
@@ -169,13 +169,13 @@ class Scope:
         """Return whether a node reads a value, or it leaves the graph."""
         return name in self._read or name in self.graph.outputs
 
-    def reads(self, node: Node) -> Iterator[str]:
+    def reads(self, node: OnnxNode) -> Iterator[str]:
         """Yield the names that a node and its subgraphs read of this scope or those around it."""
         yield from filter(None, node.inputs)
         for graph in node.graphs():
             yield from graph.captured
 
-    def weights(self, node: Node) -> Iterator[Weight]:
+    def weights(self, node: OnnxNode) -> Iterator[Weight]:
         """Yield the constants that a node reads, in subgraphs too; they may repeat."""
         for name in filter(None, node.inputs):
             constant = self.constant(name)
@@ -189,7 +189,7 @@ class Scope:
                 constant = child.constant(name)
                 yield from constant.weights if constant else ()
 
-    def work(self, node: Node) -> Work:
+    def work(self, node: OnnxNode) -> Work:
         """Return what a node computes, its subgraphs included."""
         children = self._children.get(id(node))
         if not children:
@@ -204,7 +204,7 @@ class Scope:
             return Repetition(1, [Kernel(), *branches])
         return Repetition(1, [self._kernel(node), *branches])
 
-    def count(self, node: Node) -> int:
+    def count(self, node: OnnxNode) -> int:
         """Return how often this scope's graph runs for the node around it."""
         assert self._outer is not None
         if node.kind not in ("Loop", "Scan", "SequenceMap"):
@@ -216,10 +216,10 @@ class Scope:
 
     # --- the pass over the nodes --------------------------------------------------------------
 
-    def _names_read(self, nodes: Iterable[Node]) -> set[str]:
+    def _names_read(self, nodes: Iterable[OnnxNode]) -> set[str]:
         return {name for node in nodes for name in self.reads(node)}
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: OnnxNode) -> None:
         """Note a node's constants, sizes and subgraphs."""
         self._defined.update(filter(None, node.outputs))
         if node.kind == "Constant" and node.domain == "":
@@ -245,13 +245,13 @@ class Scope:
         else:
             self.nodes.append(node)
 
-    def _belongs_to_readers(self, node: Node) -> bool:
+    def _belongs_to_readers(self, node: OnnxNode) -> bool:
         outputs = [name for name in node.outputs if name]
         return not any(name in self.graph.outputs for name in outputs) and any(
             name in self._read for name in outputs
         )
 
-    def _prepared(self, node: Node) -> list[_Constant]:
+    def _prepared(self, node: OnnxNode) -> list[_Constant]:
         """Return the constants that a node reads, if it reads nothing else and prepares them."""
         constants = [self.constant(name) for name in node.inputs if name]
         is_preparing = node.kind in PREPARING and node.domain in ("", MICROSOFT)
@@ -259,7 +259,7 @@ class Scope:
             return []
         return [constant for constant in constants if constant is not None]
 
-    def _prepare(self, node: Node, constants: list[_Constant]) -> None:
+    def _prepare(self, node: OnnxNode, constants: list[_Constant]) -> None:
         """Make the outputs of a node constants: what it reads, and its work, go to its readers."""
         flops = sum(constant.flops for constant in constants)
         if node.kind not in VIEWS:
@@ -269,9 +269,9 @@ class Scope:
         for name in filter(None, node.outputs):
             self._constants[name] = constant
 
-    def _infer(self, node: Node) -> None:
+    def _infer(self, node: OnnxNode) -> None:
         """Add the sizes and numbers of outputs that the file does not have."""
-        inputs = Inputs(
+        inputs = OperatorInputs(
             node=node,
             values=tuple(self.find(name) if name else None for name in node.inputs),
             numbers=tuple(self.find_numbers(name) for name in node.inputs),
@@ -297,7 +297,7 @@ class Scope:
 
     # --- subgraphs ----------------------------------------------------------------------------
 
-    def _subgraphs(self, node: Node) -> Iterator[tuple[Graph, dict[str, Value]]]:
+    def _subgraphs(self, node: OnnxNode) -> Iterator[tuple[Graph, dict[str, Value]]]:
         """Yield the graphs of a node, with the sizes that it gives to their inputs."""
         for graph in node.graphs():
             sizes: list[Value | None] = []
@@ -311,7 +311,7 @@ class Scope:
             pairs = zip(graph.inputs, sizes, strict=False)
             yield graph, {name: value for name, value in pairs if value is not None}
 
-    def _scores(self, node: Node) -> Value | None:
+    def _scores(self, node: OnnxNode) -> Value | None:
         """Return the scores that a `FlexAttention` gives to its graphs, in float32."""
         query = self.find(node.inputs[0])
         key = self.find(node.inputs[1])
@@ -324,7 +324,7 @@ class Scope:
             element_type=1,
         )
 
-    def _scan_inputs(self, node: Node, graph: Graph) -> list[Value | None]:
+    def _scan_inputs(self, node: OnnxNode, graph: Graph) -> list[Value | None]:
         """Return the sizes of states, and of one step of what is scanned."""
         values = [self.find(name) if name else None for name in node.inputs]
         is_batched = (
@@ -345,7 +345,7 @@ class Scope:
             sizes.append(replace(value, shape=tuple(shape), stored=None))
         return sizes
 
-    def trips(self, node: Node) -> int | None:
+    def trips(self, node: OnnxNode) -> int | None:
         """Return how often a loop runs; None where the file does not say it."""
         if node.kind == "Loop":
             numbers = self.find_numbers(node.inputs[0]) if node.inputs and node.inputs[0] else None
@@ -362,7 +362,7 @@ class Scope:
         axis = axes[-1] if axes else 0
         return scanned.shape[axis] if -len(scanned.shape) <= axis < len(scanned.shape) else None
 
-    def _infer_from_subgraphs(self, node: Node) -> list[Value | None] | None:
+    def _infer_from_subgraphs(self, node: OnnxNode) -> list[Value | None] | None:
         """Return the sizes of what an `If`, `Loop` or `Scan` gives: those that its graphs give."""
         children = self._children.get(id(node))
         if not children or node.kind not in ("If", "Loop", "Scan"):
@@ -419,7 +419,7 @@ class Scope:
 
     # --- prices -------------------------------------------------------------------------------
 
-    def _call(self, node: Node) -> Call:
+    def _call(self, node: OnnxNode) -> Call:
         """Return a node with sizes. Constants count as the bytes that they are made of."""
         inputs: list[Value | None] = []
         for name in node.inputs:
@@ -443,7 +443,7 @@ class Scope:
             numbers={k: one for k, one in numbers.items() if one},
         )
 
-    def _kernel(self, node: Node) -> Kernel:
+    def _kernel(self, node: OnnxNode) -> Kernel:
         if not is_counted(node):
             domain = f" ({node.domain})" if node.domain else ""
             self._notes.uncounted[node.kind + domain] += 1
@@ -457,7 +457,7 @@ def _largest(values: Iterable[Value | None]) -> Value | None:
     return max(filter(None, values), key=lambda value: value.bytes, default=None)
 
 
-def _weight_of(node: Node) -> Weight:
+def _weight_of(node: OnnxNode) -> Weight:
     """Return what a `Constant` node holds, whichever attribute has it.
 
     Raises:

@@ -13,7 +13,7 @@ from math import ceil, floor, prod
 
 import numpy as np
 
-from gnnplace.problem.formats.onnx.messages import INT64, MAX_NUMBERS, Node, Value
+from gnnplace.problem.formats.onnx.messages import INT64, MAX_NUMBERS, OnnxNode, Value
 from gnnplace.problem.formats.onnx.operators import MICROSOFT, split_names
 
 BOOL, UINT8, INT32 = 9, 2, 6
@@ -21,7 +21,7 @@ Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class OperatorInputs:
     """A node with what is known of its inputs.
 
     Attributes:
@@ -30,7 +30,7 @@ class Inputs:
         numbers: Elements of inputs that are small whole constants; None of all others.
     """
 
-    node: Node
+    node: OnnxNode
     values: tuple[Value | None, ...]
     numbers: tuple[Numbers | None, ...]
 
@@ -62,7 +62,7 @@ class Inputs:
         return numbers
 
 
-def infer_outputs(inputs: Inputs) -> list[Value] | None:
+def infer_outputs(inputs: OperatorInputs) -> list[Value] | None:
     """Return sizes of the first outputs of a node; None where its inputs do not decide them."""
     node = inputs.node
     rule = RULES.get((node.domain, node.kind))
@@ -76,7 +76,7 @@ def infer_outputs(inputs: Inputs) -> list[Value] | None:
     return values if all(size >= 0 for value in values for size in value.shape) else None
 
 
-def compute_numbers(inputs: Inputs) -> Numbers | None:
+def compute_numbers(inputs: OperatorInputs) -> Numbers | None:
     """Return the elements of a small whole result, of operators that models compute sizes by."""
     kind = inputs.node.kind
     try:
@@ -97,7 +97,7 @@ def compute_numbers(inputs: Inputs) -> Numbers | None:
         return None
 
 
-def _pick_numbers(inputs: Inputs, constants: list[Numbers]) -> Numbers | None:
+def _pick_numbers(inputs: OperatorInputs, constants: list[Numbers]) -> Numbers | None:
     """Return the elements of operators that copy, select or fill."""
     kind = inputs.node.kind
     rank = len(inputs.value(0).shape)
@@ -159,42 +159,42 @@ def _like(shape: Sequence[int], value: Value) -> Value:
     return Value(shape=tuple(int(size) for size in shape), element_type=value.element_type)
 
 
-def _same(inputs: Inputs) -> Value:
+def _same(inputs: OperatorInputs) -> Value:
     return _like(inputs.value(0).shape, inputs.value(0))
 
 
-def _broadcast(inputs: Inputs) -> Value:
+def _broadcast(inputs: OperatorInputs) -> Value:
     shapes = [value.shape for value in inputs.values if value is not None]
     return _like(np.broadcast_shapes(*shapes), inputs.value(0))
 
 
-def _compared(inputs: Inputs) -> Value:
+def _compared(inputs: OperatorInputs) -> Value:
     return Value(shape=_broadcast(inputs).shape, element_type=BOOL)
 
 
-def _tested(inputs: Inputs) -> Value:
+def _tested(inputs: OperatorInputs) -> Value:
     return Value(shape=inputs.value(0).shape, element_type=BOOL)
 
 
-def _where(inputs: Inputs) -> Value:
+def _where(inputs: OperatorInputs) -> Value:
     return _like(_broadcast(inputs).shape, inputs.value(1))
 
 
-def _cast(inputs: Inputs) -> Value:
+def _cast(inputs: OperatorInputs) -> Value:
     return Value(inputs.value(0).shape, inputs.node.integer("to", 0))
 
 
-def _like_second(inputs: Inputs) -> Value:
+def _like_second(inputs: OperatorInputs) -> Value:
     return Value(inputs.value(0).shape, inputs.value(1).element_type)
 
 
-def _quantized(inputs: Inputs) -> Value:
+def _quantized(inputs: OperatorInputs) -> Value:
     zero_point = inputs.optional(2)
     kind = zero_point.element_type if zero_point else inputs.node.integer("output_dtype", UINT8)
     return Value(inputs.value(0).shape, kind or UINT8)
 
 
-def _dropout(inputs: Inputs) -> list[Value]:
+def _dropout(inputs: OperatorInputs) -> list[Value]:
     value = inputs.value(0)
     return [_same(inputs), Value(shape=value.shape, element_type=BOOL)]
 
@@ -209,18 +209,18 @@ def _product_shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ..
     return (*batch, *rows, *columns)
 
 
-def _matmul(inputs: Inputs) -> Value:
+def _matmul(inputs: OperatorInputs) -> Value:
     shape = _product_shape(inputs.value(0).shape, inputs.value(1).shape)
     integer = inputs.node.kind == "MatMulInteger"
     return Value(shape, INT32) if integer else _like(shape, inputs.value(0))
 
 
-def _quantized_matmul(inputs: Inputs) -> Value:
+def _quantized_matmul(inputs: OperatorInputs) -> Value:
     shape = _product_shape(inputs.value(0).shape, inputs.value(3).shape)
     return _like(shape, inputs.value(7))
 
 
-def _fused_matmul(inputs: Inputs) -> Value:
+def _fused_matmul(inputs: OperatorInputs) -> Value:
     first = list(inputs.value(0).shape)
     second = list(inputs.value(1).shape)
     if inputs.node.integer("transBatchA", 0) or inputs.node.integer("transBatchB", 0):
@@ -231,7 +231,7 @@ def _fused_matmul(inputs: Inputs) -> Value:
     return _like(_product_shape(first, second), inputs.value(0))
 
 
-def _gemm(inputs: Inputs) -> Value:
+def _gemm(inputs: OperatorInputs) -> Value:
     node = inputs.node
     factor = inputs.value(0)
     rows = factor.shape[1 if node.integer("transA", 0) else 0]
@@ -239,11 +239,11 @@ def _gemm(inputs: Inputs) -> Value:
     return _like((rows, columns), factor)
 
 
-def _packed_matmul(inputs: Inputs) -> Value:
+def _packed_matmul(inputs: OperatorInputs) -> Value:
     return _like((*inputs.value(0).shape[:-1], inputs.node.integer("N", 0)), inputs.value(0))
 
 
-def _window_sizes(inputs: Inputs, shape: Sequence[int], window: Sequence[int]) -> list[int]:
+def _window_sizes(inputs: OperatorInputs, shape: Sequence[int], window: Sequence[int]) -> list[int]:
     """Return the sizes of an output over which a window slides."""
     node, sizes = inputs.node, shape[2:]
     count = len(sizes)
@@ -268,8 +268,8 @@ def _window_sizes(inputs: Inputs, shape: Sequence[int], window: Sequence[int]) -
     return result
 
 
-def _convolution(weight: int, kind_of: int | None) -> Callable[[Inputs], Value]:
-    def infer(inputs: Inputs) -> Value:
+def _convolution(weight: int, kind_of: int | None) -> Callable[[OperatorInputs], Value]:
+    def infer(inputs: OperatorInputs) -> Value:
         shape = inputs.value(0).shape
         filters = inputs.value(weight).shape
         sizes = _window_sizes(inputs, shape, filters[2:])
@@ -281,7 +281,7 @@ def _convolution(weight: int, kind_of: int | None) -> Callable[[Inputs], Value]:
     return infer
 
 
-def _transposed_convolution(inputs: Inputs) -> Value:
+def _transposed_convolution(inputs: OperatorInputs) -> Value:
     node = inputs.node
     shape = inputs.value(0).shape
     filters = inputs.value(1).shape
@@ -304,7 +304,7 @@ def _transposed_convolution(inputs: Inputs) -> Value:
     return _like((shape[0], channels, *sizes), inputs.value(0))
 
 
-def _pool(inputs: Inputs) -> list[Value]:
+def _pool(inputs: OperatorInputs) -> list[Value]:
     shape = inputs.value(0).shape
     window = inputs.node.integers("kernel_shape") or ()
     sizes = _window_sizes(inputs, shape, window)
@@ -313,18 +313,18 @@ def _pool(inputs: Inputs) -> list[Value]:
     return [result, indices]
 
 
-def _global_pool(inputs: Inputs) -> Value:
+def _global_pool(inputs: OperatorInputs) -> Value:
     shape = inputs.value(0).shape
     return _like((*shape[:2], *(1 for _ in shape[2:])), inputs.value(0))
 
 
-def _transpose(inputs: Inputs) -> Value:
+def _transpose(inputs: OperatorInputs) -> Value:
     shape = inputs.value(0).shape
     order = inputs.node.integers("perm") or tuple(range(len(shape)))[::-1]
     return _like([shape[axis] for axis in order], inputs.value(0))
 
 
-def _reshape(inputs: Inputs) -> Value:
+def _reshape(inputs: OperatorInputs) -> Value:
     value = inputs.value(0)
     target = list(inputs.constant(1, "shape") or ())
     if not inputs.node.integer("allowzero", 0):
@@ -337,13 +337,13 @@ def _reshape(inputs: Inputs) -> Value:
     return _like(target, value)
 
 
-def _flatten(inputs: Inputs) -> Value:
+def _flatten(inputs: OperatorInputs) -> Value:
     shape = inputs.value(0).shape
     axis = inputs.node.integer("axis", 1)
     return _like((prod(shape[:axis]), prod(shape[axis:])), inputs.value(0))
 
 
-def _squeeze(inputs: Inputs) -> Value:
+def _squeeze(inputs: OperatorInputs) -> Value:
     shape = inputs.value(0).shape
     axes = inputs.constant(1, "axes")
     if axes is None:
@@ -354,7 +354,7 @@ def _squeeze(inputs: Inputs) -> Value:
     return _like(sizes, inputs.value(0))
 
 
-def _unsqueeze(inputs: Inputs) -> Value:
+def _unsqueeze(inputs: OperatorInputs) -> Value:
     shape = list(inputs.value(0).shape)
     axes = inputs.constant(1, "axes") or ()
     rank = len(shape) + len(axes)
@@ -363,7 +363,7 @@ def _unsqueeze(inputs: Inputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _concat(inputs: Inputs) -> Value:
+def _concat(inputs: OperatorInputs) -> Value:
     shapes = [value.shape for value in inputs.values if value is not None]
     axis = inputs.node.integer("axis", 1)
     shape = list(shapes[0])
@@ -371,7 +371,7 @@ def _concat(inputs: Inputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _split(inputs: Inputs) -> list[Value]:
+def _split(inputs: OperatorInputs) -> list[Value]:
     shape, node = list(inputs.value(0).shape), inputs.node
     axis = node.integer("axis", 0)
     sizes = inputs.constant(1, "split")
@@ -386,7 +386,7 @@ def _split(inputs: Inputs) -> list[Value]:
     return results
 
 
-def _slice(inputs: Inputs) -> Value:
+def _slice(inputs: OperatorInputs) -> Value:
     shape = list(inputs.value(0).shape)
     starts = inputs.constant(1, "starts") or ()
     ends = inputs.constant(2, "ends") or ()
@@ -398,34 +398,34 @@ def _slice(inputs: Inputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _gather(inputs: Inputs) -> Value:
+def _gather(inputs: OperatorInputs) -> Value:
     shape, indices = inputs.value(0).shape, inputs.value(1).shape
     axis = inputs.node.integer("axis", 0) % len(shape)
     return _like((*shape[:axis], *indices, *shape[axis + 1 :]), inputs.value(0))
 
 
-def _gather_elements(inputs: Inputs) -> Value:
+def _gather_elements(inputs: OperatorInputs) -> Value:
     return _like(inputs.value(1).shape, inputs.value(0))
 
 
-def _gather_nd(inputs: Inputs) -> Value:
+def _gather_nd(inputs: OperatorInputs) -> Value:
     shape, indices = inputs.value(0).shape, inputs.value(1).shape
     batch = inputs.node.integer("batch_dims", 0)
     return _like((*indices[:-1], *shape[batch + indices[-1] :]), inputs.value(0))
 
 
-def _expand(inputs: Inputs) -> Value:
+def _expand(inputs: OperatorInputs) -> Value:
     shape = inputs.constant(1) or ()
     return _like(np.broadcast_shapes(inputs.value(0).shape, shape), inputs.value(0))
 
 
-def _tile(inputs: Inputs) -> Value:
+def _tile(inputs: OperatorInputs) -> Value:
     repeats = inputs.constant(1) or ()
     sizes = zip(inputs.value(0).shape, repeats, strict=True)
     return _like([size * repeat for size, repeat in sizes], inputs.value(0))
 
 
-def _pad(inputs: Inputs) -> Value:
+def _pad(inputs: OperatorInputs) -> Value:
     shape = list(inputs.value(0).shape)
     pads = inputs.constant(1, "pads") or ()
     axes = inputs.constant(3) or tuple(range(len(shape)))
@@ -434,7 +434,7 @@ def _pad(inputs: Inputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _reduced(inputs: Inputs) -> Value:
+def _reduced(inputs: OperatorInputs) -> Value:
     shape, node = inputs.value(0).shape, inputs.node
     axes = inputs.constant(1, "axes")
     if not axes and node.integer("noop_with_empty_axes", 0):
@@ -447,7 +447,7 @@ def _reduced(inputs: Inputs) -> Value:
     return _like(sizes, inputs.value(0))
 
 
-def _index_of_extreme(inputs: Inputs) -> Value:
+def _index_of_extreme(inputs: OperatorInputs) -> Value:
     shape = list(inputs.value(0).shape)
     axis = inputs.node.integer("axis", 0)
     shape[axis] = 1
@@ -456,7 +456,7 @@ def _index_of_extreme(inputs: Inputs) -> Value:
     return Value(tuple(shape), INT64)
 
 
-def _top(inputs: Inputs) -> list[Value]:
+def _top(inputs: OperatorInputs) -> list[Value]:
     shape = list(inputs.value(0).shape)
     count = inputs.constant(1, "k")
     if count is None:
@@ -465,31 +465,31 @@ def _top(inputs: Inputs) -> list[Value]:
     return [_like(shape, inputs.value(0)), Value(tuple(shape), INT64)]
 
 
-def _shape_of(inputs: Inputs) -> Value:
+def _shape_of(inputs: OperatorInputs) -> Value:
     numbers = compute_numbers(inputs) or ()
     return Value((len(numbers),) if inputs.node.kind == "Shape" else (), INT64)
 
 
-def _filled(inputs: Inputs) -> Value:
+def _filled(inputs: OperatorInputs) -> Value:
     value = inputs.node.attributes.get("value")
     kind = value.tensor.value.element_type if value and value.tensor else 1
     return Value(tuple(inputs.constant(0) or ()), kind)
 
 
-def _range(inputs: Inputs) -> Value:
+def _range(inputs: OperatorInputs) -> Value:
     bounds = [inputs.constant(position) for position in range(3)]
     start, stop, step = (one[0] for one in bounds if one)
     return _like((len(range(start, stop, step)),), inputs.value(0))
 
 
-def _resized(inputs: Inputs) -> Value:
+def _resized(inputs: OperatorInputs) -> Value:
     sizes = inputs.constant(3)
     if sizes is None or len(sizes) != len(inputs.value(0).shape):
         raise LookupError("sizes")
     return _like(sizes, inputs.value(0))
 
 
-def _blocks_to_space(inputs: Inputs) -> Value:
+def _blocks_to_space(inputs: OperatorInputs) -> Value:
     batch, channels, rows, columns = inputs.value(0).shape
     block = inputs.node.integer("blocksize", 1)
     if inputs.node.kind == "DepthToSpace":
@@ -499,7 +499,7 @@ def _blocks_to_space(inputs: Inputs) -> Value:
     return _like(shape, inputs.value(0))
 
 
-def _recurrence(inputs: Inputs) -> list[Value]:
+def _recurrence(inputs: OperatorInputs) -> list[Value]:
     first, second, _ = inputs.value(0).shape
     directions, _, hidden = inputs.value(2).shape
     shape: tuple[int, ...] = (first, directions, second, hidden)
@@ -515,7 +515,7 @@ def _recurrence(inputs: Inputs) -> list[Value]:
     ]
 
 
-def _attention(inputs: Inputs) -> list[Value]:
+def _attention(inputs: OperatorInputs) -> list[Value]:
     query = inputs.value(0).shape
     value = inputs.value(2).shape
     if len(query) == 4:
@@ -527,13 +527,13 @@ def _attention(inputs: Inputs) -> list[Value]:
     return [_like(shape, inputs.value(0))]
 
 
-def _projected_attention(inputs: Inputs) -> list[Value]:
+def _projected_attention(inputs: OperatorInputs) -> list[Value]:
     weight = inputs.value(1).shape
     sizes = inputs.node.integers("qkv_hidden_sizes") or (weight[1] // 3,) * 3
     return [_like((*inputs.value(0).shape[:2], sizes[2]), inputs.value(0))]
 
 
-def _group_query_attention(inputs: Inputs) -> list[Value]:
+def _group_query_attention(inputs: OperatorInputs) -> list[Value]:
     node = inputs.node
     query = inputs.value(0).shape
     heads = node.integer("num_heads", 1)
@@ -544,7 +544,7 @@ def _group_query_attention(inputs: Inputs) -> list[Value]:
     return [_like((*query[:2], width), inputs.value(0))]
 
 
-def _multi_head_attention(inputs: Inputs) -> list[Value]:
+def _multi_head_attention(inputs: OperatorInputs) -> list[Value]:
     query = inputs.value(0)
     value = inputs.value(2)
     if len(query.shape) != 3 or len(value.shape) != 3:
@@ -552,7 +552,7 @@ def _multi_head_attention(inputs: Inputs) -> list[Value]:
     return [_like((*query.shape[:2], value.shape[2]), query)]
 
 
-Rule = Callable[[Inputs], Value | list[Value]]
+Rule = Callable[[OperatorInputs], Value | list[Value]]
 SAME = split_names(
     """
     Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Bernoulli BitwiseNot Ceil Celu Clip Cos
