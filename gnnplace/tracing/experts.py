@@ -261,35 +261,55 @@ def _gradients(ctx: Any, gradient: Tensor) -> Any:
 _experts.register_autograd(_gradients, setup_context=_setup)
 
 
+class ExpertWeights(NamedTuple):
+    """Weights of the experts of one device, as `experts` takes them.
+
+    Attributes:
+        up: First matrix of each expert. [E, width, hidden]
+        down: Second matrix of each expert. [E, hidden, width]
+        act: One of `ACTIVATIONS` or of `GATES`.
+        up_bias: Bias behind the first matrix. [E, width]
+        down_bias: Bias behind the second matrix. [E, hidden]
+    """
+
+    up: Tensor
+    down: Tensor
+    act: str
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
 def balanced(
-    x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor, act: str, parts: float = 1,
-    up_bias: Tensor | None = None, down_bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The calls of experts that have equally many rows each, for kernels to be priced by.
+    x: Tensor, index: Tensor, weights: Tensor, experts: ExpertWeights, parts: float = 1
+) -> Tensor:
+    """Run experts that have equally many rows each, for their kernels to be priced.
 
     Args:
-        x: as for `experts`, as all the others.
-        index: [N, K]
-        weights: [N, K]
-        up: of the experts that are here.
-        down: likewise.
-        act: one of `ACTIVATIONS` or of `GATES`.
-        parts: how many devices have experts; each has so much less than all rows.
-        up_bias: of the experts that are here.
-        down_bias: likewise.
+        x: Tokens, as for `experts`. [N, hidden]
+        index: Experts of each token. [N, K]
+        weights: Their weights. [N, K]
+        experts: The experts that are here.
+        parts: Devices that have experts; each has so much less than all rows.
     """
-    count, rows = len(up), int(index.numel() / max(parts, 1.0))
-    each = max(1, -(-rows // count))
+    num_experts = len(experts.up)
+    rows = int(index.numel() / max(parts, 1.0))
+    rows_per_expert = max(1, -(-rows // num_experts))
     token = index.reshape(-1)[:rows].sort()[1] // index.shape[1]
-    own = x[token]
-    fill = count * each - rows
-    own = functional.pad(own, (0, 0, 0, fill)) if fill > 0 else own
-    biases = (None if b is None else b.unsqueeze(1) for b in (up_bias, down_bias))
-    made = _biased(torch.bmm(own.view(count, each, -1), up.transpose(1, 2)), next(biases))
-    middle = _middle(made, down.shape[2], act)
-    out = _biased(torch.bmm(middle, down.transpose(1, 2)), next(biases))
-    weighed = out.reshape(count * each, -1)[:rows] * weights.reshape(-1)[:rows].unsqueeze(1)
-    return torch.zeros_like(x).index_add(0, token, weighed.to(x.dtype))
+    padding = num_experts * rows_per_expert - rows
+    dispatched = x[token]
+    if padding > 0:
+        dispatched = functional.pad(dispatched, (0, 0, 0, padding))
+
+    up_bias = None if experts.up_bias is None else experts.up_bias.unsqueeze(1)
+    down_bias = None if experts.down_bias is None else experts.down_bias.unsqueeze(1)
+    batched = dispatched.view(num_experts, rows_per_expert, -1)
+    projected = _biased(torch.bmm(batched, experts.up.transpose(1, 2)), up_bias)
+    middle = _middle(projected, experts.down.shape[2], experts.act)
+    out = _biased(torch.bmm(middle, experts.down.transpose(1, 2)), down_bias)
+
+    rows_out = out.reshape(num_experts * rows_per_expert, -1)[:rows]
+    weighted = rows_out * weights.reshape(-1)[:rows].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, token, weighted.to(x.dtype))
 
 
 @contextmanager

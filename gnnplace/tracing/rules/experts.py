@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gnnplace.tracing.experts import GATES, balanced
+from gnnplace.tracing.experts import GATES, ExpertWeights, balanced
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
@@ -53,12 +53,13 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
     x, index, weights, up, down, act, _, *biases = args
     if share.parts(WIDTH) > 1 and biases and biases[1] is not None:  # once, where results add up
         biases[1] = biases[1] * float(share.index(WIDTH) == 0)
+    experts = ExpertWeights(up, down, act, *biases)
     for label in (DISPATCH, SPREAD):
         if share.parts(label) > 1:
-            return _dispatched(call, x, index, weights, up, down, act, share, label, *biases)
+            return _dispatched(call, x, index, weights, experts, share, label)
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
-        return balanced(x, index, weights, up, down, act, parts / share.fullest, *biases)
+        return balanced(x, index, weights, experts, parts / share.fullest)
     made: torch.Tensor = call.function(
         x,
         index,
@@ -73,20 +74,23 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
 
 
 def _dispatched(
-    call: LayerCall, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, up: torch.Tensor,
-    down: torch.Tensor, act: str, share: Share, label: str, *biases: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
-    """Rows of a device's tokens through the experts of all; on paper as many come as go."""
-    parts, own = share.parts(label), len(up)
+    call: LayerCall,
+    x: torch.Tensor,
+    index: torch.Tensor,
+    weights: torch.Tensor,
+    experts: ExpertWeights,
+    share: Share,
+    label: str,
+) -> torch.Tensor:
+    """Send a device's tokens through the experts of all; on paper as many come as go."""
+    parts, own = share.parts(label), len(experts.up)
     chosen = index.flatten()
     known = chosen < parts * own  # others are no experts
     order = torch.argsort(torch.where(known, chosen, parts * own), stable=True)
     if isinstance(x, FakeTensor):
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
-        back = balanced(rows, chosen[come].unsqueeze(1), ones, up, down, act, 1, *biases)[
-            : len(order)
-        ]
+        back = balanced(rows, chosen[come].unsqueeze(1), ones, experts)[: len(order)]
     else:
         order = order[: int(known.sum())]
         rows, owner = x[order // index.shape[1]], chosen[order] // own
@@ -98,6 +102,7 @@ def _dispatched(
         there = share.sent(rows, counts, received, label)
         ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, label)
         ones = weights.new_ones(ids.shape)
+        up, down, act, *biases = experts
         made = call.function(there, ids, ones, up, down, act, 0, *biases)
         back = share.sent(made, received, counts, label)
     weighed = back * weights.flatten()[order].unsqueeze(1)
