@@ -33,7 +33,7 @@ UNKNOWN = (
     "GuardOnDataDependentSymNode",
 )
 """Errors of tensors without numbers that were asked for one."""
-LIBRARY = "/transformers/models/"  # of a path: the checks there are no code of the user's
+LIBRARY = "/site-packages/transformers/"  # of a path: the checks there are no code of the user's
 _PYTHON = str(Path(inspect.__file__).parent)
 STEP = "a captured step is always the same"
 SHAPES = {

@@ -111,7 +111,7 @@ LISTS = ("list", "List", "Sequence", "Iterable", "tuple", "Tuple", "set")
 
 
 @dataclass
-class Recipe:
+class TrainingRecipe:
     """The files and options of a command, put together.
 
     Attributes:
@@ -186,14 +186,14 @@ def _asks_for_help(arg: str) -> bool:
 # ---------------------------------------------------------------- putting a recipe together
 
 
-def read_recipe(command: str, args: Sequence[str]) -> Recipe:
+def read_recipe(command: str, args: Sequence[str]) -> TrainingRecipe:
     """Return the files and options of a command, later ones over earlier ones.
 
     Raises:
         FormatError: a file is missing, or no YAML.
         InputError: a file holds no keys, or an argument is no option.
     """
-    recipe = Recipe()
+    recipe = TrainingRecipe()
     waiting = list(args)
     while command == "sweep" and waiting and not waiting[0].startswith("-"):
         _add_file(recipe, waiting.pop(0), command)
@@ -223,7 +223,7 @@ def read_recipe(command: str, args: Sequence[str]) -> Recipe:
     return recipe
 
 
-def _add_file(recipe: Recipe, path: str, command: str) -> None:
+def _add_file(recipe: TrainingRecipe, path: str, command: str) -> None:
     if path.lstrip().startswith("{") or "\n" in path:
         return  # YAML itself, which the parser takes as well
     sections = read_yaml(path)
@@ -238,7 +238,11 @@ def _add_file(recipe: Recipe, path: str, command: str) -> None:
 
 
 def _merge(
-    recipe: Recipe, target: dict[str, Any], added: Mapping[str, Any], path: KeyPath, file: str
+    recipe: TrainingRecipe,
+    target: dict[str, Any],
+    added: Mapping[str, Any],
+    path: KeyPath,
+    file: str,
 ) -> None:
     """Put a mapping of a file over one of the recipe."""
     for name, value in added.items():
@@ -267,7 +271,7 @@ def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
     return {"class_path": class_path}
 
 
-def _add_option(recipe: Recipe, keys: list[str], text: str, *, appends: bool) -> None:
+def _add_option(recipe: TrainingRecipe, keys: list[str], text: str, *, appends: bool) -> None:
     """Set what an option of the command line sets."""
     try:
         value = yaml.load(text, Loader=yaml.CSafeLoader)
@@ -336,7 +340,7 @@ def _is_class(section: dict[str, Any], path: KeyPath) -> bool:
 # ---------------------------------------------------------------- keys, classes and types
 
 
-def _check_keys(recipe: Recipe, command: str) -> None:
+def _check_keys(recipe: TrainingRecipe, command: str) -> None:
     """Refuse a key at the top that no command, or not this one, has."""
     allowed = (*RUN_KEYS, *COMMAND_KEYS[command])
     for key in recipe.sections:
@@ -352,7 +356,7 @@ def _check_keys(recipe: Recipe, command: str) -> None:
             _check_value(recipe, (key,), recipe.sections[key], parameter)
 
 
-def _check_class(recipe: Recipe, path: KeyPath, section: object) -> None:
+def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None:
     """Check a class that a section names, and what it is made with."""
     if isinstance(section, list):
         for item in section:
@@ -380,7 +384,7 @@ def _check_class(recipe: Recipe, path: KeyPath, section: object) -> None:
         _check_least(recipe, path, arguments, source)
 
 
-def _class_named(recipe: Recipe, path: KeyPath, name: str) -> ClassSource | None:
+def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSource | None:
     """Return the class of a name; None where only Lightning's parser can tell.
 
     Raises:
@@ -442,7 +446,7 @@ def _classes_of(module: str, path: KeyPath) -> list[str]:
     return fitting
 
 
-def _has_user_classes(recipe: Recipe) -> bool:
+def _has_user_classes(recipe: TrainingRecipe) -> bool:
     """Return whether a class of neither this package nor Lightning is named with its module."""
     packages = ("gnnplace", "lightning", "pytorch_lightning", "torch")
     return any(
@@ -450,7 +454,7 @@ def _has_user_classes(recipe: Recipe) -> bool:
     )
 
 
-def _class_paths(recipe: Recipe) -> Iterator[str]:
+def _class_paths(recipe: TrainingRecipe) -> Iterator[str]:
     for _, section in _walk((), recipe.sections):
         if isinstance(section, dict) and isinstance(section.get("class_path"), str):
             yield section["class_path"]
@@ -467,7 +471,7 @@ def _walk(path: KeyPath, section: object) -> Iterator[tuple[KeyPath, object]]:
             yield from _walk(path, value)
 
 
-def _check_base(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
+def _check_base(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -> None:
     """Refuse a class that cannot stand in its section, such as a layer as the model."""
     wanted = BASES.get(path)
     if wanted is None or not isinstance(source.node, ast.ClassDef):
@@ -478,7 +482,7 @@ def _check_base(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
 
 
 def _check_required(
-    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
 ) -> None:
     """Refuse a class of which an argument without a default is left out."""
     for key, parameter in constructor.parameters.items():
@@ -489,7 +493,7 @@ def _check_required(
             )
 
 
-def _check_package(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
+def _check_package(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -> None:
     """Refuse one of Lightning's classes whose package is not installed."""
     packages = PACKAGES.get(source.name, ())
     if not source.module.name.startswith("lightning.") or not packages:
@@ -502,7 +506,7 @@ def _check_package(recipe: Recipe, path: KeyPath, source: ClassSource) -> None:
 
 
 def _check_arguments(
-    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
 ) -> None:
     """Check the names and values that a class is to be made with."""
     for key, value in arguments.items():
@@ -519,7 +523,9 @@ def _check_arguments(
         _check_value(recipe, here, value, parameter)
 
 
-def _check_value(recipe: Recipe, path: KeyPath, value: object, parameter: Parameter) -> None:
+def _check_value(
+    recipe: TrainingRecipe, path: KeyPath, value: object, parameter: Parameter
+) -> None:
     """Refuse a value of another type than its argument's."""
     text = recipe.text_of(path)
     reason = wrong_type(parameter, value, text is not None)
@@ -652,7 +658,7 @@ def _is_number(value: object, *, whole: bool) -> bool:
 
 
 def _check_least(
-    recipe: Recipe, path: KeyPath, arguments: Mapping[str, Any], source: ClassSource
+    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], source: ClassSource
 ) -> None:
     """Refuse a number below the least that a class of ours checks with `check_least`."""
     for owner in bases_of(source):
@@ -682,7 +688,7 @@ def _least_values(node: ast.AST) -> dict[str, float]:
     return least
 
 
-def _check_checkpoint(recipe: Recipe, command: str) -> None:
+def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     """Refuse a checkpoint that cannot be one.
 
     Raises:
@@ -704,7 +710,7 @@ def _check_checkpoint(recipe: Recipe, command: str) -> None:
         raise InputError(f"{where} {path}: {what}; give a .ckpt file or 'last'")
 
 
-def _check_policies(recipe: Recipe) -> None:
+def _check_policies(recipe: TrainingRecipe) -> None:
     """Check what the policies of this package cannot be trained with, and what they never log."""
     model = recipe.sections.get("model")
     name = model.get("class_path") if isinstance(model, dict) else None
@@ -726,7 +732,7 @@ def _check_policies(recipe: Recipe) -> None:
     _check_monitors(recipe, trainer, source)
 
 
-def _check_monitors(recipe: Recipe, trainer: Mapping[str, Any], model: ClassSource) -> None:
+def _check_monitors(recipe: TrainingRecipe, trainer: Mapping[str, Any], model: ClassSource) -> None:
     """Refuse a callback's monitor that a model of this package never logs."""
     callbacks = trainer.get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
@@ -769,7 +775,7 @@ def logged_metrics(model: ClassSource) -> set[str]:
 # ---------------------------------------------------------------- folders
 
 
-def _check_folders(recipe: Recipe) -> None:
+def _check_folders(recipe: TrainingRecipe) -> None:
     """Refuse a folder that cannot be made or written to; nothing that is made for it stays."""
     if os.environ.get("RANK", "0") != "0":
         return  # the first process has looked
