@@ -137,6 +137,7 @@ def append(path: Path, row: dict[str, Any]) -> None:
     Raises:
         InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
     """
+    mend_last_line(path)
     rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
@@ -189,13 +190,15 @@ def mend_last_line(path: Path) -> None:
 
     A last line that is a row gets one; a line that was cut short is taken out.
     """
-    if not path.is_file():
-        return
-    text = path.read_bytes()
-    last = text.rpartition(b"\n")[2]
-    if not last:
+    if not path.is_file() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return
+        file.seek(0)
+        text = file.read()
+        last = text.rpartition(b"\n")[2]
         try:
             _row(last, str(path))
         except FormatError:

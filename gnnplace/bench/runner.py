@@ -16,7 +16,6 @@ from gnnplace.bench.kinds import check_name
 from gnnplace.bench.rows import (
     append,
     identity,
-    mend_last_line,
     read_rows,
     results_file,
     set_aside,
@@ -149,7 +148,6 @@ def run_suite(
 
 def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say) -> None:
     """Run the cells that have no row of their problem as it is now, and write a row each."""
-    mend_last_line(rows_path)
     _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
     for _ in range(MAX_ROUNDS):
         missing = _missing_cells(suite, rows_path)

@@ -234,7 +234,7 @@ def read_result_rows(path: Path) -> None:
 
 
 def best_known(folder: Path) -> Path:
-    best = {"step_time": 1.0, "digest": "d", "placer": "etf", "budget": 0.0, "seed": 0}
+    best = {"step_time": 1.0, "digest": "1:d", "placer": "etf", "budget": 0.0, "seed": 0}
     data = {"format": "gnnplace-best-known", "version": 1, "problems": {"a": best | {"commit": ""}}}
     (folder / "best.json").write_bytes(m.as_json(data))
     return folder / "best.json"

@@ -121,8 +121,11 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["train", "fit", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "fit", "--model", "Nope", "--data", "ProblemDataModule"], "Nope"),
         (["train", "fit", "--config", "EMPTY"], "--config: must be keys and values"),
-        (["train", "fit", "--trainer.max_epochs", "x"], "max_epochs x: must be a whole number or"),
-        (["train", "fit", "--data", "no.such.Data"], "--data no.such.Data: No module named 'no'"),
+        (["train", "fit", "--trainer.max_epochs", "x"], "max_epochs: x: must be a whole number"),
+        (
+            ["train", "fit", "--data", "no.such.Data"],
+            "--data: class 'no.such.Data': no module 'no' is here",
+        ),
         (["plan", "mlp", "--cluster", "EMPTY"], "empty.yaml: top level: must be keys and values"),
         (["plan", "mlp", "--cluster", "cpu:2", "--environment", "x"], "--environment x: plans are"),
         (["execute", "mlp", "p.json", "--steps", "1e3"], "--steps 1000.0: must be a whole number"),

@@ -966,7 +966,7 @@ def sparse_attribute() -> Any:
     return net(lambda model, x: model.graph @ x, graph=torch.eye(4).to_sparse_csr())
 
 
-@refused(DENSE, "input 1 is no dense tensor")
+@refused(DENSE, r"batch\[1\] is no dense tensor")
 def sparse_input() -> Any:
     model = net(forward=lambda model, x, graph: torch.sparse.mm(graph, model.a(x)))
     return model, (batch(), torch.eye(4).to_sparse_coo()), lambda output: output.mean()

@@ -29,7 +29,7 @@ MISTAKES = [
     ([STOPPING, "--trainer.callbacks.patiens=3"], "no argument 'patiens'; did you mean 'patience'"),
     (["--model=Reinforc"], "--model: there is no class 'Reinforc'; did you mean 'Reinforce'"),
     (["--model.class_path=gnnplace.train.Reinfoce"], "no class 'Reinfoce'.*mean 'Reinforce'"),
-    (["--model=mine.Model"], "--model: class 'mine.Model': no module 'mine' is here"),
+    (["--model=nowhere.Model"], "--model: class 'nowhere.Model': no module 'nowhere' is here"),
     (["--data=ProblemData"], "--data: there is no class 'ProblemData'"),
     (["--trainer.callbacks=EarlyStoping"], "no class 'EarlyStoping'; did you mean 'EarlyStopping'"),
     (["--trainer.max_epochs=ten"], "--trainer.max_epochs: ten: must be a whole number"),
@@ -151,7 +151,9 @@ def test_a_class_beside_the_recipe_is_read_and_left_to_lightning(tmp_path: Path)
     check_recipe([*FIT, "--model=mine.Made", "--model.anything=4"])
     with pytest.raises(InputError, match="Model has no argument 'widht'; did you mean 'width'"):
         check_recipe([*FIT, "--model=mine.Model", "--model.widht=4"])
-    with pytest.raises(InputError, match="no class 'Modle' in module 'mine'; did you mean 'Model'"):
+    with pytest.raises(
+        InputError, match="no class 'Modle' in module 'mine'; did you mean 'Model'"
+    ):
         check_recipe([*FIT, "--model=mine.Modle"])
 
 
