@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.errors import CaptureError, ChangedWarning
+from gnnplace.errors import CaptureError, ChangedWarning, InputError
 from gnnplace.tracing import capture
 from tests.tracing import kept_models, models
 from tests.tracing.kept_models import CASES, REFUSED, REFUSED_ROWS, ROWS, net
