@@ -151,9 +151,7 @@ def test_a_class_beside_the_recipe_is_read_and_left_to_lightning(tmp_path: Path)
     check_recipe([*FIT, "--model=mine.Made", "--model.anything=4"])
     with pytest.raises(InputError, match="Model has no argument 'widht'; did you mean 'width'"):
         check_recipe([*FIT, "--model=mine.Model", "--model.widht=4"])
-    with pytest.raises(
-        InputError, match="no class 'Modle' in module 'mine'; did you mean 'Model'"
-    ):
+    with pytest.raises(InputError, match="no class 'Modle' in module 'mine'; did you mean 'Model'"):
         check_recipe([*FIT, "--model=mine.Modle"])
 
 
