@@ -196,35 +196,51 @@ def _interval(priced: Priced) -> tuple[float, float]:
 
 
 def _parts(priced: Priced) -> dict[str, float]:
-    """Seconds of the busiest rank by what they go to."""
+    """Return the seconds of the busiest rank by what they go to."""
+    busiest: dict[str, float] = {}
+    most_seconds = -1.0
+    for rank in range(len(priced.chunks)):
+        parts = _parts_of_rank(priced, rank)
+        seconds = sum(parts.values())
+        if seconds > most_seconds:
+            busiest, most_seconds = parts, seconds
+    return {**busiest, "bubble": max(priced.step_time - most_seconds, 0.0)}
+
+
+def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
+    """Return the seconds that one rank is busy by what they go to."""
+    microbatch = recomputed = gathered = reduction = update = 0.0
+    for chunk in priced.chunks[rank]:
+        costs = priced.costs[chunk]
+        microbatch += costs.microbatch
+        recomputed += costs.recomputed
+        gathered += costs.gathered
+        reduction += costs.reduction
+        update += costs.update
     count = priced.draft.microbatches
-
-    def of(rank: int) -> dict[str, float]:
-        costs = [priced.costs[c] for c in priced.chunks[rank]]
-        recomputed, gathered = sum(c.recomputed for c in costs), sum(c.gathered for c in costs)
-        return {
-            "compute": count * (sum(c.microbatch for c in costs) - recomputed - gathered),
-            "recompute": count * recomputed,
-            "zero": count * gathered,
-            "reduction": sum(c.reduction for c in costs),
-            "update": sum(c.update for c in costs),
-        }
-
-    parts = max((of(p) for p in range(len(priced.chunks))), key=lambda x: sum(x.values()))
-    return {**parts, "bubble": max(priced.step_time - sum(parts.values()), 0.0)}
+    return {
+        "compute": count * (microbatch - recomputed - gathered),
+        "recompute": count * recomputed,
+        "zero": count * gathered,
+        "reduction": reduction,
+        "update": update,
+    }
 
 
 def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
+    """Return the bytes of every device by what holds them."""
     entries = {}
     for rank, mesh in enumerate(meshes_of(priced.draft)):
-        chunks = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
-        for d in mesh.devices:
-            device = cluster.devices[d]
+        state = activations = working = 0.0
+        for chunk in priced.chunks[rank]:
+            costs = priced.costs[chunk]
+            state += costs.state
+            activations += priced.flying[chunk] * costs.saved
+            working = max(working, costs.working)
+        for index in mesh.devices:
+            device = cluster.devices[index]
             entries[device.name] = MemoryEntry(
-                state=sum(c.state for c, _ in chunks),
-                activations=sum(flying * c.saved for c, flying in chunks),
-                working=max(c.working for c, _ in chunks),
-                slack=device.reserve,
+                state=state, activations=activations, working=working, slack=device.reserve
             )
     return entries
 
