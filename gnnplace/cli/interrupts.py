@@ -51,6 +51,12 @@ def leave() -> None:
     """The process is about to end: Ctrl-C ends it at once, without a word."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if interrupted():
+            sys.unraisablehook = _ignore
+
+
+def _ignore(lost: sys.UnraisableHookArgs) -> None:
+    """Say nothing of an object that an interrupt left half-made, and whose end fails."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -91,5 +97,5 @@ def _send() -> None:
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if lost.exc_type is KeyboardInterrupt:
         _again()  # a moment later: at once it would be raised in here, and be lost again
-    else:
+    elif not interrupted():
         _hook["before"](lost)
