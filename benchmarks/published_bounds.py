@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.studies.published import ultrascale, vtrain
 from benchmarks.studies.published.outcomes import Outcome
-from gnnplace.plans.decoders.explaining import row_parts
+from gnnplace.plans.spec_explaining import row_parts
 
 SERVER, LONGER = 8, 2.0
 
@@ -44,14 +44,18 @@ def known_rows(folder: Path) -> Iterator[tuple[str, Outcome]]:
         return row.setting.decoder, replace(row.plan, zero=0)
 
     for row in rows:
-        if row.setting.checks is None and row.seconds:
+        if row.setting.framework.checks is None and row.seconds:
             key = of(row)
             plain[key] = min(row.seconds, plain.get(key, row.seconds))
             if row.plan.tp > SERVER:
                 yield "shards", row
     for row in rows:
         usual = plain.get(of(row))
-        if row.setting.checks is not None and usual and (row.seconds or 0.0) > LONGER * usual:
+        if (
+            row.setting.framework.checks is not None
+            and usual
+            and (row.seconds or 0.0) > LONGER * usual
+        ):
             yield "checks", row
 
 

@@ -28,7 +28,6 @@ from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.plans.given import (
     ANY_SPLIT,
     chain_of_file,
@@ -50,6 +49,7 @@ from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 

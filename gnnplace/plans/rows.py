@@ -24,10 +24,10 @@ from gnnplace.costs.kernels import GPUS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
-from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import HALVES, setting_of
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
+from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints.constraints import cluster_with_headroom

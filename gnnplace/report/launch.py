@@ -43,7 +43,7 @@ def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: 
         f"Predicted at {found.framework}'s prices: {answer.step_time or 0.0:.4g} s a step, "
         f"{(answer.peak or 0.0) / 1e9:.3g} GB on the fullest device.",
     ]
-    return launcher_of(launcher).write(found.plan, lines, found.setting.network.each)
+    return launcher_of(launcher).write(found.plan, lines, found.setting.framework.network.each)
 
 
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans.decoders.explaining import ROW_PARTS, Suspect
 from gnnplace.plans.explaining import PARTS, PlanExplanation
 from gnnplace.plans.launch.searching import LaunchExplanation
 from gnnplace.plans.measured_steps import MeasuredSteps
+from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import Outcome, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import PORT, ServerGroup
 

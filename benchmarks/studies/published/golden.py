@@ -16,11 +16,9 @@ import numpy as np
 
 from benchmarks.studies.published.outcomes import Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.memory import bytes_of
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price, priced_spec, rank_bytes
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "megatron-lm-golden"
@@ -117,10 +115,10 @@ def outcome(row: dict[str, str], least: float = np.inf) -> Outcome | None:
     answer = price(own, words)
     if answer.step_time is None:
         return None
-    held = bytes_of(own, words, cut_of(own, words))
+    last = rank_bytes(priced_spec(own, words))[-1]
     return Outcome(
         row["case"], "fp16" if "bf16" not in row or row["bf16"] != "True" else "bf16", own, words,
         answer, None, number(row["mem_allocated"]), number(row["mem_max_allocated"]),
         predicted_state=answer.state_last,
-        predicted_peak=float(held.allocated[-1]),
+        predicted_peak=last.allocated,
     )  # fmt: skip

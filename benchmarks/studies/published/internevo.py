@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks.studies.published.outcomes import Outcome
 from benchmarks.studies.published.vtrain import machine
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
 
 FOLDER = "internevo"
 SIZES = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168)

@@ -18,10 +18,8 @@ from scipy.optimize import least_squares
 from benchmarks.studies.published.outcomes import Outcome, timed
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.frameworks.constants import ConstantSet
-from gnnplace.plans.decoders.memory import bytes_of
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.step import cut_of
+from gnnplace.plans.spec_answers import price, priced_spec, rank_bytes
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (
@@ -52,8 +50,10 @@ def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSett
         factors: by a constant's name, `products.KIND` of one kind of GPU alone.
     """
 
+    framework = setting.framework
+
     def scaled(values: Mapping[str, float]) -> dict[str, float]:
-        kind = setting.kernels.kind
+        kind = framework.kernels.kind
         own = {name: factors.get(f"{name}.{kind}", factors.get(name, 1.0)) for name in values}
         return {name: value * own[name] for name, value in values.items()}
 
@@ -64,13 +64,14 @@ def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSett
         }
         return ConstantSet(constants.owner, rows)
 
-    return replace(
-        setting,
-        constants=again(setting.constants),
-        checks=None if setting.checks is None else again(setting.checks),
-        kernels=replace(setting.kernels, rates=scaled(setting.kernels.rates)),
-        network=replace(setting.network, rates=scaled(setting.network.rates)),
+    moved = replace(
+        framework,
+        constants=again(framework.constants),
+        checks=None if framework.checks is None else again(framework.checks),
+        kernels=replace(framework.kernels, rates=scaled(framework.kernels.rates)),
+        network=replace(framework.network, rates=scaled(framework.network.rates)),
     )
+    return replace(setting, framework=moved)
 
 
 def priced_by(outcomes: Sequence[Outcome], factors: Mapping[str, float]) -> list[Outcome]:
@@ -88,7 +89,7 @@ def fitted(name: str, outcomes: Sequence[Outcome]) -> dict[str, float]:
         outcomes: rows that the fit may see; those with seconds count.
     """
     own = timed(outcomes)
-    kinds = sorted({o.sizes.kernels.kind for o in own})
+    kinds = sorted({o.sizes.framework.kernels.kind for o in own})
     names = [
         moved for base in MOVED[name]
         for moved in ([f"{base}.{kind}" for kind in kinds] if base in BY_KIND else [base])
@@ -125,13 +126,15 @@ def interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
 def peaks_left_out(name: str, outcomes: Sequence[Outcome]) -> list[float]:
     """Relative errors of peaks by constants of bytes fitted without each row's model."""
     own = [o for o in outcomes if o.peak and o.answer.peak is not None]
-    cuts = {id(o): cut_of(o.sizes, o.plan) for o in own}
 
     def logs(rows: Sequence[Outcome], factors: FloatArray) -> FloatArray:
         moved = dict(zip(BYTES[name], np.exp(factors).tolist(), strict=True))
         settings = {id(o.sizes): varied(o.sizes, moved) for o in rows}
-        held = [bytes_of(settings[id(o.sizes)], o.plan, cuts[id(o)]).reserved for o in rows]
-        return np.log([float(h.max()) / (o.peak or 1.0) for h, o in zip(held, rows, strict=True)])
+        peaks = [
+            max(rank.reserved for rank in rank_bytes(priced_spec(settings[id(o.sizes)], o.plan)))
+            for o in rows
+        ]
+        return np.log([peak / (o.peak or 1.0) for peak, o in zip(peaks, rows, strict=True)])
 
     errors: list[float] = []
     for model in sorted({o.model for o in own}):

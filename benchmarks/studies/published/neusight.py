@@ -23,8 +23,8 @@ from benchmarks.studies.costs.steps import phase_seconds
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer
 from gnnplace.tracing.program import BACKWARD, FORWARD
 
 FOLDER = "neusight"

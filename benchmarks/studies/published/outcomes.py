@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.studies.plans.runs import Run, questions, regret, summary
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer
 
 NEAR, RANKED, CHOSEN, LATE = 1.3, 8, 5, 0.7
 LIMIT = (50.0, 110.0)

@@ -26,9 +26,9 @@ from benchmarks.distill_sailor import KINDS, MODELS, layers_of, optimizer, read
 from benchmarks.studies.plans.sailor import NAMELESS, plan_of, seconds_of
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
-from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts, SplitChoice
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 

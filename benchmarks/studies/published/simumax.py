@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import Layers, PlanSpec
+from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "simumax"

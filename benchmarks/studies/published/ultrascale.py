@@ -15,11 +15,10 @@ from pathlib import Path
 
 from benchmarks.studies.published.outcomes import GIBIBYTE, Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.decoders.step import cut_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "ultrascale-playbook"
@@ -100,5 +99,6 @@ def _counter(own: PricingSetting, words: PlanSpec, answer: object) -> float | No
     state = getattr(answer, "state_first", None)
     if state is None or words.zero == 0 or words.dp == 1:
         return state
-    passing = own.constants["update_passing"] * (2 + 1 / words.dp)
-    return float(state + passing * cut_of(own, words).parameters[0])
+    passing = own.framework.constants["update_passing"] * (2 + 1 / words.dp)
+    priced = priced_spec(own, words)
+    return float(state + passing * priced.pricer.trained(priced.draft.stages[0]))

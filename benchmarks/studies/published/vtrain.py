@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster import Cluster, Link
 from gnnplace.problem.cluster.presets import preset
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.studies.plans.megatron import LENGTH, MICRO_BATCHES, TABLE, VOCABULARY, seconds_of
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.pricing import price
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
 from gnnplace.problem.cluster.presets import preset
 
 FOLDER = "weak-scaling"

@@ -41,12 +41,6 @@ class PassSeconds:
     selective: float = 0.0
 
 
-def hidden(setting: PricingSetting, exchange: float, work: float) -> float:
-    """Seconds that an exchange adds to the work that it runs under."""
-    shorter = min(exchange, work)
-    return max(0.0, exchange - work) + setting.network.rates["overlap"] * shorter
-
-
 @lru_cache(maxsize=4096)
 def layer_passes(
     setting: PricingSetting, tokens: int, shards: int, context: int, split: bool, groups: int = 0
@@ -61,14 +55,14 @@ def layer_passes(
         split: whether tokens are split over the shards between products.
         groups: shards of the layer's experts; 0: a layer without experts.
     """
-    d, kernels = setting.decoder, setting.kernels
-    shapes = _products(setting, tokens, shards, groups > 0)
+    d, kernels = setting.decoder, setting.framework.kernels
+    shapes = layer_products(setting, tokens, shards, groups > 0)
     forward = [kernels.products([shape]) for shape in shapes]
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
     attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
     passed = _bytes(setting, tokens, shards, split, groups > 0)
-    own, kind = setting.constants, "gated" if d.gated else "plain"
+    own, kind = setting.framework.constants, "gated" if d.gated else "plain"
     gap = kernels.rates["launch"] * own["gap"]
     front = sum(forward) + attend + kernels.stream(passed[0])
     front += gap * own[f"{kind}_launches_forward"]
@@ -85,7 +79,7 @@ def layer_passes(
     return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, kept)
 
 
-def _products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
+def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
     """Rows, columns and summed length of a layer's products; the first and third widen.
 
     Those of latent attention come last, since shards exchange nothing around them. A layer with
@@ -116,7 +110,7 @@ def _bytes(
 
     Norms, dropout and residuals of tokens that are not split pass on every shard, all of them.
     """
-    d, own = setting.decoder, setting.constants
+    d, own = setting.decoder, setting.framework.constants
     stream = d.hidden / shards if split else float(d.hidden)
     if not d.gated:
         apart = d.feed_forward / shards - 4.0 * stream  # GELU's bytes, where 4 h would have them
@@ -136,7 +130,7 @@ def _bytes(
 
 def _chosen(setting: PricingSetting, tokens: int, shards: int, groups: int) -> PassSeconds:
     """Experts' products, of equally many rows each, and two all-to-alls each way."""
-    d, kernels, network = setting.decoder, setting.kernels, setting.network
+    d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
     own = d.experts
     assert own is not None
     mine, width = own.count // groups, -(-own.width // shards)
@@ -158,7 +152,7 @@ def _exchanges(
     """What shards exchange in a layer, forward and backward, beyond what is hidden."""
     if shards == 1:
         return 0.0, 0.0
-    network, size = setting.network, 2.0 * tokens * setting.decoder.hidden
+    network, size = setting.framework.network, 2.0 * tokens * setting.decoder.hidden
     members = min(shards, network.each)
     if not split:
         reduced = network.reduce(shards, size, members)
@@ -167,14 +161,19 @@ def _exchanges(
     scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
     forward, inner, weights = products
     wide, narrow = [0, 2][: len(forward) // 2], [1, 3][: len(forward) // 2]
-    if setting.constants["hides_gathers"]:
-        front = sum(hidden(setting, gather, forward[k] / shards) for k in wide) + 2 * scatter
-        back = sum(hidden(setting, gather, inner[k] / shards) for k in narrow)
+    if setting.framework.constants["hides_gathers"]:
+        front = (
+            sum(setting.framework.hidden_seconds(gather, forward[k] / shards) for k in wide)
+            + 2 * scatter
+        )
+        back = sum(setting.framework.hidden_seconds(gather, inner[k] / shards) for k in narrow)
     else:
         front, back = 2 * (gather + scatter), 2 * gather
-    if setting.constants["hides_backward"]:
+    if setting.framework.constants["hides_backward"]:
         return front, back + sum(
-            hidden(setting, gather, inner[k]) + hidden(setting, scatter, weights[k]) for k in wide
+            setting.framework.hidden_seconds(gather, inner[k])
+            + setting.framework.hidden_seconds(scatter, weights[k])
+            for k in wide
         )
     return front, back + 2 * (gather + scatter)
 
@@ -185,17 +184,19 @@ def _around(
     """Keys and values of all tokens that pass around a ring behind attention."""
     if context == 1:
         return 0.0, 0.0
-    network = setting.network
+    network = setting.framework.network
     size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
     members = max(1, min(context, network.each // shards))
     once = network.exchange(ALL_GATHER, context, size, members)
-    return hidden(setting, once, attend), hidden(setting, 2 * once, 2.5 * attend)
+    return setting.framework.hidden_seconds(once, attend), setting.framework.hidden_seconds(
+        2 * once, 2.5 * attend
+    )
 
 
 @lru_cache(maxsize=4096)
 def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) -> PassSeconds:
     """Seconds of the head and the loss; arguments as those of `layer_passes`."""
-    d, kernels, own = setting.decoder, setting.kernels, setting.constants
+    d, kernels, own = setting.decoder, setting.framework.kernels, setting.framework.constants
     rows = -(-d.vocabulary // shards)
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
@@ -204,14 +205,16 @@ def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) 
     front = product + kernels.stream(own["logit_forward"] * logits)
     back = inner + weights + kernels.stream(own["logit_backward"] * logits)
     if shards > 1:
-        network, size = setting.network, 2.0 * tokens * d.hidden
+        network, size = setting.framework.network, 2.0 * tokens * d.hidden
         members = min(shards, network.each)
         front += 3 * network.reduce(shards, 4.0 * tokens, members)
         if split:
             gather = network.exchange(ALL_GATHER, shards, size, members)
             scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
             front += gather
-            back += hidden(setting, gather, inner) + hidden(setting, scatter, weights)
+            back += setting.framework.hidden_seconds(
+                gather, inner
+            ) + setting.framework.hidden_seconds(scatter, weights)
         else:
             back += network.reduce(shards, size, members)
     return PassSeconds(front, back)

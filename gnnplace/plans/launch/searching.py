@@ -18,15 +18,6 @@ from dataclasses import dataclass, replace
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
-from gnnplace.plans.decoders.explaining import (
-    RowChange,
-    Suspect,
-    likeliest,
-    row_changes,
-    row_parts,
-    row_suspects,
-)
-from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.importing import check_known, completed, with_cut_experts
@@ -34,6 +25,15 @@ from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer, price
+from gnnplace.plans.spec_explaining import (
+    RowChange,
+    Suspect,
+    likeliest,
+    row_changes,
+    row_parts,
+    row_suspects,
+)
 from gnnplace.problem import Cluster, counts_of_devices
 
 MOST_SHARDS = 64
@@ -69,7 +69,7 @@ class LaunchAnswer:
     @property
     def framework(self) -> str:
         """Whose times they are."""
-        return self.setting.name
+        return self.setting.framework.name
 
 
 NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
@@ -118,7 +118,7 @@ def price_launch_plan(
     plan, notes = with_cut_experts(plan)
     notes += plan.notes
     if plan.precision == "32-true":
-        notes.append(f"precision 32-true: priced as {setting.precision}")
+        notes.append(f"precision 32-true: priced as {setting.framework.precision}")
     if plan.schedule in ("zero-bubble", "v"):
         notes.append(f"schedule {plan.schedule}: priced without")
     answer = price(setting, priced_spec(plan))
@@ -218,7 +218,7 @@ def search_launcher(
     num_devices, priced, rates = devices.num_devices, list[PricedPlan](), [0.0]
     for count in counts_of_devices(num_devices) if fewest else [num_devices]:
         if progress is not None:
-            progress(f"planning: plans of {count} devices at {setting.name}'s prices")
+            progress(f"planning: plans of {count} devices at {setting.framework.name}'s prices")
         priced = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
         sayable = next((row for row in priced if can_say(target, row[1])), None)
         if sayable is None:
@@ -234,7 +234,9 @@ def search_launcher(
         raise InfeasibleError(f"{launcher}: {message} {max(rates):,.0f}; take more devices")
     if not priced:
         raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-    target.write(priced[0][1], [], setting.network.each)  # says why, where nothing can be said
+    target.write(
+        priced[0][1], [], setting.framework.network.each
+    )  # says why, where nothing can be said
     message = f"none of the {len(priced)} plans that fit can be said"
     raise InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
 
@@ -266,15 +268,15 @@ def plans_of(
     setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
 ) -> Iterator[LaunchPlan]:
     """Every plan of so many devices that a framework may have."""
-    traits = setting.traits
-    whole_tokens = not setting.constants["splits_tokens"]
-    kinds = [x for x in SCHEDULES if x[0] in traits["schedules"]]
+    traits = setting.framework.traits
+    whole_tokens = not setting.framework.constants["splits_tokens"]
+    kinds = [x for x in SCHEDULES if x[0] in traits.schedules]
     for pp, tp in itertools.product(_divisors(count), _divisors(count)):
         if count % (pp * tp) or pp > sizes.layers or tp > MOST_SHARDS or sizes.heads % tp:
             continue
         dp = count // (pp * tp)
         each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
-        zeros = [int(z) for z in traits["zeros"]] if dp > 1 else [0]
+        zeros = traits.zero_stages if dp > 1 else (0,)
         num_experts = sizes.experts.count if sizes.experts else 1
         groups = [n for n in _divisors(dp) if num_experts % n == 0]
         recompute_kinds = ("none", "selective", "full")
@@ -290,8 +292,8 @@ def plans_of(
             yield LaunchPlan(
                 dp=dp, tp=tp, pp=pp, ep=ep, chunks=chunks, microbatch_size=size, batch=batch,
                 zero=zero,
-                recompute=recompute, schedule=schedule, precision=setting.precision,
-                gradients=traits["gradients"], optimizer=setting.optimizer, sizes=sizes,
+                recompute=recompute, schedule=schedule, precision=setting.framework.precision,
+                gradients=traits.gradients, optimizer=setting.framework.optimizer, sizes=sizes,
                 sp=tp == 1 or not whole_tokens, layers=layers if pp > 1 else None,
             )  # fmt: skip
 
@@ -299,7 +301,7 @@ def plans_of(
 def _cut(setting: PricingSetting, stages: int) -> tuple[int, ...] | None:
     """Layers of every stage as the framework cuts them; None where it cannot."""
     try:
-        return layers_of(setting.decoder, stages, setting.traits["cut"])
+        return layers_of(setting.decoder, stages, setting.framework.traits.cut)
     except InputError:
         return None
 

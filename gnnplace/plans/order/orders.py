@@ -5,6 +5,7 @@ gradients of activations I and those of weights W (or B, both at once):
 
 * 1f1b (Narayanan et al., 2021, arXiv 2104.04473, section 2.2.1): chunk c on rank c; P - c - 1
   forward passes, then a forward and a backward pass B in turns, then the backward passes left;
+* gpipe (Huang et al., 2019, arXiv 1811.06965): all forward passes, then all backward passes;
 * interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
   P micro-batches through one chunk, then through the next; M is a multiple of P.
 
@@ -27,6 +28,7 @@ import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numba
@@ -37,7 +39,7 @@ from gnnplace.errors import InputError
 
 FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
 SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
-SCHEDULE = re.compile(f"1f1b|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?")
+SCHEDULE = re.compile(f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?")
 
 
 class Action(NamedTuple):
@@ -117,7 +119,7 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
         InputError: there is no schedule of that name.
     """
     if SCHEDULE.fullmatch(schedule) is None:
-        known = "1f1b, zero-bubble, interleaved:2, v"
+        known = "1f1b, gpipe, zero-bubble, interleaved:2, v"
         raise InputError(f"schedule {schedule!r}: unknown; use one of {known}")
     name, _, count = schedule.partition(":")
     if name == "interleaved":
@@ -142,6 +144,8 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     chunk c to its backward pass there; one more covers what v > 1 leaves uneven.
     """
     chunks = len(chunk_ranks(schedule, ranks))
+    if schedule == "gpipe":
+        return (microbatches,) * chunks
     each = chunks // ranks
     found = [-(-(chunks - c) // each) + (each > 1) for c in range(chunks)]
     return tuple(min(limit, microbatches) for limit in found)
@@ -159,11 +163,7 @@ def as_arrays(line: Pipeline) -> Line:
 
 def orders_of(line: Pipeline, made: LongArray) -> Orders:
     """Actions that the kernel listed, by rank. [P][actions]"""
-    kinds = (FORWARD, INPUT if line.apart else FULL, WEIGHT)
-    found: list[list[Action]] = [[] for _ in range(line.ranks)]
-    for chunk, kind, microbatch in made.tolist():
-        found[line.rank[chunk]].append(Action(chunk, kinds[kind], microbatch))
-    return tuple(tuple(actions) for actions in found)
+    return rows_of_list(line, made).orders()
 
 
 def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
@@ -187,40 +187,61 @@ def seconds_of(line: Pipeline, orders: Orders, ends: Sequence[float]) -> float:
         orders: the actions of every rank, in their order.
         ends: seconds of each rank after its last pass. [P]
     """
+    return seconds_of_rows(line, rows_of_orders(orders, line.apart), ends)
+
+
+class ActionRows(NamedTuple):
+    """The actions of every rank as arrays.
+
+    Attributes:
+        rows: Chunk, kind and micro-batch of every rank's actions in their order; kinds are 0 for F,
+            1 for I or B, 2 for W. [P, actions, 3]
+        length: Number of actions of every rank. [P]
+        apart: Whether I and W are apart.
+    """
+
+    rows: LongArray
+    length: LongArray
+    apart: bool
+
+    def orders(self) -> Orders:
+        """Return the actions as tuples. [P][actions]"""
+        kinds = (FORWARD, INPUT if self.apart else FULL, WEIGHT)
+        return tuple(
+            tuple(Action(c, kinds[k], m) for c, k, m in self.rows[rank, :length].tolist())
+            for rank, length in enumerate(self.length.tolist())
+        )
+
+
+def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRows:
+    """Return tuples of actions as arrays.
+
+    Args:
+        orders: The actions of every rank, in their order. [P][actions]
+        apart: Whether I and W are apart.
+    """
     kinds = {FORWARD: 0, INPUT: 1, FULL: 1, WEIGHT: 2}
     length = np.array([len(actions) for actions in orders])
     rows = np.zeros((len(orders), int(length.max()), 3), dtype=np.int64)
     for rank, actions in enumerate(orders):
         rows[rank, : len(actions)] = [(a.chunk, kinds[a.kind], a.microbatch) for a in actions]
-    return float(replayed(as_arrays(line), rows, length, np.array(ends)))
+    return ActionRows(rows, length, apart)
 
 
-def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
-    """Megatron-LM's order of v chunks a rank.
+def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
+    """Return the actions that `listed` made, by rank.
 
     Args:
-        ranks: P, the number of pipeline ranks.
-        chunks: C, a multiple of P.
-        microbatches: M, a multiple of P.
+        line: The pipeline that was ordered.
+        listed_actions: Chunk, kind and micro-batch in order of their start. [A, 3]
     """
-    each, total = chunks // ranks, chunks // ranks * microbatches
-
-    def turn(number: int) -> tuple[int, int]:
-        """Chunk of the rank, and micro-batch, of its pass of some number."""
-        group, within = divmod(number, ranks * each)
-        return within // ranks, group * ranks + within % ranks
-
-    made = []
-    for rank in range(ranks):
-        ahead = min(2 * (ranks - rank - 1) + (each - 1) * ranks, total)
-        forward, backward = [], []
-        for number in range(total):
-            chunk, m = turn(number)
-            forward.append(Action(chunk * ranks + rank, FORWARD, m))
-            backward.append(Action((each - 1 - chunk) * ranks + rank, FULL, m))
-        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
-        made.append((*forward[:ahead], *turns, *backward[total - ahead :]))
-    return tuple(made)
+    rank = np.array(line.rank)[listed_actions[:, 0]]
+    by_rank = [listed_actions[rank == p] for p in range(line.ranks)]
+    length = np.array([len(actions) for actions in by_rank])
+    rows = np.zeros((line.ranks, int(length.max(initial=0)), 3), dtype=np.int64)
+    for p, actions in enumerate(by_rank):
+        rows[p, : len(actions)] = actions
+    return ActionRows(rows, length, line.apart)
 
 
 def is_apart(schedule: str) -> bool:
@@ -228,34 +249,73 @@ def is_apart(schedule: str) -> bool:
     return schedule.partition(":")[0] in ("zero-bubble", "v")
 
 
+@lru_cache(maxsize=256)
+def fixed_rows(
+    schedule: str, ranks: int, chunks: int, microbatches: int, group: int | None = None
+) -> ActionRows:
+    """Return the actions of a schedule that does not depend on times.
+
+    Args:
+        schedule: "1f1b", "gpipe" or "interleaved:v".
+        ranks: P, the number of pipeline ranks.
+        chunks: C, a multiple of P.
+        microbatches: M.
+        group: Micro-batches that go through a rank's chunk before its next one, P or more; None: P,
+            which must divide M where ranks have several chunks.
+
+    Raises:
+        InputError: Interleaved where M is no multiple of P.
+    """
+    each = chunks // ranks
+    if each > 1 and group is None and microbatches % ranks:
+        raise InputError(
+            f"schedule {schedule}: {microbatches} micro-batches are no multiple of "
+            f"{ranks} stages; take another number of micro-batches, or 1f1b"
+        )
+    rows = turned(ranks, each, microbatches, group or ranks, schedule == "gpipe")
+    return ActionRows(rows, np.full(ranks, rows.shape[1]), False)
+
+
+def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
+    """Return Megatron-LM's order of several chunks a rank; arguments as of `fixed_rows`."""
+    return fixed_rows(f"interleaved:{chunks // ranks}", ranks, chunks, microbatches).orders()
+
+
 def one_by_one(ranks: int, microbatches: int) -> Orders:
-    """A forward and a backward pass in turns, after as many forward passes as ranks follow."""
-    made = []
-    for rank in range(ranks):
-        ahead = min(ranks - rank - 1, microbatches)
-        forward = [Action(rank, FORWARD, m) for m in range(microbatches)]
-        backward = [Action(rank, FULL, m) for m in range(microbatches)]
-        turns = [a for pair in zip(forward[ahead:], backward, strict=False) for a in pair]
-        made.append((*forward[:ahead], *turns, *backward[microbatches - ahead :]))
-    return tuple(made)
+    """Return 1F1B's order: passes in turns, after as many forward passes as ranks follow."""
+    return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
+
+
+def rows_of(schedule: str, line: Pipeline, group: int | None = None) -> ActionRows:
+    """Return every rank's actions under a schedule.
+
+    Args:
+        schedule: The name of the schedule.
+        line: The pipeline that is ordered.
+        group: As of `fixed_rows`.
+
+    Raises:
+        InputError: Interleaved where M is no multiple of P.
+    """
+    if is_apart(schedule):
+        return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
+    return fixed_rows(schedule, line.ranks, len(line.rank), line.microbatches, group)
 
 
 def order_of(schedule: str, line: Pipeline) -> Orders:
-    """Every rank's order under a schedule.
+    """Return every rank's actions under a schedule as tuples; errors as of `rows_of`."""
+    return rows_of(schedule, line).orders()
 
-    Raises:
-        InputError: interleaved where M is no multiple of P.
+
+def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) -> float:
+    """Return the step time of given actions, as the simulator has it where nothing blocks.
+
+    Args:
+        line: The pipeline that is ordered: ranks, seconds, messages.
+        actions: Of every rank, in their order.
+        ends: Seconds of each rank after its last pass. [P]
     """
-    if schedule == "1f1b":
-        return one_by_one(line.ranks, line.microbatches)
-    if not schedule.startswith("interleaved"):
-        return ordered(line)
-    if line.microbatches % line.ranks:
-        raise InputError(
-            f"schedule {schedule}: {line.microbatches} micro-batches are no multiple of "
-            f"{line.ranks} stages; take another number of micro-batches, or 1f1b"
-        )
-    return interleaved(line.ranks, len(line.rank), line.microbatches)
+    return float(replayed(as_arrays(line), actions.rows, actions.length, np.array(ends)))
 
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
@@ -407,6 +467,111 @@ def _announced(
         channel[p, q] = there
     arrival[to, k, m] = there
     return to
+
+
+@numba.njit(cache=True)
+def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, int]:
+    """Return the chunk and the micro-batch of a rank's forward pass of some number.
+
+    `group` micro-batches go through the first of a rank's `each` chunks, then through its next; the
+    last group may be smaller.
+    """
+    if each == 1:
+        return 0, number
+    whole = microbatches // group * group
+    if number < whole * each:
+        round_index, within = number // (group * each), number % (group * each)
+        return within // group, round_index * group + within % group
+    within, size = number - whole * each, microbatches - whole
+    return within // size, whole + within % size
+
+
+@numba.njit(cache=True)
+def turned(ranks: int, each: int, microbatches: int, group: int, forward_first: bool) -> LongArray:
+    """Return the actions of 1F1B, of GPipe, or of Megatron-LM's order of several chunks a rank.
+
+    Of several chunks a rank runs 2 (P - rank - 1) + (v - 1) group forward passes ahead, of one
+    P - rank - 1; then a forward and a backward pass in turns.
+
+    Args:
+        ranks: P, the number of pipeline ranks.
+        each: v, the chunks of a rank.
+        microbatches: M.
+        group: Micro-batches that go through a rank's chunk before its next one.
+        forward_first: Whether all forward passes come before all backward ones.
+
+    Returns:
+        Chunk, kind and micro-batch of every rank's actions in order. [P, 2 v M, 3]
+    """
+    total = each * microbatches
+    rows = np.zeros((ranks, 2 * total, 3), dtype=np.int64)
+    for rank in range(ranks):
+        ahead = ranks - rank - 1
+        if each > 1:
+            ahead = 2 * ahead + (each - 1) * group
+        if forward_first or ahead > total:
+            ahead = total
+        place = 0
+        for number in range(total + ahead):
+            # The forward pass of this number, then the backward pass that is due with it.
+            if number < total:
+                chunk, microbatch = _turn(number, each, microbatches, group)
+                rows[rank, place, 0] = chunk * ranks + rank
+                rows[rank, place, 2] = microbatch
+                place += 1
+            if number >= ahead:
+                chunk, microbatch = _turn(number - ahead, each, microbatches, group)
+                rows[rank, place, 0] = (each - 1 - chunk) * ranks + rank
+                rows[rank, place, 1] = 1
+                rows[rank, place, 2] = microbatch
+                place += 1
+    return rows
+
+
+@numba.njit(cache=True)
+def most_in_flight(rows: LongArray, length: LongArray, apart: bool, chunks: int) -> LongArray:
+    """Return the most micro-batches that each chunk keeps at once. [C]
+
+    Args:
+        rows: Chunk, kind and micro-batch of every rank's actions in order. [P, actions, 3]
+        length: Number of actions of every rank. [P]
+        apart: Whether I and W are apart.
+        chunks: C, the number of chunks.
+    """
+    flying = np.zeros(chunks, dtype=np.int64)
+    most = np.zeros(chunks, dtype=np.int64)
+    for p in range(len(rows)):
+        for k in range(length[p]):
+            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            if kind == F:
+                flying[chunk] += 1
+                most[chunk] = max(most[chunk], flying[chunk])
+            elif kind == W or not apart:
+                flying[chunk] -= 1
+    return most
+
+
+@numba.njit(cache=True)
+def peak_saved(rows: LongArray, length: LongArray, apart: bool, saved: FloatArray) -> FloatArray:
+    """Return the most bytes that each rank keeps for backward passes at one instant. [P]
+
+    Args:
+        rows: Chunk, kind and micro-batch of every rank's actions in order. [P, actions, 3]
+        length: Number of actions of every rank. [P]
+        apart: Whether I and W are apart.
+        saved: Bytes that a micro-batch in flight keeps on each chunk. [C]
+    """
+    most = np.zeros(len(rows))
+    for p in range(len(rows)):
+        now = 0.0
+        for k in range(length[p]):
+            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            if kind == F:
+                now += saved[chunk]
+                most[p] = max(most[p], now)
+            elif kind == W or not apart:
+                now -= saved[chunk]
+    return most
 
 
 @numba.njit(cache=True)

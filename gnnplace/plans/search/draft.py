@@ -10,26 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
-from gnnplace.costs.collectives import ALL_REDUCE
-from gnnplace.costs.memory import PARAMETER
+import numpy as np
+
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import (
+    ActionRows,
     Orders,
     Pipeline,
     Rules,
-    in_flight,
     is_apart,
     limits,
     listed_by,
-    order_of,
-    orders_of,
-    seconds_of,
+    most_in_flight,
+    peak_saved,
+    rows_of,
+    rows_of_list,
+    rows_of_orders,
+    seconds_of_rows,
     stage_ranks,
 )
 from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.plan import border_words
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 
 
@@ -81,19 +82,26 @@ class Priced:
         draft: with recomputation and ZeRO chosen.
         costs: of each chunk. [C]
         line: seconds of passes and messages.
-        orders: the actions of every rank, in their order.
+        actions: of every rank, in their order.
         ends: seconds of each rank after its last pass. [P]
         step_time: predicted seconds of a step.
         memory: bytes of a device of each rank that are there to be used. [P]
+        pricer: what priced it.
     """
 
     draft: Draft
     costs: tuple[StageCost, ...]
     line: Pipeline
-    orders: Orders
+    actions: ActionRows
     ends: tuple[float, ...]
     step_time: float
     memory: tuple[float, ...]
+    pricer: Pricer
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The actions of every rank as tuples. [P][actions]"""
+        return self.actions.orders()
 
     @cached_property
     def timing(self) -> Timing:
@@ -103,10 +111,15 @@ class Priced:
     @cached_property
     def flying(self) -> tuple[int, ...]:
         """Micro-batches that each chunk keeps in flight at most. [C]"""
-        most = [0] * len(self.costs)
-        for actions in self.orders:
-            most = [max(a, b) for a, b in zip(most, in_flight(actions, len(most)), strict=True)]
-        return tuple(most)
+        rows, length, apart = self.actions
+        return tuple(most_in_flight(rows, length, apart, len(self.costs)).tolist())
+
+    @cached_property
+    def saved(self) -> tuple[float, ...]:
+        """Bytes that each rank keeps for backward passes at its fullest instant. [P]"""
+        rows, length, apart = self.actions
+        each = np.array([cost.saved for cost in self.costs])
+        return tuple(peak_saved(rows, length, apart, each).tolist())
 
     @cached_property
     def chunks(self) -> list[list[int]]:
@@ -116,9 +129,8 @@ class Priced:
 
     def held(self, rank: int) -> float:
         """Bytes of a device of a rank at its fullest."""
-        own = self.chunks[rank]
-        kept = sum(self.costs[c].state + self.flying[c] * self.costs[c].saved for c in own)
-        return kept + max(self.costs[c].working for c in own)
+        costs = [self.costs[c] for c in self.chunks[rank]]
+        return self.pricer.rank_bytes(costs, self.saved[rank]).reserved
 
     @property
     def lacking(self) -> tuple[int, float]:
@@ -137,7 +149,7 @@ def lack_of(pricer: Pricer, draft: Draft) -> float:
     for rank, mesh in enumerate(meshes_of(draft)):
         own = [c for c, r in enumerate(draft.ranks) if r == rank]
         held = pricer.held([draft.stages[c] for c in own], [draft.limit[c] for c in own])
-        found.append(held - pricer.fabric.memory(mesh))
+        found.append(held - pricer.usable_memory(mesh))
     return max(found)
 
 
@@ -161,7 +173,7 @@ def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
     chosen = list(draft.stages)
     for rank, mesh in enumerate(meshes_of(draft)):
         own = [c for c, r in enumerate(ranks) if r == rank]
-        memory = pricer.fabric.memory(mesh)
+        memory = pricer.usable_memory(mesh)
         zeros = (1, 2, 3) if zero else (draft.stages[own[0]].zero,)
         found = pricer.fitted(
             [draft.stages[c] for c in own], [limit[c] for c in own], memory, zeros
@@ -187,18 +199,23 @@ def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Pric
         return None
     line = pipeline(pricer, draft, costs)
     ends = ends_of(pricer, draft, costs)
-    if orders is None and draft.rules is not None:
-        seconds, made = listed_by(line, draft.rules, ends)
-        orders = orders_of(line, made)
+    if orders is not None:
+        actions = rows_of_orders(orders, line.apart)
+        seconds = seconds_of_rows(line, actions, ends)
+    elif draft.rules is not None:
+        seconds, actions_in_time = listed_by(line, draft.rules, ends)
+        actions = rows_of_list(line, actions_in_time)
     else:
-        orders = orders or order_of(draft.schedule, line)
-        seconds = seconds_of(line, orders, ends)
-    memory = tuple(pricer.fabric.memory(mesh) for mesh in meshes_of(draft))
-    return Priced(draft, costs, line, orders, ends, seconds, memory)
+        group = pricer.microbatch_group(line.ranks, draft.microbatches)
+        actions = rows_of(draft.schedule, line, group)
+        seconds = seconds_of_rows(line, actions, ends)
+    seconds += pricer.step_seconds(draft)
+    memory = tuple(pricer.usable_memory(mesh) for mesh in meshes_of(draft))
+    return Priced(draft, costs, line, actions, ends, seconds, memory, pricer)
 
 
 def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
-    """Seconds of every rank after its last pass. [P]"""
+    """Return the seconds of every rank after its last pass. [P]"""
     ends = [0.0] * (max(draft.ranks) + 1)
     for rank, cost in zip(draft.ranks, costs, strict=True):
         ends[rank] += cost.end
@@ -210,7 +227,7 @@ def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[f
 def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeline:
     """Seconds of a draft's passes and messages."""
     sent = [
-        _message(pricer, draft, a, b)
+        pricer.message(draft.size, a, b)
         for a, b in zip(draft.stages, draft.stages[1:], strict=False)
     ]  # fmt: skip
     return Pipeline(
@@ -223,23 +240,8 @@ def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeli
     )
 
 
-def _message(pricer: Pricer, draft: Draft, before: Stage, after: Stage) -> float:
-    """Seconds of what crosses a cut: every device sends its replica's part to its counterpart."""
-    replicas = min(before.mesh.replicas, after.mesh.replicas)
-    size = float(pricer.chain.border[before.last]) * draft.size / replicas
-    axes, border = before.mesh.axes, before.choice.border
-    if axes == after.mesh.axes and border == after.choice.border:  # every shard sends its part
-        words = border_words(border, len(axes))
-        size /= prod(n for n, word in zip(axes, words, strict=True) if word != "whole")
-    pairs = [
-        (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
-    ]
-    return pricer.fabric.sends(size, pairs[::-1]) if pairs else 0.0
-
-
 def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
     """Seconds a rank to add up the gradients of parameters that several stages have."""
-    width = PARAMETER[pricer.chain.precision][1]
     found: dict[int, float] = {}
     for tied in pricer.chain.tied:
         stages = [
@@ -250,10 +252,11 @@ def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
         ranks = sorted({draft.ranks[c] for c in stages})
         if len(ranks) < 2:
             continue
-        members = [draft.stages[draft.ranks.index(p)].mesh.first for p in ranks]
+        meshes = [draft.stages[draft.ranks.index(p)].mesh for p in ranks]
         shards = min(draft.stages[c].mesh.shards for c in stages)
-        size = width * tied.elements / shards
-        seconds = pricer.fabric.collective(ALL_REDUCE, size, members)
+        seconds = pricer.tied_reduction(
+            tied, meshes, shards, sum(m.count for m in meshes_of(draft))
+        )
         for rank in ranks:
             found[rank] = found.get(rank, 0.0) + seconds
     return found

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,13 +33,18 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
+from gnnplace.plans.plan import border_words
 from gnnplace.plans.segments.chain import (
     FASTEST,
     Chain,
     SegmentCosts,
     SplitChoice,
+    Tied,
     joined_runs,
 )
+
+if TYPE_CHECKING:
+    from gnnplace.plans.search.draft import Draft
 
 WORTHWHILE = 0.05
 """Part of what is kept that attention has where recomputing it alone is tried."""
@@ -56,6 +63,7 @@ class Stage:
         together: of neighbours of so many layers the first keeps its input; 0: every segment.
         attention: of `recompute` attention alone is computed again.
         choice: how its split over the shards is chosen.
+        zero_group: replicas that ZeRO shards over; None: all.
     """
 
     first: int
@@ -66,6 +74,22 @@ class Stage:
     together: int = 0
     attention: bool = False
     choice: SplitChoice = FASTEST
+    zero_group: int | None = None
+
+
+@dataclass(frozen=True)
+class RankBytes:
+    """Bytes of a device of a rank.
+
+    Attributes:
+        state: parameters, gradients, optimizer, buckets.
+        allocated: the most that is allocated at an instant.
+        reserved: the most that the allocator has reserved, with what libraries take.
+    """
+
+    state: float
+    allocated: float
+    reserved: float
 
 
 @dataclass(frozen=True)
@@ -84,6 +108,10 @@ class StageCost:
         saved: bytes that a micro-batch in flight keeps.
         working: bytes at work beside these.
         error: expected relative error of the seconds of a micro-batch.
+        recomputing: bytes of `working` that are kept while something is computed again.
+        resident: bytes of parameters that stay gathered.
+        updating: bytes that the optimizer's step has beside the state.
+        is_sharded: whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
     """
 
     forward: float
@@ -97,6 +125,10 @@ class StageCost:
     saved: float
     working: float
     error: float
+    recomputing: float = 0.0
+    resident: float = 0.0
+    updating: float = 0.0
+    is_sharded: bool = False
 
     @property
     def microbatch(self) -> float:
@@ -107,10 +139,6 @@ class StageCost:
     def end(self) -> float:
         """Seconds after the last micro-batch."""
         return self.reduction + self.update
-
-    def held(self, flying: int) -> float:
-        """Bytes with so many micro-batches in flight."""
-        return self.state + flying * self.saved + self.working
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,7 +444,74 @@ class Pricer:
         known = [(c, f) for c, f in zip(costs, flying, strict=True) if c is not None]
         if len(known) < len(costs):
             return float(np.inf)
-        return sum(c.state + f * c.saved for c, f in known) + max(c.working for c, _ in known)
+        saved = sum(flying_count * cost.saved for cost, flying_count in known)
+        return self.rank_bytes([cost for cost, _ in known], saved).reserved
+
+    def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
+        """Return the bytes of a device of a rank.
+
+        Args:
+            costs: Of the rank's stages.
+            saved: Bytes that are kept for backward passes at the fullest instant.
+        """
+        state = sum(cost.state for cost in costs)
+        allocated = state + saved + max(cost.working for cost in costs)
+        return RankBytes(state, allocated, allocated)
+
+    def usable_memory(self, mesh: Mesh) -> float:
+        """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
+        return self.fabric.memory(mesh)
+
+    def message(self, size: int, before: Stage, after: Stage) -> float:
+        """Return the seconds of what crosses a cut.
+
+        Every device sends its replica's part to its counterpart.
+
+        Args:
+            size: Examples of a micro-batch, over all replicas.
+            before: The stage that sends in the forward pass.
+            after: The stage that receives.
+        """
+        replicas = min(before.mesh.replicas, after.mesh.replicas)
+        sent = float(self.chain.border[before.last]) * size / replicas
+        axes, border = before.mesh.axes, before.choice.border
+        if axes == after.mesh.axes and border == after.choice.border:  # each shard sends its part
+            words = border_words(border, len(axes))
+            sent /= prod(n for n, word in zip(axes, words, strict=True) if word != "whole")
+        pairs = [
+            (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
+        ]
+        return self.fabric.sends(sent, pairs[::-1]) if pairs else 0.0
+
+    def tied_reduction(
+        self, tied: Tied, meshes: Sequence[Mesh], shards: int, num_devices: int
+    ) -> float:
+        """Return the seconds to add up the gradients of a parameter that several ranks have.
+
+        Args:
+            tied: The parameter.
+            meshes: Of these ranks.
+            shards: Of the parameter on each.
+            num_devices: Devices of the whole plan.
+        """
+        size = PARAMETER[self.chain.precision][1] * tied.elements / shards
+        return self.fabric.collective(ALL_REDUCE, size, [mesh.first for mesh in meshes])
+
+    def microbatch_group(self, ranks: int, microbatches: int) -> int | None:
+        """Return how many micro-batches go through a rank's chunk before its next one.
+
+        Args:
+            ranks: Of the pipeline.
+            microbatches: Of a step.
+
+        Returns:
+            The number; None: as many as ranks, which must divide the micro-batches.
+        """
+        return None
+
+    def step_seconds(self, draft: Draft) -> float:
+        """Return the seconds of a step beside its passes, exchanges and updates."""
+        return 0.0
 
     def _recomputed(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float

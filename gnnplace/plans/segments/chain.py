@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.costs.frameworks.framework import Framework
 from gnnplace.plans.plan import layer_of
 
 Input = tuple[str | None, tuple[int, ...], str]
@@ -135,6 +136,9 @@ class SplitChoice:
         replicas: that it is over.
         regather: keep the part of what shards gather, and gather it again (Korthikanti et al.,
             2022, arXiv 2205.05198, section 4.2.2).
+        context: shards of the outer axis that cut tokens, of a model that is known by its sizes.
+        experts: devices of the outer axis, and of the replicas that it stands for, with unlike
+            experts, likewise.
         labels: of every call by name, for each axis, where they are given and not chosen.
     """
 
@@ -147,6 +151,8 @@ class SplitChoice:
     zero: int = 0
     replicas: int = 1
     regather: bool = False
+    context: int = 1
+    experts: int = 1
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
 
     @cached_property
@@ -156,6 +162,13 @@ class SplitChoice:
 
 
 FASTEST = SplitChoice()
+
+
+SHARED_COLUMNS = (
+    "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
+    "experts", "largest", "summed",
+)  # fmt: skip
+"""Columns of `SegmentCosts` that may be given for one segment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +196,16 @@ class SegmentCosts:
             sums over these: over the shards; of two axes over the inner one, the outer one, both.
             [1 or 3, segments]
 
-    The last seven may be given for one segment, and are the same for all then.
+    Of a source that knows a framework's terms besides:
+
+    Attributes:
+        recomputed: seconds of what full recomputation computes again. [segments]
+        host: seconds that the host takes to launch both passes. [segments]
+        loss: bytes of `working` that the loss has. [segments]
+        experts: elements of `parameters` that are experts'. [segments]
+        largest: elements of the largest matrix. [segments]
+
+    Those with a default may be given for one segment, and are the same for all then.
     """
 
     forward: FloatArray
@@ -201,10 +223,15 @@ class SegmentCosts:
     scores: FloatArray = field(default_factory=lambda: np.zeros(1))
     gathered: FloatArray = field(default_factory=lambda: np.zeros(1))
     whole: FloatArray = field(default_factory=lambda: np.zeros(1))
+    recomputed: FloatArray = field(default_factory=lambda: np.zeros(1))
+    host: FloatArray = field(default_factory=lambda: np.zeros(1))
+    loss: FloatArray = field(default_factory=lambda: np.zeros(1))
+    experts: FloatArray = field(default_factory=lambda: np.zeros(1))
+    largest: FloatArray = field(default_factory=lambda: np.zeros(1))
     summed: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
 
     def __post_init__(self) -> None:
-        for name in ("frozen", "tied", "attention", "scores", "gathered", "whole", "summed"):
+        for name in SHARED_COLUMNS:
             given = np.asarray(getattr(self, name))
             wide = np.broadcast_to(given, (*given.shape[:-1], *self.forward.shape))
             object.__setattr__(self, name, wide)
@@ -248,6 +275,7 @@ class Chain:
         allowed: whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
         inputs: of the model: name or None, shape and type of each; none where they are nested.
+        framework: whose terms price its stages; None: exchanges are bare and nothing is added.
     """
 
     name: str
@@ -264,6 +292,7 @@ class Chain:
     notices: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = ()
     allowed: BoolArray | None = None
+    framework: Framework | None = None
     _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
         default_factory=dict
     )

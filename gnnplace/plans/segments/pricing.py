@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -54,7 +54,12 @@ from gnnplace.tracing.rules.registry import changes_in_place
 from gnnplace.tracing.rules.rule import Rule
 from gnnplace.tracing.rules.shapes import SHAPE
 
-FORWARD, UPDATE = ([f.name for f in fields(SegmentCosts)].index(x) for x in ("forward", "update"))
+COLUMNS = (
+    "forward", "backward", "weights", "update", "saved", "entering", "working", "parameters",
+    "error", "frozen", "tied", "attention", "scores", "gathered", "whole",
+)  # fmt: skip
+"""Columns of `SegmentCosts` in the order in which a segment's row has them."""
+FORWARD, UPDATE = COLUMNS.index("forward"), COLUMNS.index("update")
 Split = tuple[tuple[Configuration, ...], tuple[float, float, float, float]]
 """Configurations of a segment's calls; seconds of its collectives: forward and backward, those of
 the first that attention has, and of gathering again."""
@@ -105,7 +110,7 @@ class ModelCosts:
             rows = [by_kind[s.kind] for s in self.cuts.segments]
         else:
             rows = [self._segment(k, kind, grid, choice) for k in range(len(self.cuts.segments))]
-        count = len(fields(SegmentCosts))
+        count = len(COLUMNS) + 1
         columns = np.array(rows).T.copy()
         launched = columns[count - 1]
         for k in range(len(rows)):  # calls that make no part of the answer (masks, counts)
@@ -116,7 +121,8 @@ class ModelCosts:
         update = columns[UPDATE]
         waited = max(float(launched.sum() - update.sum()), 0.0)
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
-        return SegmentCosts(*(*columns[: count - 1], columns[count:]))
+        named = dict(zip(COLUMNS, columns, strict=False))
+        return SegmentCosts(**named, summed=columns[count:])
 
     def _prepare(self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice) -> None:
         """Predicts the parts of all calls together, which takes less."""

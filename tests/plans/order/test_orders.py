@@ -17,9 +17,13 @@ from gnnplace.plans.order.orders import (
     in_flight,
     limits,
     listed,
+    most_in_flight,
     order_of,
     orders_of,
+    peak_saved,
+    rows_of,
     seconds_of,
+    seconds_of_rows,
 )
 from gnnplace.plans.order.timing import timed
 
@@ -60,7 +64,7 @@ def test_schedules_with_less_bubble_take_less(microbatches):
 
 
 @given(
-    schedule=st.sampled_from(["1f1b", "zero-bubble", "v", "interleaved:2"]),
+    schedule=st.sampled_from(["1f1b", "gpipe", "zero-bubble", "v", "interleaved:2"]),
     ranks=st.integers(1, 4),
     rounds=st.integers(1, 4),
     seed=st.randoms(use_true_random=False),
@@ -117,7 +121,46 @@ def test_transfers_that_block_take_time_of_both_ends():
 
 
 def test_unknown_schedules_and_counts_are_refused():
-    with pytest.raises(InputError, match="schedule 'gpipe': unknown"):
-        chunk_ranks("gpipe", 2)
+    with pytest.raises(InputError, match="schedule 'gpip': unknown"):
+        chunk_ranks("gpip", 2)
     with pytest.raises(InputError, match="5 micro-batches are no multiple of 2 stages"):
         order_of("interleaved:2", pipeline("interleaved:2", 2, 5))
+
+
+@given(
+    schedule=st.sampled_from(["1f1b", "gpipe", "zero-bubble", "v", "interleaved:3"]),
+    ranks=st.integers(1, 4),
+    rounds=st.integers(1, 3),
+    seed=st.randoms(use_true_random=False),
+)
+def test_saved_bytes_are_those_of_the_fullest_instant(schedule, ranks, rounds, seed):
+    line = pipeline(schedule, ranks, ranks * rounds)
+    saved = [seed.uniform(0.0, 2.0) for _ in line.rank]
+    actions = rows_of(schedule, line)
+    most = peak_saved(*actions, np.array(saved))
+    for rank, order in enumerate(actions.orders()):
+        held = [0.0]
+        for action in order:
+            if action.kind == FORWARD:
+                held.append(held[-1] + saved[action.chunk])
+            elif action.kind != INPUT:
+                held.append(held[-1] - saved[action.chunk])
+        assert most[rank] == pytest.approx(max(held))
+    flying = most_in_flight(*actions, len(line.rank))
+    counted = [in_flight(order, len(line.rank)) for order in actions.orders()]
+    assert flying.tolist() == [max(counts) for counts in zip(*counted, strict=True)]
+
+
+@given(ranks=st.integers(1, 5), each=st.integers(2, 4), microbatches=st.integers(1, 25))
+def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(ranks, each, microbatches):
+    """Megatron-LM's groups of a rank's chunk: no rest is smaller than the ranks."""
+    groups = [n for n in range(ranks, microbatches + 1) if not 0 < microbatches % n < ranks]
+    for group in groups:
+        line = pipeline(f"interleaved:{each}", ranks, microbatches)
+        actions = rows_of(f"interleaved:{each}", line, group)
+        passes = sorted(map(tuple, actions.rows.reshape(-1, 3).tolist()))
+        chunks = ranks * each
+        assert passes == [
+            (c, k, m) for c in range(chunks) for k in range(2) for m in range(microbatches)
+        ]
+        assert np.isfinite(seconds_of_rows(line, actions, [0.0] * ranks))

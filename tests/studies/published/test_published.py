@@ -19,8 +19,8 @@ from benchmarks.studies.published.outcomes import (
 )
 from benchmarks.studies.published.study import study_published
 from gnnplace.errors import FormatError, InputError
-from gnnplace.plans.decoders.pricing import PlanAnswer
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer
 
 # mosaicml/llm-foundry (Apache-2.0, 8c8dd48), two rows of its table.
 FOUNDRY = """\

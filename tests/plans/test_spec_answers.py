@@ -8,9 +8,9 @@ import pytest
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
 from gnnplace.plans.decoders.layer import layer_passes
-from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
+from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import preset
@@ -57,7 +57,7 @@ def test_gradients_in_the_parameters_type_are_half():
 def test_bytes_of_state_are_those_of_first_and_last_rank():
     answer = price(nanotron(), parse_spec("pp=4,layers=10+8+8+6"))
     each = LLAMA.layer_parameters
-    ends, beside = LLAMA.embedding, nanotron().workspace
+    ends, beside = LLAMA.embedding, nanotron().framework.workspace
     assert answer.state_first == pytest.approx(18 * (10 * each + ends) + beside, rel=1e-3)
     assert answer.state_last == pytest.approx(18 * (6 * each + ends) + beside, rel=1e-3)
 
@@ -91,7 +91,7 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
         precision="16-master",
     )  # fmt: skip
     whole, parted = (layer_passes(setting, 8192, 8, 1, split) for split in (False, True))
-    network, size = setting.network, 2.0 * 8192 * 2048
+    network, size = setting.framework.network, 2.0 * 8192 * 2048
     gather, scatter = (network.exchange(op, 8, size, 8) for op in (ALL_GATHER, REDUCE_SCATTER))
     more = whole.forward + whole.backward - 4 * network.reduce(8, size, 8)
     less = parted.forward + parted.backward - 6 * gather - 4 * scatter
@@ -107,10 +107,10 @@ def test_an_environment_owns_a_clusters_clock():
         for name in (None, "jean-zay-a100")
     )  # fmt: skip
     shape = (4096, 4096, 4096)
-    ratio = named.kernels.products([shape]) / own.kernels.products([shape])
+    ratio = named.framework.kernels.products([shape]) / own.framework.kernels.products([shape])
     assert ratio == pytest.approx(1.18)
-    assert named.checks is None
-    assert named.kernels.attention == own.kernels.attention == "products"
+    assert named.framework.checks is None
+    assert named.framework.kernels.attention == own.framework.kernels.attention == "products"
 
 
 @cache
@@ -316,7 +316,7 @@ def test_fsdp_parts_experts_over_fewer_replicas():
     rest = model.parameters - experts
     assert alone.state == pytest.approx(16 * model.parameters / 16)
     assert apart.state == pytest.approx(16 * rest / 16 + 16 * experts / 4 / 4)
-    rate = min(setting.network.rates["server_links"], 0.9 * 50e9 * 8)
+    rate = min(setting.framework.network.rates["server_links"], 0.9 * 50e9 * 8)
     assert alone.step_time > 0.77 * 8 * experts * 15 / 16 / rate
     assert apart.step_time < alone.step_time
     moved = 3 * 3 / 4 * 2 * model.expert_parameters  # three layers whose experts are a quarter
@@ -347,7 +347,9 @@ def test_zero_parts_over_groups_of_replicas():
     whole, parted = (price(setting, parse_spec(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8"))
     assert parted.state == pytest.approx(LLAMA.parameters * (4 + 12 / 8), rel=1e-9)
     assert whole.state == pytest.approx(LLAMA.parameters * (4 + 12 / 256), rel=1e-9)
-    hops = 7 * 32 * 255 * setting.network.rates["ring_latency"]  # of broadcasts over 256 replicas
+    hops = (
+        7 * 32 * 255 * setting.framework.network.rates["ring_latency"]
+    )  # of broadcasts over 256 replicas
     assert whole.step_time - parted.step_time > 0.99 * hops
 
 

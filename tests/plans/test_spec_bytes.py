@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.memory import RankBytes, bytes_of, likely_to_fit
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.decoders.step import cut_of
+from gnnplace.plans.search.stage import RankBytes
 from gnnplace.plans.spec import parse_spec
+from gnnplace.plans.spec_answers import priced_spec, rank_bytes
 from gnnplace.problem.cluster.presets import preset
 
 # Words; megabytes of the last rank between steps and at its peak.
@@ -35,37 +35,39 @@ def megatron(environment: str | None = None) -> PricingSetting:
     )  # fmt: skip
 
 
-def held(words: str, environment: str | None = None) -> RankBytes:
+def held(words: str, environment: str | None = None) -> list[RankBytes]:
     """Bytes of every rank of a plan of it."""
     own, plan = megatron(environment), parse_spec(f"microbatch_size=4,batch=32,{words}")
-    return bytes_of(own, plan, cut_of(own, plan))
+    return rank_bytes(priced_spec(own, plan))
 
 
 @pytest.mark.parametrize("words", GOLDEN)
 def test_bytes_are_those_of_megatrons_own_tests(words):
     state, peak = GOLDEN[words]
     found = held(words)
-    workspace = megatron().workspace
-    assert found.state[-1] + workspace == pytest.approx(state * 1e6, rel=0.11)
-    assert found.allocated[-1] == pytest.approx(peak * 1e6, rel=0.06)
+    workspace = megatron().framework.workspace
+    assert found[-1].state + workspace == pytest.approx(state * 1e6, rel=0.11)
+    assert found[-1].allocated == pytest.approx(peak * 1e6, rel=0.06)
 
 
 def test_attention_in_products_keeps_its_scores():
     """Its golden of one device a replica: 4673 MB unfused, 2712 MB in one kernel."""
-    assert held("dp=8,zero=1", "unfused-attention").allocated[0] == pytest.approx(4.673e9, rel=0.03)
+    assert held("dp=8,zero=1", "unfused-attention")[0].allocated == pytest.approx(4.673e9, rel=0.03)
 
 
 def test_earlier_ranks_keep_more_micro_batches():
     """p - r of them, as 1F1B has in flight."""
     own = megatron()
     layer = 4096 * (34 * 512 + 4 * 8) * 3
-    moving = held("pp=4,dp=2").allocated - held("pp=4,dp=2").state - own.workspace
+    workspace = own.framework.workspace
+    moving = [rank.allocated - rank.state - workspace for rank in held("pp=4,dp=2")]
     assert moving[0] - moving[1] == pytest.approx(layer, rel=0.01)
     assert moving[1] - moving[2] == pytest.approx(layer, rel=0.01)
 
 
 def test_a_device_twice_as_large_is_likely_enough():
-    own = megatron()
-    assert likely_to_fit(own, own.memory / 2) > 0.99
-    assert likely_to_fit(own, own.memory) == pytest.approx(0.5)
-    assert likely_to_fit(own, own.memory * 1.5) < 0.01
+    framework = megatron().framework
+    memory = framework.memory
+    assert framework.fit_probability(memory / 2, memory) > 0.99
+    assert framework.fit_probability(memory, memory) == pytest.approx(0.5)
+    assert framework.fit_probability(memory * 1.5, memory) < 0.01

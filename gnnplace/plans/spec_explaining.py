@@ -1,16 +1,16 @@
-"""What bounds a step that is priced from a decoder's sizes, and which single word would help most.
+"""What bounds a step that is priced from a model's sizes, and which single word would help most.
 
-Waits of stages come first: twice what a step of one micro-batch is shorter by with twice as many
-stages a rank, which have half of them. The rest is priced again without one thing after the other,
-each time less its own waits; what each takes away is its part, in seconds that are not hidden
-behind something else: checks of collectives, the host's launches, messages between stages,
-exchanges of replicas, exchanges of shards, what is computed again. Of what is left the busiest
-rank's work is `compute`, and the optimizer's step `update`. Replicas and shards share one network,
-so that replicas are told apart by a step of one replica with as many micro-batches: what they
-exchange is how much longer their step is than that one, less the same on a network that takes
-nothing. Parts add up to the step.
+Messages between stages take what the step is longer by than one whose messages take nothing. Waits
+of stages are what is left of that step beside the busiest rank's work. Its work is priced again
+without one thing after the other, and what each takes away is its part, in seconds that are not
+hidden behind something else: checks of collectives, the host's launches, exchanges of replicas,
+exchanges of shards, what is computed again. What is left is the kernels of the busiest rank,
+`compute`, and the optimizer's step, `update`. Replicas and shards share one network, so that
+replicas are told apart by a step of one replica with as many micro-batches: what they exchange is
+how much longer their work is than that one's, less the same on a network that takes nothing. Parts
+add up to the step.
 
-Complexity: thirty prices, and one a change.
+Complexity: fifteen prices, and one a change.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from gnnplace.costs.frameworks.constants import ConstantSet, environment
+from gnnplace.costs.frameworks.framework import Framework
 from gnnplace.costs.network import ServerNetwork
-from gnnplace.plans.decoders.pricing import PlanAnswer, price
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.step import cut_of, step_time
+from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import PlanAnswer, captured_launches, price, priced_spec
 
 ROW_PARTS = {
     "compute": "kernels of the busiest rank",
@@ -50,7 +51,6 @@ SUSPECTS = {
     "checks": ("collectives that are checked", "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG"),
 }  # fmt: skip
 """What makes runs slower than predicted, and what to try first."""
-PASSES = ("host_pass", "host_message")  # of which finer stages have more
 HOST = ("host_layer", "host_layer_shards", "host_pass", "host_message", "host_update")
 
 
@@ -133,87 +133,113 @@ def likeliest(suspects: tuple[Suspect, ...], gap: float) -> tuple[Suspect, ...]:
 
 
 def row_suspects(setting: PricingSetting, spec: PlanSpec, compute: float) -> Iterator[Suspect]:
-    """What may make a run slower than its prediction, each priced.
+    """Yield what may make a run slower than its prediction, each priced.
 
     Args:
-        setting: what is priced on.
-        spec: the plan that runs.
-        compute: seconds of the busiest rank's kernels.
+        setting: What is priced on.
+        spec: The plan that runs.
+        compute: Seconds of the busiest rank's kernels.
     """
-    cut, own = cut_of(setting, spec), setting.constants
-    checks = setting.checks or environment("checked-collectives")
+    framework = setting.framework
+    slow_network = replace(framework, network=_as(SlowNetwork, framework.network))
+    slow_host = replace(framework, constants=_scaled(framework.constants, HOST, 2.0))
+    checks = framework.checks or environment("checked-collectives")
     changed = {
-        "exchanges": (replace(setting, network=_as(SlowNetwork, setting.network)), spec),
-        "host": (replace(setting, constants=_scaled(own, HOST, 2.0)), spec),
+        "exchanges": (_on(setting, slow_network), spec),
+        "host": (_on(setting, slow_host), spec),
         "recompute": (setting, replace(spec, recompute="full")),
-        "checks": (replace(setting, checks=checks), spec),
+        "checks": (_on(setting, replace(framework, checks=checks)), spec),
     }
-    step = step_time(setting, spec, cut)
+    step = priced_spec(setting, spec).step_time
     yield Suspect("clock", compute / 3)
-    for name, (other, told) in changed.items():
-        yield Suspect(name, max(step_time(other, told, cut) - step, 0.0))
+    for name, (slower, slower_spec) in changed.items():
+        yield Suspect(name, max(priced_spec(slower, slower_spec).step_time - step, 0.0))
 
 
 def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
-    """Seconds of a step by what they go to; they add up to it.
+    """Return the seconds of a step by what they go to; they add up to it.
 
     Raises:
-        InputError: the layers cannot be cut so.
+        InputError: The plan cannot be priced.
     """
-    cut, found = cut_of(setting, spec), dict.fromkeys(ROW_PARTS, 0.0)
-    batch, once = spec.batch or setting.decoder.batch, spec.dp * spec.microbatch_size
-    alone = replace(spec, dp=1, zero=0, batch=batch // spec.dp)
+    parts = dict.fromkeys(ROW_PARTS, 0.0)
+    batch = spec.batch or setting.decoder.batch
+    # What is asked of a framework stays what it is, whatever is priced without.
+    graphs = captured_launches(setting, spec)
+    spec = replace(spec, cuda_graphs=graphs)
+    alone = replace(spec, dp=1, ep=1, zero=0, zero_group=None, batch=batch // spec.dp)
     plain = replace(spec, recompute="none")
 
-    def seconds(own: PricingSetting, told: PlanSpec) -> float:
-        return step_time(own, told, cut)
+    def work(own: PricingSetting, own_spec: PlanSpec) -> float:
+        """Return the seconds that the busiest rank works."""
+        priced = priced_spec(own, own_spec)
+        return max(_rank_work(priced)) + priced.pricer.step_seconds(priced.draft)
 
-    def waited(own: PricingSetting, told: PlanSpec) -> float:
-        single = replace(told, batch=told.dp * told.microbatch_size)
-        finer = replace(single, schedule=f"interleaved:{2 * spec.num_chunks}")  # half of the waits
-        own = _silent(replace(own, constants=_scaled(own.constants, PASSES, 0.0)))
-        return 2.0 * (seconds(own, single) - seconds(own, finer))
+    step = priced_spec(setting, spec).step_time
+    silent = _silent(setting)
+    silent_step = priced_spec(silent, spec).step_time
+    parts["messages"] = step - silent_step
+    parts["bubble"] = silent_step - work(silent, spec)
 
-    def busy(own: PricingSetting, told: PlanSpec) -> float:
-        return seconds(own, told) - waited(own, told)
+    unchecked = _on(silent, replace(silent.framework, checks=None))
+    parts["checks"] = work(silent, spec) - work(unchecked, spec)
+    free_host = _scaled(unchecked.framework.constants, HOST, 0.0)
+    unhosted = _on(unchecked, replace(unchecked.framework, constants=free_host))
+    parts["host"] = work(unchecked, spec) - work(unhosted, spec)
+    network = _as(IdleNetwork, unhosted.framework.network)
+    idle = _on(unhosted, replace(unhosted.framework, network=network))
+    exchanged = work(unhosted, spec) - work(idle, spec)
+    parts["replicas"] = exchanged - (work(unhosted, alone) - work(idle, alone))
+    parts["shards"] = exchanged - parts["replicas"]
+    parts["recompute"] = work(idle, spec) - work(idle, plain)
+    priced = priced_spec(idle, plain)
+    rank_work = _rank_work(priced)
+    busiest = max(range(len(rank_work)), key=rank_work.__getitem__)
+    parts["update"] = priced.ends[busiest] + priced.pricer.step_seconds(priced.draft)
+    parts["compute"] = work(idle, plain) - parts["update"]
+    return parts
 
-    found["bubble"] = waited(setting, spec)
-    bare = replace(setting, checks=None)
-    found["checks"] = busy(setting, spec) - busy(bare, spec)
-    free = replace(bare, constants=_scaled(bare.constants, HOST, 0.0))
-    found["host"] = busy(bare, spec) - busy(free, spec)
-    silent = _silent(free)
-    found["messages"] = busy(free, spec) - busy(silent, spec)
-    idle = replace(silent, network=_as(IdleNetwork, free.network))
-    exchanged = busy(silent, spec) - busy(idle, spec)
-    found["replicas"] = exchanged - (busy(silent, alone) - busy(idle, alone))
-    found["shards"] = exchanged - found["replicas"]
-    found["recompute"] = busy(idle, spec) - busy(idle, plain)
-    double = seconds(idle, replace(plain, batch=2 * once))  # of the busiest rank, a micro-batch
-    found["compute"] = batch // once * (double - seconds(idle, replace(plain, batch=once)))
-    found["update"] = busy(idle, plain) - found["compute"]
-    return found
+
+def _rank_work(priced: Priced) -> list[float]:
+    """Return the seconds that each rank works in its passes and after them. [P]"""
+    count = priced.draft.microbatches
+    return [
+        count * sum(priced.costs[chunk].microbatch for chunk in chunks) + end
+        for chunks, end in zip(priced.chunks, priced.ends, strict=True)
+    ]
+
+
+def _on(setting: PricingSetting, framework: Framework) -> PricingSetting:
+    """Return the setting with another framework."""
+    return replace(setting, framework=framework)
 
 
 def _silent(setting: PricingSetting) -> PricingSetting:
-    """The setting with messages between stages that take nothing."""
-    own = _scaled(setting.constants, ("message_latency",), 0.0)
-    idle = isinstance(setting.network, IdleNetwork)
-    network = setting.network if idle else _as(SilentNetwork, setting.network)
-    return replace(setting, constants=own, network=network)
+    """Return the setting with messages between stages that take nothing."""
+    framework = setting.framework
+    constants = _scaled(framework.constants, ("message_latency",), 0.0)
+    is_idle = isinstance(framework.network, IdleNetwork)
+    network = framework.network if is_idle else _as(SilentNetwork, framework.network)
+    return _on(setting, replace(framework, constants=constants, network=network))
 
 
 def _scaled(constants: ConstantSet, names: tuple[str, ...], factor: float) -> ConstantSet:
-    """The constants with some of them times a factor."""
-    own = constants.constants
-    made = {n: replace(own[n], value=factor * own[n].value) for n in names if n in own}
-    return ConstantSet(constants.owner, {**own, **made})
+    """Return the constants with some of them times a factor."""
+    rows = constants.constants
+    scaled = {n: replace(rows[n], value=factor * rows[n].value) for n in names if n in rows}
+    return ConstantSet(constants.owner, {**rows, **scaled})
 
 
 def _as(kind: type[ServerNetwork], network: ServerNetwork) -> ServerNetwork:
-    """The network as another kind of it."""
-    return kind(network.each, network.fabric, network.inside, network.card, network.latency,
-                network.rates)  # fmt: skip
+    """Return the network as another kind of it."""
+    return kind(
+        each=network.each,
+        fabric=network.fabric,
+        inside=network.inside,
+        card=network.card,
+        latency=network.latency,
+        rates=network.rates,
+    )
 
 
 def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
@@ -238,18 +264,19 @@ def _changed(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, Pla
     for size in (spec.microbatch_size * 2, spec.microbatch_size // 2):
         if size:
             yield f"microbatch_size={size}", replace(spec, microbatch_size=size)
-    for zero in setting.traits["zeros"]:
-        group = spec.zero_group if int(zero) else None
-        yield f"zero={zero}", replace(spec, zero=int(zero), zero_group=group)
+    traits = setting.framework.traits
+    for zero in traits.zero_stages:
+        group = spec.zero_group if zero else None
+        yield f"zero={zero}", replace(spec, zero=zero, zero_group=group)
     for again in ("none", "selective", "full"):
         yield f"recompute={again}", replace(spec, recompute=again)
     yield (
         f"sp={'off' if spec.splits_tokens else 'on'}",
         replace(spec, sp=not spec.splits_tokens),
     )
-    for kind in setting.traits["graphs"]:
+    for kind in traits.cuda_graphs:
         yield f"cuda_graphs={kind}", replace(spec, cuda_graphs=kind)
-    if setting.traits["compiles"]:
+    if traits.compiles:
         yield "compile=on", replace(spec, compile=True)
     for overlap in ("reduce", "reduce+gather"):
         yield f"overlap={overlap}", replace(spec, overlap=overlap)

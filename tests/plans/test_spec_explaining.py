@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.explaining import (
+from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.spec import parse_spec
+from gnnplace.plans.spec_answers import price
+from gnnplace.plans.spec_explaining import (
     ROW_PARTS,
     Suspect,
     likeliest,
@@ -15,9 +18,6 @@ from gnnplace.plans.decoders.explaining import (
     row_parts,
     row_suspects,
 )
-from gnnplace.plans.decoders.pricing import price
-from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.spec import parse_spec
 from gnnplace.problem.cluster.presets import preset
 
 LLAMA = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 128256)

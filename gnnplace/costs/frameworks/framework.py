@@ -1,0 +1,474 @@
+"""`Framework`: what a training framework makes of a step on given GPUs.
+
+One object owns everything a framework does to a step beside the model's kernels: which exchanges
+are hidden and what hiding costs, how replicas exchange gradients and parameters, what the host
+takes to launch kernels, how gradients accumulate, what the optimizer reads and writes, bytes of
+state, buckets and workspace, and which words of a plan it knows. Its numbers stand with their
+sources in `constants.json`; what is no number stands in `TRAITS`.
+
+Formulas. A reduce-scatter or an all-gather of B bytes is `costs.network`'s. Two that run at the
+same time, of s and w seconds with s <= w, take w + overlap * s (`hidden_seconds`). Replicas
+exchange gradients in buckets behind the last backward pass, or all at its end (`reduction`).
+Parameters that are sharded (ZeRO 2 and 3, FSDP, Zhao et al., 2023, arXiv 2304.11277) are gathered
+and their gradients scattered with every micro-batch, a layer at a time (`unit_exchanges`). Where
+ZeRO shards over groups of g replicas, a g-th of the gradients is summed over the groups besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
+from gnnplace.costs.frameworks.constants import ConstantSet, mode
+from gnnplace.costs.kernels import Kernels
+from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs.network import ServerNetwork
+
+GIBIBYTE = 2.0**30
+FULLEST_TENSOR = 0.6
+"""Part of a layer's largest matrix that a bucket has which it fills alone."""
+HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL = "none", "reduce", "reduce+gather"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a framework does where a plan does not say, and which words it knows.
+
+    Attributes:
+        cut: How it cuts layers into stages, a rule of `plans.decoders.stages`.
+        precision: Its usual precision, in Lightning's words.
+        gradients: The type in which it sums gradients, "fp32" or "same".
+        zero_stages: ZeRO stages that it has.
+        schedules: Pipeline schedules that it has.
+        hides: Exchanges of replicas that it hides: "none", "reduce" or "reduce+gather".
+        attention: The attention that its published runs had, by the library's name for its rates.
+        cuda_graphs: Which launches it captures; the first where nothing is said and it can be.
+        compiles: Whether it compiles whole layers.
+        groups_zero: Whether ZeRO may shard over groups of replicas.
+    """
+
+    cut: str
+    precision: str
+    gradients: str
+    zero_stages: tuple[int, ...]
+    schedules: tuple[str, ...]
+    hides: str
+    attention: str
+    cuda_graphs: tuple[str, ...] = ("off",)
+    compiles: bool = False
+    groups_zero: bool = True
+
+
+TRAITS: Mapping[str, Traits] = {
+    "pytorch": Traits(
+        cut="least",
+        precision="bf16-mixed",
+        gradients="same",
+        zero_stages=(0, 1, 2, 3),
+        schedules=("1f1b", "gpipe", "interleaved"),
+        hides=HIDES_ALL,
+        attention="triton",
+        cuda_graphs=("off", "layers", "iteration"),
+        compiles=True,
+    ),
+    "nanotron": Traits(
+        cut="cost",
+        precision="bf16-master",
+        gradients="fp32",
+        zero_stages=(0, 1),
+        schedules=("1f1b", "gpipe"),
+        hides=HIDES_NOTHING,
+        attention="flash",
+        groups_zero=False,
+    ),
+    "megatron-lm": Traits(
+        cut="equal",
+        precision="bf16-master",
+        gradients="fp32",
+        zero_stages=(0, 1),
+        schedules=("1f1b", "interleaved"),
+        hides=HIDES_NOTHING,
+        attention="flash",
+        cuda_graphs=("off", "layers", "iteration"),
+    ),
+    "megatron-deepspeed": Traits(
+        cut="even",
+        precision="bf16-master",
+        gradients="same",
+        zero_stages=(0, 1),
+        schedules=("1f1b",),
+        hides=HIDES_NOTHING,
+        attention="products",
+        groups_zero=False,
+    ),
+    "internevo": Traits(
+        cut="equal",
+        precision="bf16-master",
+        gradients="same",
+        zero_stages=(0, 1),
+        schedules=("1f1b", "interleaved"),
+        hides=HIDES_REDUCE,
+        attention="flash",
+    ),
+    "torchtitan": Traits(
+        cut="ends",
+        precision="bf16-mixed",
+        gradients="fp32",
+        zero_stages=(0, 3),
+        schedules=("1f1b", "gpipe", "interleaved"),
+        hides=HIDES_ALL,
+        attention="flash",
+        cuda_graphs=("iteration", "off"),
+        compiles=True,
+    ),
+}
+"""Traits by framework, from the frameworks' sources of November 2026. The published runs of
+PyTorch's FSDP had the attention of triton of 2023; for a newer one name `flash-attention`."""
+
+
+class StateBytes(NamedTuple):
+    """Bytes of training state for each parameter.
+
+    Attributes:
+        parameter: The parameter itself.
+        gradient: Its gradient, as replicas exchange it.
+        optimizer: What the optimizer keeps, the float32 copy of half parameters too.
+    """
+
+    parameter: float
+    gradient: float
+    optimizer: float
+
+
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """The devices that add up one gradient.
+
+    Attributes:
+        count: Replicas, those of context parallelism too.
+        shards: Replicas that ZeRO shards over; 1 without ZeRO.
+        experts: Replicas that hold unlike experts (expert parallelism).
+        members: Replicas of the group in one server.
+    """
+
+    count: int
+    shards: int
+    experts: int
+    members: int
+
+    @property
+    def expert_shards(self) -> int:
+        """Replicas that ZeRO shards the state of an expert over."""
+        return max(1, self.shards // self.experts)
+
+
+@dataclass(frozen=True)
+class ReplicatedParameters:
+    """Parameters of a stage on one device.
+
+    Attributes:
+        dense: Elements of parameters that every replica has.
+        experts: Elements of the experts that are on this device.
+        num_layers: Layers of the stage.
+        largest: Elements of the largest matrix of a layer.
+    """
+
+    dense: float
+    experts: float
+    num_layers: float
+    largest: float
+
+    @property
+    def count(self) -> float:
+        """Elements of all parameters."""
+        return self.dense + self.experts
+
+
+@dataclass(frozen=True, eq=False)
+class Framework:
+    """What a framework makes of a step, on the devices of one cluster.
+
+    Attributes:
+        name: The name of the framework.
+        constants: Its numbers, with those of an environment.
+        checks: Numbers of an environment that checks collectives; None of any other.
+        precision: Of parameters and passes, in Lightning's words.
+        optimizer: "sgd", "adam" or "adamw".
+        kernels: Seconds of kernels on one device, of several kinds on the slowest.
+        network: Seconds of exchanges.
+        memory: Bytes of a device that may be allocated and reserved, of several kinds the fewest.
+        kinds: The framework on each kind of device, where there are several.
+        gradients: The type in which gradients are summed; empty: the framework's own.
+        hides: Exchanges of replicas that are hidden; empty: the framework's own.
+    """
+
+    name: str
+    constants: ConstantSet
+    checks: ConstantSet | None
+    precision: str
+    optimizer: str
+    kernels: Kernels
+    network: ServerNetwork
+    memory: float
+    kinds: Mapping[str, Framework] = field(default_factory=dict)
+    gradients: str = ""
+    hides: str = ""
+
+    @property
+    def traits(self) -> Traits:
+        """What it does where a plan does not say."""
+        return TRAITS[self.name]
+
+    @property
+    def workspace(self) -> float:
+        """Bytes beside tensors that a device's log has, of libraries and of the framework."""
+        return self.kernels.rates["workspace"] + self.constants["workspace"]
+
+    @cached_property
+    def state_bytes(self) -> StateBytes:
+        """Bytes of state for each parameter."""
+        parameter, gradient, moment = PARAMETER[self.precision]
+        moments = MOMENTS[self.optimizer] + self.precision.endswith("-master")
+        in_fp32 = (self.gradients or self.traits.gradients) == "fp32"
+        return StateBytes(
+            float(parameter), 4.0 if in_fp32 else float(gradient), float(moment * moments)
+        )
+
+    @property
+    def sums_in_fp32(self) -> bool:
+        """Whether gradients are summed in float32 beside those of the passes."""
+        return (self.gradients or self.traits.gradients) == "fp32"
+
+    @property
+    def hidden_exchanges(self) -> str:
+        """Exchanges of replicas that are hidden."""
+        return self.hides or self.traits.hides
+
+    def on_kind(self, kind: str) -> Framework:
+        """Return the framework as it runs on a kind of device."""
+        return self.kinds.get(kind, self)
+
+    def usable_memory(self, kinds: tuple[str, ...]) -> float:
+        """Return the bytes that tensors may have on every one of some kinds of devices."""
+        frameworks = [self.on_kind(kind) for kind in kinds]
+        return min(own.memory * own.constants["usable"] for own in frameworks)
+
+    def fit_probability(self, reserved: float, usable: float) -> float:
+        """Return the probability that a device has so many reserved bytes.
+
+        The logarithm of what is reserved over what is predicted is normal.
+
+        Args:
+            reserved: Predicted bytes.
+            usable: Bytes that the device has for them.
+        """
+        spread = self.constants["memory_spread"]
+        deviations = math.log(usable / max(reserved, 1.0)) / spread
+        return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
+
+    # Exchanges.
+
+    def hidden_seconds(self, exchange: float, work: float) -> float:
+        """Return the seconds that an exchange adds to work that runs at the same time."""
+        exposed = max(0.0, exchange - work)
+        return exposed + self.network.rates["overlap"] * min(exchange, work)
+
+    def hidden_columns(self, exchange: FloatArray, work: FloatArray) -> FloatArray:
+        """Return `hidden_seconds` of every element."""
+        exposed = np.maximum(0.0, exchange - work)
+        return np.asarray(exposed + self.network.rates["overlap"] * np.minimum(exchange, work))
+
+    def replica_group(self, count: int, shards: int, experts: int, tp: int) -> ReplicaGroup:
+        """Return a group of replicas; the `tp` shards of each are neighbours.
+
+        Args:
+            count: Replicas, those of context parallelism too.
+            shards: Replicas that ZeRO shards over; 1 without ZeRO.
+            experts: Replicas with unlike experts.
+            tp: Tensor-parallel shards of each.
+        """
+        each = self.network.each
+        members = max(1, min(count, each // min(tp, each)))
+        return ReplicaGroup(count, shards, max(1, experts), members)
+
+    def scatter(self, size: float, shards: int, group: ReplicaGroup, count: int) -> float:
+        """Return the seconds to reduce-scatter gradients in groups and sum them over groups.
+
+        Args:
+            size: Bytes of gradients on a device.
+            shards: Replicas of a group that scatters.
+            group: All replicas.
+            count: How many of them there are for these parameters.
+        """
+        inside = min(group.members, shards)
+        groups = max(1, count // shards)
+        seconds = self.network.exchange(REDUCE_SCATTER, shards, size, inside)
+        between = min(groups, group.members // inside)
+        return seconds + self.network.reduce(groups, size / shards, between)
+
+    def unit_exchanges(self, dense: float, experts: float, group: ReplicaGroup) -> FloatArray:
+        """Return the seconds of an FSDP unit's exchanges with every micro-batch.
+
+        Args:
+            dense: Elements of the unit that all replicas shard.
+            experts: Elements of its experts, which fewer replicas have.
+            group: The replicas.
+
+        Returns:
+            Seconds of gathering the parameters, and of scattering their gradients. [2]
+        """
+        seconds = np.zeros(2)
+        for elements, shards in ((dense, group.shards), (experts, group.expert_shards)):
+            if not elements:
+                continue
+            inside = min(group.members, shards)
+            seconds[0] += self.network.exchange(ALL_GATHER, shards, 2.0 * elements, inside)
+            groups = group.count // group.shards
+            size = self.state_bytes.gradient * elements
+            seconds[1] += self.scatter(size, shards, group, groups * shards)
+        return seconds
+
+    def reduction(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup, backward: float
+    ) -> float:
+        """Return the seconds that replicas exchange after the last micro-batch, ZeRO 0 and 1.
+
+        Args:
+            zero: ZeRO stage.
+            parameters: Of the stage, on one device.
+            group: The replicas.
+            backward: Seconds of the last backward pass, which may hide the exchange.
+        """
+        if group.count == 1:
+            return 0.0
+        hides = self.hidden_exchanges
+        if hides != HIDES_NOTHING or (zero == 0 and self.constants["ddp"]):
+            seconds = self._reduce_in_buckets(parameters, group, backward)
+        else:
+            seconds = self._reduce_at_end(zero, parameters.dense, group, group.count)
+        if group.count > group.experts and parameters.experts:
+            count = group.count // group.experts
+            seconds += self._reduce_at_end(zero, parameters.experts, group, count)
+        if zero == 0 or hides == HIDES_ALL:
+            return seconds
+        return seconds + self._gather_updated(parameters, group)
+
+    def _reduce_in_buckets(
+        self, parameters: ReplicatedParameters, group: ReplicaGroup, backward: float
+    ) -> float:
+        """Return the seconds of all-reduces of buckets, hidden in the last backward pass."""
+        smallest = max(self.constants["bucket"], FULLEST_TENSOR * parameters.largest)
+        buckets = max(1.0, parameters.dense / smallest)
+        size = self.state_bytes.gradient * parameters.dense / buckets
+        seconds = self.network.reduce(group.count, size, group.members)
+        if self.checks is not None:
+            seconds = max(seconds, self.checks["check"] * group.count)
+        return self.hidden_seconds(buckets * seconds, self.constants["hides_reduce"] * backward)
+
+    def _reduce_at_end(self, zero: int, elements: float, group: ReplicaGroup, count: int) -> float:
+        """Return the seconds of summing gradients after the last backward pass."""
+        size = self.state_bytes.gradient * elements
+        if zero and self.constants["scatters"]:
+            shards = min(group.shards, count)
+            return self.scatter(size, shards, group, count)
+        return self.network.reduce(count, size, group.members)
+
+    def _gather_updated(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the seconds of gathering parameters after a sharded step of the optimizer."""
+        constants, shards = self.constants, group.shards
+        inside = min(group.members, shards)
+        size = constants["gather_bytes"] * 2.0 * parameters.count
+        seconds = self.network.exchange(ALL_GATHER, shards, size, inside)
+        if shards > inside:
+            broadcasts = constants["broadcasts_layer"] * parameters.num_layers
+            calls = constants["gathers_layer"] * parameters.num_layers + min(broadcasts, shards)
+            seconds += calls * (shards - 1) * self.network.rates["ring_latency"]
+        if self.checks is not None:
+            seconds += 2 * self.checks["check"] * shards
+        return seconds
+
+    # The optimizer, gradients, and bytes.
+
+    def accumulation(self, elements: float) -> float:
+        """Return the seconds of adding a micro-batch's gradients to the sums."""
+        return self.kernels.stream(self.constants["accumulate"] * elements)
+
+    def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the seconds of the optimizer's kernels."""
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        constants = self.constants
+        whole = constants["update_whole"] * parameters.count
+        return self.kernels.stream(whole + constants["update_part"] * sharded)
+
+    def replicated_state(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> tuple[float, float]:
+        """Return the bytes of state of parameters that every replica holds (ZeRO 0 and 1).
+
+        Args:
+            zero: ZeRO stage.
+            parameters: Of the stage, on one device.
+            group: The replicas.
+
+        Returns:
+            Bytes that stay for the whole step, and those that the optimizer's step has besides.
+        """
+        constants = self.constants
+        parameter, gradient, optimizer = self.state_bytes
+        buckets = constants["bucket_bytes"] if group.count > 1 and zero == 0 else 0.0
+        if self.precision == "16-master":
+            gradient += constants["half_gradient"]
+            optimizer += constants["half_gradient_parted"]
+        elif self.sums_in_fp32:
+            gradient += constants["both_gradients"]
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        state = parameters.count * (parameter + gradient + buckets) + optimizer * sharded
+        updating = constants["update_part_passing"] * parameters.count / group.shards
+        if zero and group.count > 1:
+            passing = constants["update_passing"] * (2 + 1.0 / group.shards)
+            updating += passing * parameters.count
+        return state, updating
+
+    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        return sum(self.state_bytes) * sharded
+
+
+@lru_cache(maxsize=512)
+def running_framework(
+    framework: Framework, compiled: bool, graphs: str, gradients: str, hides: str
+) -> Framework:
+    """Return a framework whose layers are compiled or whose launches are captured.
+
+    Args:
+        framework: Of an eager step.
+        compiled: Whether layers and the loss run under `torch.compile`.
+        graphs: What is captured as a CUDA graph: "off", "layers" or "iteration"; what it leaves of
+            a host's floor is no more than there was.
+        gradients: The type in which gradients are summed; empty: the framework's own.
+        hides: Exchanges of replicas that are hidden; empty: the framework's own.
+    """
+    constants = dict(framework.constants.constants)
+    if compiled:
+        constants |= mode("compile=on").constants
+    for name, constant in mode(f"cuda_graphs={graphs}").constants.items():
+        constants[name] = min(constants[name], constant, key=lambda one: one.value)
+    kinds = {
+        kind: running_framework(own, compiled, graphs, gradients, hides)
+        for kind, own in framework.kinds.items()
+    }
+    return replace(
+        framework,
+        constants=ConstantSet(framework.constants.owner, constants),
+        kinds=kinds,
+        gradients=gradients,
+        hides=hides,
+    )

@@ -1,0 +1,321 @@
+"""`DecoderCosts`: what a decoder's segments take on a mesh, from its sizes; and its chain.
+
+The segments are the embedding, every layer, and the head with the loss. Layers of one kind take the
+same. Seconds are those of `decoders.layer`: kernels, exchanges of tensor-parallel and
+context-parallel shards, experts' products and all-to-alls. What a layer keeps for its backward pass
+is counted by kinds of operations: inputs of products, of norms and of gates, queries, keys, values
+and results of fused attention, 4 bytes a head of its sums, or 5 a score where attention is products
+(Korthikanti et al., 2022, arXiv 2205.05198).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs.kernels import PRODUCTS
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.layer import head_passes, layer_passes, layer_products
+from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    Chain,
+    Segment,
+    SegmentCosts,
+    SplitChoice,
+    Tied,
+)
+
+EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
+ERROR = 0.05  # expected relative error of a segment's seconds
+EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
+
+
+class Degrees(NamedTuple):
+    """How a mesh cuts one replica's work.
+
+    Attributes:
+        tp: Shards of every matrix.
+        cp: Shards of the tokens.
+        ep: Devices with unlike experts.
+        replicas: Replicas among the devices of the outer axis.
+    """
+
+    tp: int
+    cp: int
+    ep: int
+    replicas: int
+
+
+def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees:
+    """Return how a mesh cuts one replica's work.
+
+    Args:
+        axes: Devices along each axis of the shards, the outer one first.
+        choice: How the split over them is chosen.
+    """
+    outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
+    return Degrees(tp, choice.context, choice.experts, outer // choice.context)
+
+
+class KeptBytes(NamedTuple):
+    """Bytes that a layer keeps of a micro-batch for its backward pass.
+
+    Attributes:
+        everything: With nothing computed again.
+        selective: With attention computed again.
+        entering: The layer's input.
+    """
+
+    everything: float
+    selective: float
+    entering: float
+
+
+@dataclass(eq=False)
+class DecoderCosts:
+    """Prices the segments of a decoder from its sizes.
+
+    Attributes:
+        setting: The sizes and the framework that runs them.
+    """
+
+    setting: PricingSetting
+    _on_kind: dict[str, PricingSetting] = field(init=False, default_factory=dict)
+
+    def costs(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
+        """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
+        sizes = self.setting.decoder
+        degrees = degrees_of(axes, choice)
+        if not _divides(sizes, degrees, examples):
+            return None
+        tokens = max(1, examples // degrees.replicas * sizes.length // degrees.cp)
+        return _segment_costs(self._setting_on(kind), degrees, tokens, choice.border != "whole")
+
+    def _setting_on(self, kind: str) -> PricingSetting:
+        """Return the setting with the kernels of a kind of device."""
+        if kind not in self._on_kind:
+            framework = self.setting.framework
+            kernels = framework.on_kind(kind).kernels
+            self._on_kind[kind] = replace(
+                self.setting, framework=replace(framework, kernels=kernels)
+            )
+        return self._on_kind[kind]
+
+
+def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
+    """Return whether a decoder can be cut so."""
+    num_experts = sizes.experts.count if sizes.experts else 1
+    few, more = sorted((sizes.kv_heads, degrees.tp))
+    return not (
+        sizes.heads % degrees.tp
+        or more % few
+        or sizes.length % degrees.cp
+        or examples % degrees.replicas
+        or num_experts % degrees.ep
+    )
+
+
+def _segment_costs(
+    setting: PricingSetting, degrees: Degrees, tokens: int, border_split: bool
+) -> SegmentCosts:
+    """Return the costs of every segment.
+
+    Args:
+        setting: The sizes, and the framework on the device.
+        degrees: How the mesh cuts one replica's work.
+        tokens: Of a micro-batch on a device.
+        border_split: Whether tokens are split between the products of a layer.
+    """
+    sizes, constants = setting.decoder, setting.framework.constants
+    tp, split = degrees.tp, (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0
+    num_layers = sizes.layers
+    dense = sizes.experts.dense if sizes.experts else num_layers
+    columns = {name: np.zeros(num_layers + 2) for name in LAYER_COLUMNS}
+    for kind, layers in (
+        (DENSE_LAYER, slice(1, 1 + dense)),
+        (EXPERT_LAYER, slice(1 + dense, num_layers + 1)),
+    ):
+        if layers.start < layers.stop:
+            for name, value in _layer_costs(setting, kind, degrees, tokens, split).items():
+                columns[name][layers] = value
+    for name, value in _head_costs(setting, tp, tokens, split).items():
+        columns[name][-1] = value
+
+    # The embedding takes no time that is seen; tied, it is the head's table.
+    columns["parameters"][0] = sizes.embedding / tp + sizes.learned * sizes.hidden
+    if sizes.tied:
+        columns["tied"][[0, -1]] = sizes.embedding / tp
+    columns["host"][1:-1] = _host_of_layer(setting, tp)
+    columns["working"] += _working(setting, tp, tokens)
+    outside = columns["parameters"] - columns["experts"]
+    none = np.zeros(num_layers + 2)
+    # Gradients of what all devices of the outer axis hold are summed over it.
+    is_summed = degrees.cp * degrees.replicas > 1
+    summed = np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
+    return SegmentCosts(update=none, error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
+
+
+LAYER_COLUMNS = (
+    "forward", "backward", "weights", "recomputed", "attention", "saved", "scores", "entering",
+    "working", "loss", "parameters", "experts", "largest", "tied", "host",
+)  # fmt: skip
+
+
+def _layer_costs(
+    setting: PricingSetting, kind: int, degrees: Degrees, tokens: int, split: bool
+) -> dict[str, float]:
+    """Return the columns of a layer; arguments as of `_segment_costs`."""
+    sizes, kernels = setting.decoder, setting.framework.kernels
+    has_experts, tp = kind == EXPERT_LAYER, degrees.tp
+    passes = layer_passes(setting, tokens, tp, degrees.cp, split, degrees.ep if has_experts else 0)
+    shapes = layer_products(setting, tokens, tp, has_experts)
+    weights = sum(kernels.products([(columns, inner, rows)]) for rows, columns, inner in shapes)
+    kept = kept_bytes(setting, tokens, tp, split, has_experts)
+    experts, matrices = 0.0, float(sizes.layer_matrices)
+    if has_experts:
+        experts = sizes.expert_parameters / degrees.ep / tp
+        matrices = float(sizes.beside_experts)
+    return {
+        "forward": passes.forward,
+        "backward": passes.backward - weights,
+        "weights": weights,
+        "recomputed": passes.again,
+        "attention": passes.selective,
+        "saved": kept.everything,
+        "scores": kept.everything - kept.selective,
+        "entering": kept.entering,
+        "parameters": matrices / tp + sizes.layer_vectors + experts,
+        "experts": experts,
+        "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,
+    }
+
+
+def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:
+    """Return the columns of the head and the loss; arguments as of `_segment_costs`."""
+    sizes, framework = setting.decoder, setting.framework
+    passes = head_passes(setting, tokens, tp, split)
+    rows = -(-sizes.vocabulary // tp)
+    weights = framework.kernels.products([(rows, sizes.hidden, tokens)])
+    host = 2 * framework.constants["host_pass"]
+    if framework.checks is not None and tp > 1:
+        host += 6 * framework.checks["check"] * tp
+    logits = framework.constants["logit_kept"] * sizes.vocabulary
+    return {
+        "forward": passes.forward,
+        "backward": passes.backward - weights,
+        "weights": weights,
+        "loss": tokens * (logits + 4.0 * sizes.hidden) / tp,
+        "parameters": sizes.embedding / tp + sizes.last_norm,
+        "host": host,
+    }
+
+
+def _host_of_layer(setting: PricingSetting, tp: int) -> float:
+    """Return the seconds that the host takes to launch a layer's passes."""
+    framework = setting.framework
+    constants, checks, network = framework.constants, framework.checks, framework.network
+    host = constants["host_layer"] if tp == 1 else constants["host_layer_shards"]
+    if checks is not None and tp > 1:
+        host += EXCHANGES * checks["check"] * tp
+        if tp > network.each:
+            host += EXCHANGES * (tp - 1) * network.rates["ring_latency"]
+    return host
+
+
+def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
+    """Return the bytes of values and gradients that pass a segment, without ZeRO 2 or 3."""
+    sizes, constants = setting.decoder, setting.framework.constants
+    widened = 4 * (2 if sizes.gated else 1) * sizes.feed_forward + 2 * sizes.hidden
+    inside = constants["passing"] * tokens * widened / tp
+    logits = tokens * (constants["logit_kept"] * sizes.vocabulary + 4 * sizes.hidden) / tp
+    working = np.full(sizes.layers + 2, inside)
+    working[-1] = max(inside, logits)
+    working += constants["passing"] * tokens * 6.0 * sizes.hidden
+    return working + constants["layer_gradients"] * sizes.layer_matrices / tp
+
+
+def kept_bytes(
+    setting: PricingSetting, tokens: int, tp: int, split: bool, has_experts: bool
+) -> KeptBytes:
+    """Return the bytes that a layer keeps of a micro-batch for its backward pass.
+
+    Args:
+        setting: The sizes, and the framework that keeps them.
+        tokens: Of the micro-batch on a device.
+        tp: Shards of every matrix.
+        split: Whether tokens are split over the shards between products.
+        has_experts: Whether the layer has experts.
+    """
+    sizes, constants = setting.decoder, setting.framework.constants
+    parts = tp if split else 1
+    is_products = setting.framework.kernels.attention == PRODUCTS
+    scores = 5.0 * sizes.heads * sizes.length / tp if is_products else 0.0
+    entering = 2.0 * tokens * sizes.hidden / parts
+    if not sizes.gated:
+        stream = constants["plain_kept_stream"] * sizes.hidden / parts
+        inside = (constants["plain_kept_inside"] * sizes.hidden + 4 * sizes.heads) / tp
+        return KeptBytes(tokens * (stream + inside + scores), tokens * (stream + inside), entering)
+    stream = 12.0 * sizes.hidden / parts
+    gate = constants["gated_kept"] * sizes.feed_forward
+    inside = (4 * sizes.keys + gate + 4 * sizes.heads) / tp
+    if sizes.latent is not None:
+        latent = sizes.latent
+        narrow = 4 * latent.queries + 4 * latent.keys + 2 * latent.rotary
+        stream = (8.0 * sizes.hidden + narrow) / parts
+        inside += (4 * sizes.queries + 4 * sizes.values - 4 * sizes.keys) / tp
+    lean_stream, lean_inside = stream, inside
+    if constants["selective_products"]:  # every other product is computed again, too
+        lean_stream = 4.0 * sizes.hidden / parts
+        lean_inside = 4 * sizes.queries + 4 * sizes.keys + 2 * sizes.feed_forward
+        lean_inside = (lean_inside + 4 * sizes.heads) / tp
+    experts = 0.0
+    if has_experts and sizes.experts:
+        own = sizes.experts
+        experts = constants["gated_kept"] * (own.shared - sizes.feed_forward) / tp
+        row = constants["chosen_inside"] * own.width + constants["chosen_kept"] * sizes.hidden
+        experts += own.active * row / tp
+    return KeptBytes(
+        tokens * (stream + inside + experts + scores),
+        tokens * (lean_stream + lean_inside + experts),
+        entering,
+    )
+
+
+def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
+    """Return a decoder as the planner's chain.
+
+    Args:
+        setting: The sizes, and the framework that runs them.
+        name: What the model is called.
+    """
+    sizes = setting.decoder
+    num_layers = sizes.layers
+    dense = sizes.experts.dense if sizes.experts else num_layers
+    layers = [f"model.layers.{k}" for k in range(num_layers)]
+    names = ["model.embed_tokens", *layers, "lm_head"]
+    layer_kinds = (DENSE_LAYER if k < dense else EXPERT_LAYER for k in range(num_layers))
+    kinds = [EMBEDDING, *layer_kinds, HEAD]
+    segments = tuple(
+        Segment(name=module, members=(module,), modules=(module,), kind=kind)
+        for module, kind in zip(names, kinds, strict=True)
+    )
+    stream = 2.0 * sizes.length * sizes.hidden
+    table = Tied("embedding", (0, num_layers + 1), float(sizes.embedding))
+    return Chain(
+        name=name,
+        fingerprint="",
+        segments=segments,
+        border=np.array([0.0, *[stream] * (num_layers + 1), 0.0]),
+        source=DecoderCosts(setting),
+        batch=sizes.batch,
+        precision=setting.framework.precision,
+        optimizer=setting.framework.optimizer,
+        tied=(table,) if sizes.tied else (),
+        framework=setting.framework,
+    )

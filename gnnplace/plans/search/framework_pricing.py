@@ -1,0 +1,379 @@
+"""`FrameworkPricer`: what a stage takes as a framework trains it.
+
+A stage's forward pass takes the larger of its kernels and of the host's launches, its backward pass
+likewise. What replicas exchange, hide, accumulate and update is `costs.frameworks.framework`'s.
+Parameters that replicas shard (ZeRO 2 and 3) are gathered and their gradients scattered with every
+micro-batch, a layer at a time, behind the layer before or after it; of a stage that is a part of
+the model the first layer's exchanges are bare, since nothing runs before it.
+
+Bytes of a rank: state, what micro-batches in flight keep at the fullest instant, and the largest
+values at work; or what the optimizer's step has beside the state. The allocator's fragmentation is
+a factor of what comes and goes; a context of its own a device. Sharded parameters are whole for the
+embedding and the head and for `blocks` layers in flight; the peak is at the loss or in the last
+layer's backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gnnplace.arrays import BoolArray, FloatArray
+from gnnplace.costs.frameworks.framework import (
+    GIBIBYTE,
+    Framework,
+    ReplicaGroup,
+    ReplicatedParameters,
+)
+from gnnplace.plans.decoders.costs import Degrees, degrees_of
+from gnnplace.plans.mesh import Mesh, MeshFabric
+from gnnplace.plans.search.stage import Pricer, RankBytes, SegmentSums, Stage, StageCost
+from gnnplace.plans.segments.chain import Chain, SegmentCosts, Tied
+
+if TYPE_CHECKING:
+    from gnnplace.plans.search.draft import Draft
+
+SHARDED = 2
+"""The ZeRO stage from which on replicas shard gradients in every micro-batch."""
+LATE_VALUES = 16.0
+"""Bytes a token and width that the last layer's backward pass has beside gradients (FSDP)."""
+
+
+def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
+    """Return what prices stages of a chain, by the terms that the chain was made for.
+
+    Args:
+        chain: The model as a chain of segments.
+        fabric: The cluster, and what exchanges take on it.
+        size: Examples of a micro-batch, over all replicas.
+    """
+    kind = Pricer if chain.framework is None else FrameworkPricer
+    return kind(chain, fabric, size)
+
+
+class StageSetting(NamedTuple):
+    """A stage with what its price depends on.
+
+    Attributes:
+        stage: The stage.
+        costs: Of every segment of the model on its mesh.
+        degrees: How its mesh cuts a replica's work.
+        group: The replicas that add up its gradients.
+        framework: On the slowest of its devices.
+        parameters: On one device.
+    """
+
+    stage: Stage
+    costs: SegmentCosts
+    degrees: Degrees
+    group: ReplicaGroup
+    framework: Framework
+    parameters: ReplicatedParameters
+
+    @property
+    def run(self) -> slice:
+        """The segments of the stage."""
+        return slice(self.stage.first, self.stage.last)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stage is the whole model."""
+        return self.stage.first == 0 and self.stage.last == len(self.costs.forward)
+
+
+class PassSeconds(NamedTuple):
+    """Seconds of a stage's passes of one micro-batch.
+
+    Attributes:
+        forward: Of the forward pass.
+        backward: Of the backward pass, what is computed again and weights' gradients included.
+        exposed: Of both, what sharded parameters exchange and do not hide.
+    """
+
+    forward: float
+    backward: float
+    exposed: float
+
+
+@dataclass(frozen=True, eq=False)
+class FrameworkPricer(Pricer):
+    """Prices stages of a chain as its framework trains them; attributes as of `Pricer`."""
+
+    _units: dict[tuple[int, ReplicaGroup], tuple[SegmentCosts, FloatArray]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def framework(self) -> Framework:
+        """The framework whose terms the chain was made for."""
+        assert self.chain.framework is not None
+        return self.chain.framework
+
+    def cost(self, stage: Stage) -> StageCost | None:
+        """Return what a stage takes; None where the model cannot be cut so."""
+        sums = self.sums(stage.mesh, choice=stage.choice)
+        if sums is None:
+            return None
+        setting = self._setting(stage, sums)
+        costs, run, framework = setting.costs, setting.run, setting.framework
+        constants, zero = framework.constants, stage.zero
+
+        # What is computed again: attention alone, or everything of the recomputed segments.
+        is_recomputed = np.zeros(len(costs.forward))
+        is_recomputed[sorted(stage.recompute)] = 1.0
+        again = (costs.attention if stage.attention else costs.recomputed) * is_recomputed
+        passes = self._passes(setting, again[run])
+
+        # A pass lasts at least as long as the host needs to launch it.
+        host = self._host(setting)
+        share = constants["host_forward"]
+        forward = max(passes.forward, share * host)
+        backward = max(passes.backward, (1 - share) * host)
+        weights = float(costs.weights[run].sum())
+        reduction = 0.0
+        if zero < SHARDED:
+            weights += framework.accumulation(setting.parameters.count)
+            reduction = framework.reduction(zero, setting.parameters, setting.group, backward)
+        weights = min(weights, backward)
+
+        freed, recomputing = self._freed(stage, costs) if stage.recompute else (0.0, 0.0)
+        if stage.attention:
+            recomputing = 0.0
+        saved = float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting)
+        resident, updating = 0.0, 0.0
+        if zero < SHARDED:
+            state, updating = framework.replicated_state(zero, setting.parameters, setting.group)
+            if setting.degrees.tp > 1:
+                state += constants["gather_buffers"] * self._stream(setting)
+            working = float(costs.working[run].max(initial=0.0)) + recomputing
+            parameter = framework.state_bytes.parameter
+            working += constants["gradient_passing"] * parameter * setting.parameters.count
+        else:
+            state = framework.sharded_state(setting.parameters, setting.group)
+            resident, working = self._sharded_working(setting, recomputing)
+        return StageCost(
+            forward=forward,
+            backward=backward - weights,
+            weights=weights,
+            recomputed=float(again[run].sum()),
+            gathered=passes.exposed,
+            reduction=reduction,
+            update=framework.update(setting.parameters, setting.group),
+            state=state,
+            saved=saved,
+            working=working,
+            error=float(costs.error.mean()),
+            recomputing=recomputing,
+            resident=resident,
+            updating=updating,
+            is_sharded=zero >= SHARDED,
+        )
+
+    def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
+        """Return a stage with what its price depends on."""
+        costs, mesh = sums.costs, stage.mesh
+        run = slice(stage.first, stage.last)
+        degrees = degrees_of(mesh.axes, stage.choice)
+        count = mesh.replicas * degrees.cp * degrees.replicas
+        shards = (stage.zero_group or count) if stage.zero else 1
+        kinds = self.fabric.kinds(mesh)
+        framework = max(
+            (self.framework.on_kind(kind) for kind in kinds),
+            key=lambda one: one.kernels.stream(1.0),
+        )
+        if framework is not self.framework:
+            # A kind owns its kernels; the network and the constants are the cluster's.
+            framework = _with_kernels(self.framework, framework)
+        experts = float(costs.experts[run].sum())
+        elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
+        parameters = ReplicatedParameters(
+            dense=elements - experts,
+            experts=experts,
+            num_layers=float(self._is_layer[run].sum()),
+            largest=float(costs.largest.max()),
+        )
+        group = framework.replica_group(count, shards, degrees.ep, degrees.tp)
+        return StageSetting(stage, costs, degrees, group, framework, parameters)
+
+    @property
+    def _is_layer(self) -> BoolArray:
+        """Whether each segment is in a layer. [segments]"""
+        return np.asarray(self.chain.layers >= 0)
+
+    def _stream(self, setting: StageSetting) -> float:
+        """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
+        stage, degrees = setting.stage, setting.degrees
+        examples = self.size // stage.mesh.replicas // degrees.replicas
+        return max(1.0, examples * float(self.chain.border.max()) / 2.0 // degrees.cp)
+
+    def _passes(self, setting: StageSetting, again: FloatArray) -> PassSeconds:
+        """Return the seconds of both passes, kernels and exchanges alone.
+
+        Args:
+            setting: The stage.
+            again: Seconds of what is computed again in each of its segments.
+        """
+        costs, run, framework = setting.costs, setting.run, setting.framework
+        stage, parameters = setting.stage, setting.parameters
+        forward = costs.forward[run]
+        backward = costs.backward[run] + costs.weights[run]
+        work = float((forward + backward + again).sum())
+        if stage.zero < SHARDED:
+            accumulation = framework.accumulation(parameters.count)
+            return PassSeconds(
+                float(forward.sum()), float((backward + again).sum()) + accumulation, 0.0
+            )
+
+        gather, scatter = self._unit_exchanges(setting)[:, run]
+        late = scatter + gather if stage.zero == 3 else scatter
+        # Attention that is computed again runs before the exchange of its layer begins.
+        under = backward if stage.attention else backward + again
+        is_layer = self._is_layer[run]
+        hidden_gather = np.where(is_layer, framework.hidden_columns(gather, forward), 0.0)
+        hidden_late = np.where(is_layer, framework.hidden_columns(late, under), 0.0)
+        bare = np.zeros(2)
+        if is_layer.any():
+            first = int(np.argmax(is_layer))
+            bare = np.array([gather[first], scatter[first]])
+            if not setting.is_whole:
+                hidden_gather[first] = hidden_late[first] = 0.0
+                bare = np.array([gather[first], late[first]])
+        if stage.first == 0:
+            bare += (gather[0], scatter[0])
+        forward_seconds = float((forward + hidden_gather).sum()) + bare[0]
+        backward_seconds = float((backward + again + hidden_late).sum()) + bare[1]
+        exposed = forward_seconds + backward_seconds - work
+        return PassSeconds(float(forward_seconds), float(backward_seconds), float(exposed))
+
+    def _unit_exchanges(self, setting: StageSetting) -> FloatArray:
+        """Return the seconds of every segment's gather and scatter. [2, segments]"""
+        costs, group = setting.costs, setting.group
+        key = id(costs), group
+        if key not in self._units:
+            pairs = np.stack([costs.parameters - costs.experts, costs.experts], axis=1)
+            distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+            seconds = [
+                setting.framework.unit_exchanges(float(dense), float(experts), group)
+                for dense, experts in distinct
+            ]
+            self._units[key] = costs, np.array(seconds)[index.ravel()].T
+        return self._units[key][1]
+
+    def _host(self, setting: StageSetting) -> float:
+        """Return the seconds that the host takes to launch both passes of a micro-batch."""
+        framework, constants = setting.framework, setting.framework.constants
+        host = float(setting.costs.host[setting.run].sum()) + constants["host_pass"]
+        if not setting.is_whole:
+            host += 2 * constants["host_message"]
+        if framework.checks is not None and setting.degrees.tp > 1:
+            host += framework.checks["check"] * setting.degrees.tp
+        return host
+
+    def _gathered_inputs(self, setting: StageSetting) -> float:
+        """Return the bytes of gathered inputs that a model in one stage keeps."""
+        if not setting.is_whole or setting.stage.zero >= SHARDED:
+            return 0.0
+        gathered = setting.framework.constants["gathered_alone"] * (1 - 1 / setting.degrees.tp)
+        return gathered * 4.0 * self._stream(setting) * setting.parameters.num_layers
+
+    def _sharded_working(self, setting: StageSetting, recomputing: float) -> tuple[float, float]:
+        """Return the bytes that stay gathered, and those at work, of sharded parameters (FSDP).
+
+        Args:
+            setting: The stage.
+            recomputing: Bytes that are kept while a layer is computed again.
+        """
+        stage, costs, run = setting.stage, setting.costs, setting.run
+        constants = setting.framework.constants
+        is_layer = self._is_layer[run]
+        parameters = costs.parameters[run]
+        largest = float(parameters[is_layer].max(initial=0.0))
+        inside = float(parameters[is_layer].sum())
+        root = setting.parameters.count - inside
+        resident = 2.0 * root
+        gathered = 2.0 * constants["blocks"] * largest
+        if stage.zero < 3:  # parameters stay gathered after the forward pass
+            resident += 2.0 * inside
+            gathered = 0.0
+        wide = 4.0 if setting.framework.state_bytes.gradient == 4.0 else 0.0
+        gradients = 2.0 * root + (4.0 + wide) * largest
+        late = recomputing + LATE_VALUES * self._stream(setting) / setting.degrees.tp + gradients
+        return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
+
+    # Ranks and steps.
+
+    def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
+        """Return the bytes of a device of a rank; arguments as of `Pricer.rank_bytes`."""
+        constants = self.framework.constants
+        state = sum(cost.state for cost in costs)
+        resident = sum(cost.resident for cost in costs)
+        updating = sum(cost.updating for cost in costs)
+        recomputing = max(cost.recomputing for cost in costs)
+        working = max(cost.working for cost in costs)
+        is_sharded = any(cost.is_sharded for cost in costs)
+        # The allocator's fragmentation is of what comes and goes with micro-batches.
+        loose = 0.0
+        if not is_sharded:
+            loose = (constants["fragmentation"] - 1.0) * (saved + recomputing)
+        moving = saved + working + resident
+        allocated = state + max(moving, updating)
+        reserved = state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
+        beside = 0.0 if is_sharded else self.framework.workspace
+        return RankBytes(state, allocated + beside, reserved)
+
+    def usable_memory(self, mesh: Mesh) -> float:
+        """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
+        return self.framework.usable_memory(self.fabric.kinds(mesh))
+
+    def message(self, size: int, before: Stage, after: Stage) -> float:
+        """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
+        framework, constants = self.framework, self.framework.constants
+        degrees = degrees_of(before.mesh.axes, before.choice)
+        examples = size // before.mesh.replicas // degrees.replicas
+        sent = examples * float(self.chain.border[before.last]) / degrees.cp
+        split = before.choice.border != "whole" or degrees.tp == 1
+        if max(constants["splits_tokens"] * split, constants["splits_messages"]) > 0:
+            sent /= degrees.tp
+        across = before.mesh.count >= framework.network.each
+        return framework.network.message(sent, across) + constants["message_latency"]
+
+    def tied_reduction(
+        self, tied: Tied, meshes: Sequence[Mesh], shards: int, num_devices: int
+    ) -> float:
+        """Return the seconds to add up a tied parameter's gradients; see `Pricer`."""
+        network = self.framework.network
+        members = 1 if num_devices > network.each else 2
+        tp = meshes[0].axes[-1]
+        return network.reduce(2, 4.0 * tied.elements / tp, members)
+
+    def microbatch_group(self, ranks: int, microbatches: int) -> int | None:
+        """Return how many micro-batches go through a rank's chunk before its next one.
+
+        It is the least number from `ranks` on of which no rest is smaller than `ranks`, as
+        Megatron-LM asks of `--microbatch-group-size-per-virtual-pipeline-stage`, and PyTorch's
+        `ScheduleInterleaved1F1B` makes its rounds.
+        """
+        for group in range(ranks, microbatches + 1):
+            if not 0 < microbatches % group < ranks:
+                return group
+        return None
+
+    def step_seconds(self, draft: Draft) -> float:
+        """Return the seconds of a step beside its passes, exchanges and updates."""
+        framework = self.framework
+        seconds = framework.constants["host_update"]
+        if framework.checks is not None:
+            mesh = draft.stages[0].mesh
+            tp, num_devices = mesh.axes[-1], mesh.count * (max(draft.ranks) + 1)
+            checks = framework.checks
+            seconds += checks["checks_world"] * checks["check"] * num_devices
+            seconds += checks["checks_end"] * checks["check"] * tp * (tp > 1)
+        return seconds
+
+
+def _with_kernels(framework: Framework, other: Framework) -> Framework:
+    """Return a framework with the kernels of another kind of device."""
+    return replace(framework, kernels=other.kernels)

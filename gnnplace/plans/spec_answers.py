@@ -1,0 +1,327 @@
+"""What a plan in words takes, of a model that is known by its sizes; or why it cannot be.
+
+The plan becomes a draft on the model's chain (`draft_of_sizes`), which the planner's own pricer
+prices as the framework trains it (`plans.search.framework_pricing`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from gnnplace.costs.frameworks.framework import Framework, running_framework
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.costs import decoder_chain
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.mesh import Mesh
+from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
+from gnnplace.plans.search.framework_pricing import FrameworkPricer
+from gnnplace.plans.search.stage import RankBytes, Stage
+from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
+from gnnplace.plans.spec import PlanSpec
+
+LIKELY = 0.5
+"""The probability from which on a plan is said to fit."""
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """What a plan takes; None where it cannot be priced.
+
+    Attributes:
+        step_time: Seconds.
+        low: Of the interval that holds four in five of the framework's published steps.
+        high: Likewise its end.
+        lower_bound: Seconds that no plan is below; None where nothing is searched.
+        feasible: Whether it can be and fits.
+        reason: Why not; empty where it is.
+        state: Bytes of parameters, gradients, optimizer and buckets, on the fullest device.
+        state_first: Those of the first rank, with the workspaces that frameworks' logs have too.
+        state_last: Those of the last rank, likewise.
+        allocated: The most bytes allocated at an instant, on the fullest device.
+        peak: The most bytes reserved at an instant, there.
+        fits: The probability that it has them.
+        tokens_per_second: Of all devices.
+    """
+
+    step_time: float | None = None
+    low: float | None = None
+    high: float | None = None
+    lower_bound: float | None = None
+    feasible: bool = False
+    reason: str = ""
+    state: float | None = None
+    state_first: float | None = None
+    state_last: float | None = None
+    allocated: float | None = None
+    peak: float | None = None
+    fits: float | None = None
+    tokens_per_second: float | None = None
+
+
+def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
+    """Return what a plan takes, or why it cannot be."""
+    try:
+        priced = priced_spec(setting, spec)
+    except InputError as error:
+        return PlanAnswer(reason=str(error))
+    return answer_of(setting, priced)
+
+
+def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
+    """Return the draft of a plan in words, priced.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        spec: The plan.
+
+    Raises:
+        InputError: The plan does not fit the model, the cluster or the framework.
+    """
+    check_framework(setting, spec)
+    framework = running_framework(
+        setting.framework,
+        spec.compile,
+        captured_launches(setting, spec),
+        spec.gradients or "",
+        spec.overlap or "",
+    )
+    size = spec.dp * spec.microbatch_size
+    pricer = _pricer(setting, framework, size)
+    draft = draft_of_sizes(setting, spec)
+    priced = realized(pricer, draft)
+    if priced is None:
+        raise InputError(f"{setting.cluster.name!r}: the model cannot be cut as given")
+    return priced
+
+
+@lru_cache(maxsize=1024)
+def _pricer(setting: PricingSetting, framework: Framework, size: int) -> FrameworkPricer:
+    """Return what prices stages for micro-batches of so many examples, over all replicas."""
+    return FrameworkPricer(_chain(setting, framework), setting.fabric, size)
+
+
+@lru_cache(maxsize=256)
+def _chain(setting: PricingSetting, framework: Framework) -> Chain:
+    """Return the model as a chain, as a framework runs it."""
+    return decoder_chain(replace(setting, framework=framework))
+
+
+def captured_launches(setting: PricingSetting, spec: PlanSpec) -> str:
+    """Return which launches run inside CUDA graphs.
+
+    They are the plan's `cuda_graphs`, else the framework's default where nothing changes from step
+    to step that a graph holds.
+    """
+    usual = setting.framework.traits.cuda_graphs[0]
+    is_pipeline, has_experts = spec.pp > 1, setting.decoder.experts is not None
+    changes = is_pipeline or has_experts or setting.framework.checks is not None
+    return spec.cuda_graphs or ("off" if changes else usual)
+
+
+def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
+    """Return the draft of a plan in words on a decoder's chain.
+
+    Replicas, context-parallel and expert-parallel devices are the outer axis of a stage's mesh,
+    tensor-parallel shards the inner one.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        spec: The plan.
+
+    Raises:
+        InputError: The layers cannot be cut so.
+    """
+    sizes = setting.decoder
+    rule = spec.layers or setting.framework.traits.cut
+    counts = layers_of(sizes, spec.num_stages, rule)
+    # The embedding is of the first stage, the head of the last.
+    bounds = [0, *(1 + count for count in itertools.accumulate(counts))]
+    bounds[-1] = sizes.layers + 2
+    outer = math.lcm(spec.cp, spec.ep)
+    replicas = spec.dp * spec.cp // outer
+    choice = SplitChoice(
+        style=WEIGHTS,
+        border="tokens" if spec.splits_tokens else "whole",
+        context=spec.cp,
+        experts=spec.ep,
+    )
+    devices_of_rank = spec.dp * spec.cp * spec.tp
+    stages = [
+        _recomputing(
+            Stage(
+                first=first,
+                last=last,
+                mesh=Mesh(rank * devices_of_rank, replicas, outer * spec.tp, outer),
+                zero=spec.zero,
+                choice=choice,
+                zero_group=spec.zero_group,
+            ),
+            sizes,
+            spec,
+        )
+        for rank, (first, last) in zip(
+            chunk_ranks(spec.schedule, spec.pp), itertools.pairwise(bounds), strict=True
+        )
+    ]
+    size = spec.dp * spec.microbatch_size
+    microbatches = spec.num_microbatches(spec.batch or sizes.batch)
+    return Draft(size, microbatches, spec.schedule, tuple(stages))
+
+
+def _recomputing(stage: Stage, sizes: DecoderSizes, spec: PlanSpec) -> Stage:
+    """Return a stage that recomputes the layers that a plan says."""
+    kind = spec.recompute_kind
+    if kind == "none":
+        return stage
+    layers = range(max(stage.first, 1), min(stage.last, sizes.layers + 1))
+    if kind == "block":
+        layers = layers[: spec.recompute_layers]
+    together = {"selective": 0, "uniform": spec.recompute_layers}.get(kind, 1)
+    return replace(
+        stage,
+        recompute=frozenset(layers),
+        together=together,
+        attention=kind == "selective",
+    )
+
+
+def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
+    """Return what a priced plan takes."""
+    pricer = priced.pricer
+    framework = pricer.chain.framework
+    assert framework is not None
+    ranks = rank_bytes(priced)
+    limits = [pricer.usable_memory(mesh) for mesh in meshes_of(priced.draft)]
+    fullest = max(range(len(ranks)), key=lambda rank: ranks[rank].reserved / limits[rank])
+    memory, usable = ranks[fullest], limits[fullest]
+    fits = framework.fit_probability(memory.reserved, usable)
+    reason = "" if fits >= LIKELY else _lacks(memory, usable, fullest)
+    seconds = priced.step_time
+    draft = priced.draft
+    tokens = draft.size * draft.microbatches * setting.decoder.length
+    return PlanAnswer(
+        step_time=seconds,
+        low=seconds * framework.constants["low"],
+        high=seconds * framework.constants["high"],
+        feasible=not reason,
+        reason=reason,
+        state=memory.state,
+        state_first=ranks[0].state + framework.workspace,
+        state_last=ranks[-1].state + framework.workspace,
+        allocated=memory.allocated,
+        peak=memory.reserved,
+        fits=fits,
+        tokens_per_second=tokens / seconds,
+    )
+
+
+def rank_bytes(priced: Priced) -> list[RankBytes]:
+    """Return the bytes of a device of every rank at its fullest. [P]"""
+    return [
+        priced.pricer.rank_bytes([priced.costs[c] for c in chunks], saved)
+        for chunks, saved in zip(priced.chunks, priced.saved, strict=True)
+    ]
+
+
+def _lacks(memory: RankBytes, usable: float, rank: int) -> str:
+    """Return what does not fit, in a sentence."""
+    mend = (
+        "take more shards, stages or a higher zero"
+        if memory.state > memory.reserved / 2
+        else "recompute, or take smaller micro-batches or more shards"
+    )
+    return (
+        f"a device of rank {rank} lacks {(memory.reserved - usable) / 1e9:.1f} GB: it reserves "
+        f"{memory.reserved / 1e9:.1f} GB, {memory.state / 1e9:.1f} GB of them state, and has "
+        f"{usable / 1e9:.1f} GB; {mend}"
+    )
+
+
+def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
+    """Check that a framework can train a decoder by a plan on the cluster.
+
+    Raises:
+        InputError: What does not divide, or what the framework has not.
+    """
+    sizes, cluster, framework = setting.decoder, setting.cluster, setting.framework
+    traits, name = framework.traits, framework.name
+    if spec.num_devices > cluster.num_devices:
+        raise InputError(
+            f"dp x tp x cp x pp is {spec.num_devices}; {cluster.name!r} has {cluster.num_devices} "
+            "devices"
+        )
+    if (spec.shards or 1) > 1 or spec.regather:
+        word = "shards" if spec.shards else "regather"
+        raise InputError(f"{word}: any split is priced from a capture; give it alone, in words")
+    _check_experts(sizes, spec)
+    batch = spec.batch or sizes.batch
+    if batch % (spec.dp * spec.microbatch_size):
+        raise InputError(
+            f"a batch of {batch} is no multiple of {spec.dp} replicas x {spec.microbatch_size} "
+            "examples"
+        )
+    for what, size, shards in (
+        ("heads", sizes.heads, spec.tp),
+        ("tokens of an example", sizes.length, spec.cp),
+    ):
+        if size % shards:
+            raise InputError(f"{size} {what} are no multiple of {shards} shards")
+    if max(sizes.kv_heads, spec.tp) % min(sizes.kv_heads, spec.tp):
+        raise InputError(f"{sizes.kv_heads} heads of keys and {spec.tp} shards do not divide")
+    if spec.zero not in traits.zero_stages:
+        stages = ", ".join(map(str, traits.zero_stages))
+        raise InputError(f"zero={spec.zero}: {name} has {stages}")
+    group, replicas = spec.zero_group, spec.dp * spec.cp
+    can_group = traits.groups_zero and spec.zero
+    if group and (not can_group or replicas % group or group % spec.ep):
+        raise InputError(
+            f"zero_group={group}: must divide {replicas} replicas, parted by a zero from 1 on; not "
+            "of nanotron, megatron-deepspeed"
+        )
+    if spec.schedule_name not in traits.schedules:
+        raise InputError(f"schedule={spec.schedule}: {name} has none of that name")
+    _check_modes(setting, spec)
+    if spec.num_stages > sizes.layers:
+        raise InputError(f"{spec.num_stages} stages, but the model has {sizes.layers} layers")
+
+
+def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
+    """Check that layers can be compiled, and launches captured.
+
+    Raises:
+        InputError: The framework has it not, or what is captured would change.
+    """
+    framework = setting.framework
+    kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
+    if spec.compile and not framework.traits.compiles:
+        raise InputError(f"compile=on: {framework.name} compiles no whole layers; leave it out")
+    if kind not in graphs:
+        raise InputError(f"cuda_graphs={kind}: {framework.name} has {', '.join(graphs)}")
+    changing = "which rows an expert gets" if setting.decoder.experts else ""
+    if not changing and framework.checks is not None:
+        changing = "what a check of a collective waits for"
+    if kind != "off" and changing:
+        raise InputError(f"cuda_graphs={kind}: {changing} changes with every step; leave it out")
+    if kind == "iteration" and spec.pp > 1 and framework.name != "megatron-lm":
+        raise InputError(f"cuda_graphs=iteration: {framework.name} captures no stages; take pp=1")
+
+
+def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
+    """Check that experts can be cut over so many devices.
+
+    Raises:
+        InputError: What does not divide.
+    """
+    experts, count = sizes.experts, spec.dp * spec.cp
+    if experts is None and spec.ep > 1:
+        raise InputError("ep: the model has no experts")
+    if experts is not None and (experts.count % spec.ep or count % spec.ep):
+        raise InputError(
+            f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is {count}"
+        )
