@@ -13,11 +13,12 @@ from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages
 from gnnplace.plans.order.rows import words as action_words
 from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
-from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
+from gnnplace.plans.search.draft import Draft, Priced, meshes_of, rank_bytes, realized
 from gnnplace.plans.search.drafts import BASELINES
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
-from gnnplace.plans.search.stage import Pricer, Stage, StageCost
+from gnnplace.plans.search.stage import Stage, StageCost
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.spec import PlanSpec, parse_spec
@@ -188,7 +189,15 @@ def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
 
 
 def _interval(priced: Priced) -> tuple[float, float]:
-    """Nine in ten steps are in it, if errors of the costs go together."""
+    """Return the interval of the step time.
+
+    A framework's holds four in five of its published steps; of bare costs it holds nine in ten, if
+    errors of the costs go together.
+    """
+    framework = priced.pricer.chain.framework
+    if framework is not None:
+        low, high = framework.constants["low"], framework.constants["high"]
+        return priced.step_time * low, priced.step_time * high
     seconds = [c.microbatch for c in priced.costs]
     error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
     factor = math.exp(NINE_IN_TEN * error)
@@ -204,7 +213,10 @@ def _parts(priced: Priced) -> dict[str, float]:
         seconds = sum(parts.values())
         if seconds > most_seconds:
             busiest, most_seconds = parts, seconds
-    return {**busiest, "bubble": max(priced.step_time - most_seconds, 0.0)}
+    # What a framework takes once a step belongs to the optimizer.
+    once = priced.pricer.step_seconds(priced.draft)
+    bubble = max(priced.step_time - most_seconds - once, 0.0)
+    return {**busiest, "update": busiest["update"] + once, "bubble": bubble}
 
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
@@ -230,27 +242,28 @@ def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
 def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
     """Return the bytes of every device by what holds them."""
     entries = {}
+    bytes_of_ranks = rank_bytes(priced)
+    # A framework's own terms count what libraries take, which a device reserves otherwise.
+    is_framework = priced.pricer.chain.framework is not None
     for rank, mesh in enumerate(meshes_of(priced.draft)):
-        state = activations = working = 0.0
-        for chunk in priced.chunks[rank]:
-            costs = priced.costs[chunk]
-            state += costs.state
-            activations += priced.flying[chunk] * costs.saved
-            working = max(working, costs.working)
+        memory = bytes_of_ranks[rank]
         for index in mesh.devices:
             device = cluster.devices[index]
             entries[device.name] = MemoryEntry(
-                state=state, activations=activations, working=working, slack=device.reserve
+                state=memory.state,
+                activations=priced.saved[rank],
+                working=memory.allocated - memory.state - priced.saved[rank],
+                slack=memory.reserved
+                - memory.allocated
+                + (0.0 if is_framework else device.reserve),
             )
     return entries
 
 
 def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
-    """What binds, in words."""
+    """Return what binds, in a sentence."""
     device = cluster.devices[meshes_of(priced.draft)[rank].first].name
-    chunks = [(priced.costs[c], priced.flying[c]) for c in priced.chunks[rank]]
-    state = sum(c.state for c, _ in chunks)
-    activations = sum(flying * c.saved for c, flying in chunks)
+    state, activations = rank_bytes(priced)[rank].state, priced.saved[rank]
     what = "parameters, gradients and optimizer state" if state > activations else "activations"
     mend = (
         "take more stages, shards or ZeRO 3"
@@ -273,7 +286,7 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     fabric = MeshFabric(cluster)
     best: Priced | None = None
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch)[-1:]:
-        pricer = Pricer(chain, fabric, size)
+        pricer = pricer_of(chain, fabric, size)
         for stages in range(1, min(cluster.num_devices, len(chain)) + 1):
             bounds = [round(k * len(chain) / stages) for k in range(stages + 1)]
             chunks = [
@@ -334,7 +347,7 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -
             f"{chain.mixes}; leave it whole ({whole}), or say --accept-other-loss to cut it anyway"
         )
     orders = orders_in(given) if isinstance(given, Plan) else None
-    priced = realized(Pricer(chain, fabric, draft.size), draft, orders)
+    priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as given")
     return priced

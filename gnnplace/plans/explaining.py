@@ -26,6 +26,7 @@ from typing import Any
 
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.frameworks.constants import environment
+from gnnplace.costs.frameworks.variants import IdleNetwork, SlowNetwork, with_host, with_network
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.given import (
@@ -43,11 +44,13 @@ from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders, seconds_of
 from gnnplace.plans.plan import MemoryEntry, Plan
 from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realized
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import under
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.sized import with_framework
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
 from gnnplace.problem import Cluster
@@ -177,7 +180,7 @@ def explain_plan(
         progress("explaining: capturing the model")
     chain = chain_of_file(file, model or file.model, devices, file.precision)
     draft = draft_of_plan(chain, devices, plan)
-    pricer = Pricer(chain, MeshFabric(devices), draft.size)
+    pricer = pricer_of(chain, MeshFabric(devices), draft.size)
     priced = realized(pricer, draft, orders_in(plan))
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as the plan says")
@@ -212,9 +215,9 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
     found, before, orders = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.orders
     steps: list[tuple[str, Pricer, Draft]] = []
     if isinstance(chain.source, ModelCosts):
-        quiet = Pricer(without_host(chain, fabric), fabric, draft.size)
-        idle = IdleFabric(fabric.cluster)
-        apart = Pricer(without_host(chain, idle), fabric, draft.size)
+        quiet_chain, apart_chain = _quiet_chains(chain, fabric)
+        quiet = pricer_of(quiet_chain, fabric, draft.size)
+        apart = pricer_of(apart_chain, fabric, draft.size)
         steps = [("host", quiet, draft), ("shards", apart, draft)]
         pricer = apart
     calm = replace(draft, stages=tuple(replace(s, zero=min(s.zero, 1)) for s in draft.stages))
@@ -233,6 +236,7 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
     work = [sum(left[c].microbatch for c in own) for own in priced.chunks]
     busiest = max(range(len(work)), key=work.__getitem__)
     found["update"] = max(sum(left[c].update for c in own) for own in priced.chunks)
+    found["update"] += pricer.step_seconds(draft)
     found["compute"] = draft.microbatches * work[busiest]
     found["bubble"] = before - found["compute"] - found["update"]
     if found["bubble"] < 0:  # the busiest rank is not the last to update
@@ -256,7 +260,19 @@ def _without(
         )
     if silent:
         line = replace(line, sent=(0.0,) * len(line.sent))
-    return seconds_of(line, orders, ends), costs
+    return seconds_of(line, orders, ends) + pricer.step_seconds(draft), costs
+
+
+def _quiet_chains(chain: Chain, fabric: MeshFabric) -> tuple[Chain, Chain]:
+    """Return a chain without launches, and one whose shards exchange nothing besides."""
+    framework = chain.framework
+    if framework is None:
+        idle = IdleFabric(fabric.cluster)
+        return without_host(chain, fabric), without_host(chain, idle)
+    quiet = with_host(framework, 0.0)
+    # The layers of the second exchange nothing; its replicas still do.
+    apart = with_framework(chain, with_network(quiet, IdleNetwork))
+    return with_framework(chain, quiet), replace(apart, framework=quiet)
 
 
 def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Chain:
@@ -290,13 +306,19 @@ def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> I
         slower = realized(pricer, changed, priced.orders)
         return 0.0 if slower is None else max(slower.step_time - step, 0.0)
 
-    if isinstance(chain.source, ModelCosts):
+    framework = chain.framework
+    if framework is not None:
+        slow_network = with_framework(chain, with_network(framework, SlowNetwork))
+        slow_host = with_framework(chain, with_host(framework, 2.0))
+        yield Suspect("exchanges", longer(pricer_of(slow_network, fabric, draft.size)))
+        yield Suspect("host", longer(pricer_of(slow_host, fabric, draft.size)))
+    elif isinstance(chain.source, ModelCosts):
         slow = SlowFabric(fabric.cluster)
         moved = replace(without_host(chain, slow, EAGER), _known={})
-        yield Suspect("exchanges", longer(Pricer(moved, slow, draft.size)))
+        yield Suspect("exchanges", longer(pricer_of(moved, slow, draft.size)))
         twice = replace(EAGER, view=2 * EAGER.view, forward=2 * EAGER.forward,
                         backward=2 * EAGER.backward)  # fmt: skip
-        own = Pricer(without_host(chain, fabric, twice), fabric, draft.size)
+        own = pricer_of(without_host(chain, fabric, twice), fabric, draft.size)
         yield Suspect("host", longer(own))
     yield Suspect("clock", compute / 3)
     full = tuple(recomputing(pricer.chain, s, "full") for s in draft.stages)
@@ -323,7 +345,7 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
     slack = max(entry.slack for entry in plan.file.memory.values())
     for told, draft in (*_of_draft(priced.draft, pricer), *_of_words(plan, priced.draft, pricer)):
         if draft.size not in pricers:
-            pricers[draft.size] = Pricer(pricer.chain, pricer.fabric, draft.size)
+            pricers[draft.size] = pricer_of(pricer.chain, pricer.fabric, draft.size)
         candidate = realized(pricers[draft.size], draft)
         if candidate is not None:
             memory = max(candidate.held(p) for p in range(len(candidate.chunks)))

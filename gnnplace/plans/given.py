@@ -8,6 +8,7 @@ comes after the last is of the last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -21,6 +22,7 @@ from gnnplace.plans.order.rows import passes_in
 from gnnplace.plans.plan import Plan, PlanFile, layer_of
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, lack_of
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import (
@@ -38,6 +40,7 @@ from gnnplace.plans.segments.chain import (
 from gnnplace.plans.segments.chains import chain_of, check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.sized import SizedModelCosts
 from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
 from gnnplace.problem import Cluster
 
@@ -217,13 +220,17 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
         raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
     mesh_size = replicas * split.num_shards
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
-    pricer = Pricer(chain, MeshFabric(cluster), size)
+    pricer = pricer_of(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
     choices = [replace(choice, regather=bool(spec.regather)) for choice in split.choices]
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [
-            recomputing(chain, Stage(first, last, mesh, spec.zero), spec.recompute)
+            recomputing(
+                chain,
+                Stage(first, last, mesh, spec.zero, zero_group=spec.zero_group),
+                spec.recompute,
+            )
             for mesh, first, last in zip(meshes, bounds, bounds[1:], strict=False)
         ]
         draft = Draft(size, microbatches, spec.schedule, tuple(stages))
@@ -231,8 +238,11 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
             return draft
         return with_splits(pricer, draft, choices, regather=spec.regather is None)
 
-    if spec.layers is not None:
-        return draft_with(layer_bounds(chain, spec.layers, len(ranks)))
+    layers = spec.layers
+    if layers is None and isinstance(chain.source, SizedModelCosts):
+        layers = chain.source.cut(len(ranks))
+    if layers is not None:
+        return draft_with(layer_bounds(chain, layers, len(ranks)))
     # Even stages first; where they do not fit, those that even out bytes too.
     choice = replace(choices[-1], once=1 / microbatches)
     draft = draft_with(even_bounds(pricer, meshes[0], len(ranks), choice))
@@ -265,7 +275,9 @@ def _check_experts(chain: Chain, parts: int) -> None:
 def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     """A stage that recomputes what a word says; every layer, or group of them, keeps one input."""
     kind, _, count = word.partition(":")
-    run = range(stage.first, stage.last)
+    run: Sequence[int] = range(stage.first, stage.last)
+    if chain.framework is not None:  # frameworks recompute layers, no embedding and no head
+        run = [k for k in run if chain.layers[k] >= 0]
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         most = [*starts, stage.last][min(int(count), len(starts))]
@@ -319,12 +331,12 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
         tables[partition.KEPT, run] = costs.saved[run]
         freed = costs.scores if stage.attention else pricer.most_freed(costs)
         tables[partition.KEPT, recomputed] -= freed[recomputed]
-        rates = pricer.of_segments(stage.zero, costs, costs.parameters, stage.mesh)
-        tables[partition.STATE, run] = rates[3, run]
+        rates = pricer.of_segments(stage.zero, costs, costs.parameters, stage.mesh, stage.choice)
+        tables[partition.STATE, run] = rates.state[run]
         tables[-1, run] = cost.working
     sums = np.concatenate([[[0.0]] * partition.WIDTH, np.cumsum(tables[:-1], axis=1)], axis=1)
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
-    memory = pricer.fabric.memory(mesh) * (max(draft.ranks) + 1) / len(stages)
+    memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
     largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
     return [*(int(cut) for cut in cuts), count] if np.isfinite(largest) else None
 

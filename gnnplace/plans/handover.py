@@ -24,7 +24,8 @@ from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import OpPlacement, Plan
 from gnnplace.plans.search.draft import Draft, realized
-from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import batch_of, with_batch
 from gnnplace.plans.segments.pricing import ModelCosts
@@ -70,7 +71,7 @@ def handed_over(
             sized = _sized(sized, chain.batch)
         problem = _problem(chain, cluster, replace(job, model=sized))
         whole = (Stage(0, len(chain), Mesh(0, 1, 1)),)
-        pricer = Pricer(chain, MeshFabric(cluster), chain.batch)
+        pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
         alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole))
         own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
         # It goes on where ops on one device take as long as plans say, or longer.

@@ -19,7 +19,7 @@ from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import chunk_ranks
-from gnnplace.plans.search.draft import Draft, Priced, meshes_of, realized
+from gnnplace.plans.search.draft import Draft, Priced, meshes_of, rank_bytes, realized
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import RankBytes, Stage
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
@@ -219,14 +219,6 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
         fits=fits,
         tokens_per_second=tokens / seconds,
     )
-
-
-def rank_bytes(priced: Priced) -> list[RankBytes]:
-    """Return the bytes of a device of every rank at its fullest. [P]"""
-    return [
-        priced.pricer.rank_bytes([priced.costs[c] for c in chunks], saved)
-        for chunks, saved in zip(priced.chunks, priced.saved, strict=True)
-    ]
 
 
 def _lacks(memory: RankBytes, usable: float, rank: int) -> str:

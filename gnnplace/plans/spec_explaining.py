@@ -19,9 +19,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from gnnplace.costs.frameworks.constants import ConstantSet, environment
+from gnnplace.costs.frameworks.constants import environment
 from gnnplace.costs.frameworks.framework import Framework
-from gnnplace.costs.network import ServerNetwork
+from gnnplace.costs.frameworks.variants import (
+    IdleNetwork,
+    SlowNetwork,
+    with_host,
+    with_network,
+    without_messages,
+)
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
@@ -51,43 +57,6 @@ SUSPECTS = {
     "checks": ("collectives that are checked", "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG"),
 }  # fmt: skip
 """What makes runs slower than predicted, and what to try first."""
-HOST = ("host_layer", "host_layer_shards", "host_pass", "host_message", "host_update")
-
-
-class SilentNetwork(ServerNetwork):
-    """A network whose messages between stages take nothing."""
-
-    def message(self, size: float, across: bool) -> float:
-        """No seconds."""
-        return 0.0
-
-
-class IdleNetwork(SilentNetwork):
-    """A network that takes nothing."""
-
-    def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """No seconds."""
-        return 0.0
-
-    def reduce(self, count: int, size: float, members: int) -> float:
-        """No seconds."""
-        return 0.0
-
-
-class SlowNetwork(ServerNetwork):
-    """A network that takes twice as long."""
-
-    def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """Twice the seconds."""
-        return 2.0 * super().exchange(op, count, size, members)
-
-    def reduce(self, count: int, size: float, members: int) -> float:
-        """Twice the seconds."""
-        return 2.0 * super().reduce(count, size, members)
-
-    def message(self, size: float, across: bool) -> float:
-        """Twice the seconds."""
-        return 2.0 * super().message(size, across)
 
 
 @dataclass(frozen=True)
@@ -141,12 +110,10 @@ def row_suspects(setting: PricingSetting, spec: PlanSpec, compute: float) -> Ite
         compute: Seconds of the busiest rank's kernels.
     """
     framework = setting.framework
-    slow_network = replace(framework, network=_as(SlowNetwork, framework.network))
-    slow_host = replace(framework, constants=_scaled(framework.constants, HOST, 2.0))
     checks = framework.checks or environment("checked-collectives")
     changed = {
-        "exchanges": (_on(setting, slow_network), spec),
-        "host": (_on(setting, slow_host), spec),
+        "exchanges": (_on(setting, with_network(framework, SlowNetwork)), spec),
+        "host": (_on(setting, with_host(framework, 2.0)), spec),
         "recompute": (setting, replace(spec, recompute="full")),
         "checks": (_on(setting, replace(framework, checks=checks)), spec),
     }
@@ -176,18 +143,16 @@ def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
         return max(_rank_work(priced)) + priced.pricer.step_seconds(priced.draft)
 
     step = priced_spec(setting, spec).step_time
-    silent = _silent(setting)
+    silent = _on(setting, without_messages(setting.framework))
     silent_step = priced_spec(silent, spec).step_time
     parts["messages"] = step - silent_step
     parts["bubble"] = silent_step - work(silent, spec)
 
     unchecked = _on(silent, replace(silent.framework, checks=None))
     parts["checks"] = work(silent, spec) - work(unchecked, spec)
-    free_host = _scaled(unchecked.framework.constants, HOST, 0.0)
-    unhosted = _on(unchecked, replace(unchecked.framework, constants=free_host))
+    unhosted = _on(unchecked, with_host(unchecked.framework, 0.0))
     parts["host"] = work(unchecked, spec) - work(unhosted, spec)
-    network = _as(IdleNetwork, unhosted.framework.network)
-    idle = _on(unhosted, replace(unhosted.framework, network=network))
+    idle = _on(unhosted, with_network(unhosted.framework, IdleNetwork))
     exchanged = work(unhosted, spec) - work(idle, spec)
     parts["replicas"] = exchanged - (work(unhosted, alone) - work(idle, alone))
     parts["shards"] = exchanged - parts["replicas"]
@@ -212,34 +177,6 @@ def _rank_work(priced: Priced) -> list[float]:
 def _on(setting: PricingSetting, framework: Framework) -> PricingSetting:
     """Return the setting with another framework."""
     return replace(setting, framework=framework)
-
-
-def _silent(setting: PricingSetting) -> PricingSetting:
-    """Return the setting with messages between stages that take nothing."""
-    framework = setting.framework
-    constants = _scaled(framework.constants, ("message_latency",), 0.0)
-    is_idle = isinstance(framework.network, IdleNetwork)
-    network = framework.network if is_idle else _as(SilentNetwork, framework.network)
-    return _on(setting, replace(framework, constants=constants, network=network))
-
-
-def _scaled(constants: ConstantSet, names: tuple[str, ...], factor: float) -> ConstantSet:
-    """Return the constants with some of them times a factor."""
-    rows = constants.constants
-    scaled = {n: replace(rows[n], value=factor * rows[n].value) for n in names if n in rows}
-    return ConstantSet(constants.owner, {**rows, **scaled})
-
-
-def _as(kind: type[ServerNetwork], network: ServerNetwork) -> ServerNetwork:
-    """Return the network as another kind of it."""
-    return kind(
-        each=network.each,
-        fabric=network.fabric,
-        inside=network.inside,
-        card=network.card,
-        latency=network.latency,
-        rates=network.rates,
-    )
 
 
 def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:

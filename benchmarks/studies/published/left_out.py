@@ -19,7 +19,8 @@ from benchmarks.studies.published.outcomes import Outcome, timed
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.frameworks.constants import ConstantSet
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.spec_answers import price, priced_spec, rank_bytes
+from gnnplace.plans.search.draft import rank_bytes
+from gnnplace.plans.spec_answers import price, priced_spec
 
 MOVED: Mapping[str, tuple[str, ...]] = {
     "ultrascale-playbook": (

@@ -17,7 +17,7 @@ ZeRO shards over groups of g replicas, a g-th of the gradients is summed over th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -34,6 +34,8 @@ from gnnplace.costs.network import ServerNetwork
 GIBIBYTE = 2.0**30
 FULLEST_TENSOR = 0.6
 """Part of a layer's largest matrix that a bucket has which it fills alone."""
+SIZES = 2.0 ** -np.arange(0.0, 14.0, 0.25)
+"""Parts of an exchange at which its least seconds a byte are looked for."""
 HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL = "none", "reduce", "reduce+gather"
 
 
@@ -394,6 +396,37 @@ class Framework:
             seconds += 2 * self.checks["check"] * shards
         return seconds
 
+    def least_reduction(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> float:
+        """Return seconds of which no part of the parameters takes less than its share.
+
+        Args:
+            zero: ZeRO stage, 0 or 1.
+            parameters: Of the whole model, on one device.
+            group: The replicas.
+        """
+        if group.count == 1:
+            return 0.0
+        network, hides = self.network, self.hidden_exchanges
+        size = self.state_bytes.gradient * parameters.dense
+        is_hidden = hides != HIDES_NOTHING or (zero == 0 and bool(self.constants["ddp"]))
+        inside = min(group.members, group.shards)
+        if is_hidden or not (zero and self.constants["scatters"]):
+            seconds = _least_rate(lambda x: network.reduce(group.count, x, group.members), size)
+        else:
+            seconds = _least_rate(
+                lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside), size
+            )
+        if is_hidden:
+            seconds *= network.rates["overlap"]
+        if zero and hides != HIDES_ALL:
+            gathered = self.constants["gather_bytes"] * 2.0 * parameters.count
+            seconds += _least_rate(
+                lambda x: network.exchange(ALL_GATHER, group.shards, x, inside), gathered
+            )
+        return seconds
+
     # The optimizer, gradients, and bytes.
 
     def accumulation(self, elements: float) -> float:
@@ -440,6 +473,13 @@ class Framework:
         """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
         return sum(self.state_bytes) * sharded
+
+
+def _least_rate(seconds: Callable[[float], float], size: float) -> float:
+    """Return the seconds of so many bytes at the least seconds a byte of any smaller size."""
+    if size <= 0:
+        return 0.0
+    return size * min(seconds(part) / part for part in (size * SIZES).tolist())
 
 
 @lru_cache(maxsize=512)

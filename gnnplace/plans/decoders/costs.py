@@ -23,42 +23,17 @@ from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.segments.chain import (
     FASTEST,
     Chain,
+    Degrees,
     Segment,
     SegmentCosts,
     SplitChoice,
     Tied,
+    degrees_of,
 )
 
 EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
 ERROR = 0.05  # expected relative error of a segment's seconds
 EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
-
-
-class Degrees(NamedTuple):
-    """How a mesh cuts one replica's work.
-
-    Attributes:
-        tp: Shards of every matrix.
-        cp: Shards of the tokens.
-        ep: Devices with unlike experts.
-        replicas: Replicas among the devices of the outer axis.
-    """
-
-    tp: int
-    cp: int
-    ep: int
-    replicas: int
-
-
-def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees:
-    """Return how a mesh cuts one replica's work.
-
-    Args:
-        axes: Devices along each axis of the shards, the outer one first.
-        choice: How the split over them is chosen.
-    """
-    outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
-    return Degrees(tp, choice.context, choice.experts, outer // choice.context)
 
 
 class KeptBytes(NamedTuple):
@@ -92,10 +67,18 @@ class DecoderCosts:
         """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
         sizes = self.setting.decoder
         degrees = degrees_of(axes, choice)
-        if not _divides(sizes, degrees, examples):
+        if degrees is None or not _divides(sizes, degrees, examples):
             return None
         tokens = max(1, examples // degrees.replicas * sizes.length // degrees.cp)
         return _segment_costs(self._setting_on(kind), degrees, tokens, choice.border != "whole")
+
+    def degrees(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> Degrees:
+        """Return the degrees of parallelism of a split; see `CostSource`."""
+        degrees = degrees_of(axes, choice)
+        assert degrees is not None, choice
+        return degrees
 
     def _setting_on(self, kind: str) -> PricingSetting:
         """Return the setting with the kernels of a kind of device."""

@@ -24,7 +24,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.plans import CAPTURING
 from gnnplace.plans.run.workers import PlanRun, run_plan
 from gnnplace.plans.search.draft import Priced
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.spec import PlanSpec
@@ -180,7 +180,7 @@ class PlannedSteps:
 
 def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
     """A plan as data parallelism sees it: a rank has its gradients after its last pass."""
-    pricer = Pricer(chain, MeshFabric(cluster), priced.draft.size)
+    pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
     begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
     held, ends, updates = np.zeros((3, cluster.num_devices))
     for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):

@@ -34,9 +34,9 @@ from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.search.draft import Draft, Priced, realized
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.space import devices_of_server
 from gnnplace.plans.search.splits import with_splits
-from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster
@@ -226,7 +226,7 @@ class Prices:
         self, draft: Draft, base: LaunchPlan, ordered: bool
     ) -> Iterator[tuple[str, Draft]]:
         """Drafts without what no launcher can say, one thing at a time."""
-        chain, pricer = self.chain, Pricer(self.chain, MeshFabric(self.cluster), draft.size)
+        chain, pricer = self.chain, pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]
             draft = replace(draft, schedule=name, rules=None)
@@ -271,7 +271,7 @@ class Prices:
 
 
 def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:
-    priced = realized(Pricer(chain, MeshFabric(cluster), draft.size), draft, orders)
+    priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as it would be written")
     return priced

@@ -169,7 +169,7 @@ def _kind(space: Space, mesh: Mesh) -> object:
     fabric = space.pricer.fabric
     members = mesh.summing((False,) * len(mesh.axes))[0]
     group = fabric.group(members) or (tuple(members) if len(members) > 1 else ())
-    return fabric.kinds(mesh), group, fabric.memory(mesh)
+    return fabric.kinds(mesh), group, space.pricer.usable_memory(mesh)
 
 
 @numba.njit(cache=True)

@@ -31,7 +31,7 @@ from gnnplace.plans.order.orders import (
     stage_ranks,
 )
 from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.search.stage import Pricer, Stage, StageCost
+from gnnplace.plans.search.stage import Pricer, RankBytes, Stage, StageCost
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,14 @@ def meshes_of(draft: Draft) -> list[Mesh]:
     """The mesh of every rank."""
     ranks = draft.ranks
     return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
+
+
+def rank_bytes(priced: Priced) -> list[RankBytes]:
+    """Return the bytes of a device of every rank at its fullest. [P]"""
+    return [
+        priced.pricer.rank_bytes([priced.costs[c] for c in chunks], saved)
+        for chunks, saved in zip(priced.chunks, priced.saved, strict=True)
+    ]
 
 
 def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:

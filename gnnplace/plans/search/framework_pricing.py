@@ -21,17 +21,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import BoolArray, FloatArray
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs.frameworks.framework import (
     GIBIBYTE,
     Framework,
     ReplicaGroup,
     ReplicatedParameters,
 )
-from gnnplace.plans.decoders.costs import Degrees, degrees_of
 from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.search.stage import Pricer, RankBytes, SegmentSums, Stage, StageCost
-from gnnplace.plans.segments.chain import Chain, SegmentCosts, Tied
+from gnnplace.plans.search.stage import (
+    Pricer,
+    RankBytes,
+    SegmentRates,
+    SegmentSums,
+    Stage,
+    StageCost,
+)
+from gnnplace.plans.segments.chain import Chain, Degrees, SegmentCosts, SplitChoice, Tied
 
 if TYPE_CHECKING:
     from gnnplace.plans.search.draft import Draft
@@ -102,9 +108,7 @@ class PassSeconds(NamedTuple):
 class FrameworkPricer(Pricer):
     """Prices stages of a chain as its framework trains them; attributes as of `Pricer`."""
 
-    _units: dict[tuple[int, ReplicaGroup], tuple[SegmentCosts, FloatArray]] = field(
-        default_factory=dict
-    )
+    _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -176,7 +180,7 @@ class FrameworkPricer(Pricer):
         """Return a stage with what its price depends on."""
         costs, mesh = sums.costs, stage.mesh
         run = slice(stage.first, stage.last)
-        degrees = degrees_of(mesh.axes, stage.choice)
+        degrees = self._degrees(mesh, stage.choice)
         count = mesh.replicas * degrees.cp * degrees.replicas
         shards = (stage.zero_group or count) if stage.zero else 1
         kinds = self.fabric.kinds(mesh)
@@ -192,22 +196,35 @@ class FrameworkPricer(Pricer):
         parameters = ReplicatedParameters(
             dense=elements - experts,
             experts=experts,
-            num_layers=float(self._is_layer[run].sum()),
+            num_layers=float(len(np.unique(self.chain.layers[run][self._is_layer[run]]))),
             largest=float(costs.largest.max()),
         )
         group = framework.replica_group(count, shards, degrees.ep, degrees.tp)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
+
+    def _degrees(self, mesh: Mesh, choice: SplitChoice) -> Degrees:
+        """Return the degrees of parallelism of a mesh."""
+        kind = self.fabric.kinds(mesh)[0]
+        examples = self.size // mesh.replicas
+        return self.chain.source.degrees(kind, mesh.axes, examples, choice)
 
     @property
     def _is_layer(self) -> BoolArray:
         """Whether each segment is in a layer. [segments]"""
         return np.asarray(self.chain.layers >= 0)
 
+    def _unit_order(self, run: slice) -> IntArray:
+        """Return the unit of every segment of a stage, counted from its first; a layer is one."""
+        layers = self.chain.layers[run]
+        changes = np.concatenate([[0], (layers[1:] != layers[:-1]).astype(np.int64)])
+        return np.cumsum(changes)
+
     def _stream(self, setting: StageSetting) -> float:
         """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
         stage, degrees = setting.stage, setting.degrees
         examples = self.size // stage.mesh.replicas // degrees.replicas
-        return max(1.0, examples * float(self.chain.border.max()) / 2.0 // degrees.cp)
+        before_first_layer = float(self.chain.border[int(np.argmax(self._is_layer))])
+        return max(1.0, examples * before_first_layer / 2.0 // degrees.cp)
 
     def _passes(self, setting: StageSetting, again: FloatArray) -> PassSeconds:
         """Return the seconds of both passes, kernels and exchanges alone.
@@ -227,12 +244,15 @@ class FrameworkPricer(Pricer):
                 float(forward.sum()), float((backward + again).sum()) + accumulation, 0.0
             )
 
-        gather, scatter = self._unit_exchanges(setting)[:, run]
+        # An FSDP unit is a layer: what lies in one layer is gathered at once.
+        order = self._unit_order(run)
+        gather, scatter = self._unit_exchanges(setting, order)
         late = scatter + gather if stage.zero == 3 else scatter
+        into, back = sums_by(order, forward), sums_by(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
-        under = backward if stage.attention else backward + again
-        is_layer = self._is_layer[run]
-        hidden_gather = np.where(is_layer, framework.hidden_columns(gather, forward), 0.0)
+        under = back if stage.attention else back + sums_by(order, again)
+        is_layer = sums_by(order, self._is_layer[run]) > 0
+        hidden_gather = np.where(is_layer, framework.hidden_columns(gather, into), 0.0)
         hidden_late = np.where(is_layer, framework.hidden_columns(late, under), 0.0)
         bare = np.zeros(2)
         if is_layer.any():
@@ -241,26 +261,34 @@ class FrameworkPricer(Pricer):
             if not setting.is_whole:
                 hidden_gather[first] = hidden_late[first] = 0.0
                 bare = np.array([gather[first], late[first]])
-        if stage.first == 0:
+        if stage.first == 0 and not is_layer[0]:
             bare += (gather[0], scatter[0])
-        forward_seconds = float((forward + hidden_gather).sum()) + bare[0]
-        backward_seconds = float((backward + again + hidden_late).sum()) + bare[1]
+        forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
+        backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
         exposed = forward_seconds + backward_seconds - work
         return PassSeconds(float(forward_seconds), float(backward_seconds), float(exposed))
 
-    def _unit_exchanges(self, setting: StageSetting) -> FloatArray:
-        """Return the seconds of every segment's gather and scatter. [2, segments]"""
-        costs, group = setting.costs, setting.group
-        key = id(costs), group
+    def _unit_exchanges(self, setting: StageSetting, order: IntArray) -> FloatArray:
+        """Return the seconds of every unit's gather and scatter. [2, units]
+
+        Args:
+            setting: The stage.
+            order: The unit of every segment of the stage.
+        """
+        costs, run = setting.costs, setting.run
+        dense = sums_by(order, (costs.parameters - costs.experts)[run])
+        experts = sums_by(order, costs.experts[run])
+        pairs = np.round(np.stack([dense, experts], axis=1), 3)
+        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+        seconds = np.array([self._unit_seconds(setting.group, *pair) for pair in distinct])
+        return np.asarray(seconds[index.ravel()].T)
+
+    def _unit_seconds(self, group: ReplicaGroup, dense: float, experts: float) -> FloatArray:
+        """Return the seconds of gathering and of scattering a unit of so many elements. [2]"""
+        key = group, float(dense), float(experts)
         if key not in self._units:
-            pairs = np.stack([costs.parameters - costs.experts, costs.experts], axis=1)
-            distinct, index = np.unique(pairs, axis=0, return_inverse=True)
-            seconds = [
-                setting.framework.unit_exchanges(float(dense), float(experts), group)
-                for dense, experts in distinct
-            ]
-            self._units[key] = costs, np.array(seconds)[index.ravel()].T
-        return self._units[key][1]
+            self._units[key] = self.framework.unit_exchanges(key[1], key[2], group)
+        return self._units[key]
 
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
@@ -290,7 +318,8 @@ class FrameworkPricer(Pricer):
         constants = setting.framework.constants
         is_layer = self._is_layer[run]
         parameters = costs.parameters[run]
-        largest = float(parameters[is_layer].max(initial=0.0))
+        by_unit = sums_by(self._unit_order(run), parameters * is_layer)
+        largest = float(by_unit.max(initial=0.0))
         inside = float(parameters[is_layer].sum())
         root = setting.parameters.count - inside
         resident = 2.0 * root
@@ -302,6 +331,78 @@ class FrameworkPricer(Pricer):
         gradients = 2.0 * root + (4.0 + wide) * largest
         late = recomputing + LATE_VALUES * self._stream(setting) / setting.degrees.tp + gradients
         return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
+
+    # The search: numbers of single segments.
+
+    def of_segments(
+        self,
+        zero: int,
+        costs: SegmentCosts,
+        parameters: FloatArray,
+        mesh: Mesh,
+        choice: SplitChoice,
+        *,
+        least: bool = False,
+    ) -> SegmentRates:
+        """Return each segment's part of what exchanges and updates take; see `Pricer`."""
+        degrees = self._degrees(mesh, choice)
+        count = mesh.replicas * degrees.cp * degrees.replicas
+        framework = self.framework
+        group = framework.replica_group(count, count if zero else 1, degrees.ep, degrees.tp)
+        experts = costs.experts
+        whole = ReplicatedParameters(
+            dense=float((parameters - experts).sum()),
+            experts=float(experts.sum()),
+            num_layers=float(len(np.unique(self.chain.layers[self._is_layer]))),
+            largest=float(costs.largest.max()),
+        )
+        none = np.zeros(len(parameters))
+        part = parameters / max(whole.count, 1e-30)
+        end = framework.update(whole, group) * part
+        if zero >= SHARDED:
+            gather, late = self._exposed(zero, costs, group)
+            state = framework.sharded_state(whole, group) * part
+            return SegmentRates(gather, none, late, end, state)
+        accumulation = framework.accumulation(1.0) * parameters
+        backward = float((costs.backward + costs.weights).sum())
+        if least:
+            end = end + framework.least_reduction(zero, whole, group) * part
+        else:
+            end = end + framework.reduction(zero, whole, group, backward) * part
+        state = framework.replicated_state(zero, whole, group)[0] * part
+        return SegmentRates(none, none, accumulation, end, state)
+
+    def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
+        """Return the seconds that gathers and late exchanges add, by segment. [2, segments]
+
+        A unit's seconds are shared by its segments as its parameters are.
+        """
+        everything = slice(0, len(costs.forward))
+        order = self._unit_order(everything)
+        dense = sums_by(order, costs.parameters - costs.experts)
+        experts = sums_by(order, costs.experts)
+        pairs = np.round(np.stack([dense, experts], axis=1), 3)
+        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+        seconds = np.array([self._unit_seconds(group, *pair) for pair in distinct])
+        gather, scatter = seconds[index.ravel()].T
+        late = scatter + gather if zero == 3 else scatter
+        forward = sums_by(order, costs.forward)
+        backward = sums_by(order, costs.backward + costs.weights)
+        is_layer = sums_by(order, self._is_layer) > 0
+        exposed = np.stack(
+            [
+                np.where(is_layer, self.framework.hidden_columns(gather, forward), 0.0),
+                np.where(is_layer, self.framework.hidden_columns(late, backward), 0.0),
+            ]
+        )
+        share = costs.parameters / np.maximum(sums_by(order, costs.parameters)[order], 1e-30)
+        return np.asarray(exposed[:, order] * share)
+
+    def again_seconds(self, costs: SegmentCosts, zero: int = 0) -> FloatArray:
+        """Return the seconds that computing each segment again adds at least; see `Pricer`."""
+        again = np.where(self._is_layer, costs.recomputed, costs.forward)
+        # Work that is added under an exchange costs what hiding costs.
+        return again * self.framework.network.rates["overlap"] if zero >= SHARDED else again
 
     # Ranks and steps.
 
@@ -328,10 +429,23 @@ class FrameworkPricer(Pricer):
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.framework.usable_memory(self.fabric.kinds(mesh))
 
+    def memory_of_tensors(self, mesh: Mesh) -> float:
+        """Return the bytes that a device of a mesh has for state, activations and work."""
+        return self.usable_memory(mesh) - self.framework.constants["context"] * GIBIBYTE
+
+    def working_of(self, costs: SegmentCosts, zero: int) -> FloatArray:
+        """Return the bytes at work that a stage with each segment has at least; see `Pricer`."""
+        return costs.working if zero < SHARDED else costs.loss
+
+    @property
+    def has_cheap_zero(self) -> bool:
+        """Whether ZeRO 2 and 3 never take less time than ZeRO 1: they may hide what it has bare."""
+        return False
+
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
         framework, constants = self.framework, self.framework.constants
-        degrees = degrees_of(before.mesh.axes, before.choice)
+        degrees = self._degrees(before.mesh, before.choice)
         examples = size // before.mesh.replicas // degrees.replicas
         sent = examples * float(self.chain.border[before.last]) / degrees.cp
         split = before.choice.border != "whole" or degrees.tp == 1
@@ -372,6 +486,11 @@ class FrameworkPricer(Pricer):
             seconds += checks["checks_world"] * checks["check"] * num_devices
             seconds += checks["checks_end"] * checks["check"] * tp * (tp > 1)
         return seconds
+
+
+def sums_by(order: IntArray, column: FloatArray | BoolArray) -> FloatArray:
+    """Return the sums of a column over the segments of each unit. [units]"""
+    return np.bincount(order, column.astype(np.float64))
 
 
 def _with_kernels(framework: Framework, other: Framework) -> Framework:

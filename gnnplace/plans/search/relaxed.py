@@ -84,7 +84,7 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         prices = np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
     gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
     dual = np.maximum(gains, 0.0).max(axis=1)
-    memory = np.array(max(pricer.fabric.memory(mesh) for mesh in meshes))
+    memory = np.array(max(pricer.memory_of_tensors(mesh) for mesh in meshes))
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
@@ -98,23 +98,21 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
     for tied, own in zip(chain.tied, chain.tied_in(costs), strict=True):
         parameters[list(tied.segments[1:])] -= own[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    gather, scatter, end, state = pricer.of_segments(
-        shape.zero, costs, parameters, mesh, least=True
-    )
-    both = costs.forward + costs.backward + 2.0 * gather
+    rates = pricer.of_segments(shape.zero, costs, parameters, mesh, shape.choice, least=True)
+    both = costs.forward + costs.backward + rates.forward + rates.backward
     rows = [
         both,
-        both + costs.weights + scatter,
-        costs.forward + gather,
+        both + costs.weights + rates.weights,
+        costs.forward + rates.forward,
         costs.saved,
-        state,
-        end,
+        rates.state,
+        rates.end,
         np.maximum(pricer.most_freed(costs), costs.scores),
-        np.maximum(costs.forward - costs.gathered, 0.0),
+        pricer.again_seconds(costs, shape.zero),
         costs.scores,
         costs.attention,
     ]
-    return np.array(rows), costs.working
+    return np.array(rows), pricer.working_of(costs, shape.zero)
 
 
 def _sums(rows: FloatArray) -> FloatArray:

@@ -37,6 +37,7 @@ from gnnplace.plans.search.drafts import (
     fastest,
     has_like_replicas,
 )
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import Chain
@@ -101,14 +102,19 @@ def search(
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
-        space = space_of(Pricer(chain, fabric, size), chain.batch // size)
+        space = space_of(pricer_of(chain, fabric, size), chain.batch // size)
         drafts += drafts_of(space, runnable=options.runnable)
         for name, own in baselines_of(space).items():
             known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
         spaces.append(space)
     seeds = {name: fastest(own, EACH) for name, own in known.items()}
     best, baselines = shortlisted(chain, fabric, drafts, seeds, started + options.budget)
-    bounds = bounds_of(spaces, best[0].step_time) if best else (np.inf, np.inf)
+    bounds = (np.inf, np.inf)
+    if best:
+        # Seconds that every step takes are in no segment.
+        once = best[0].pricer.step_seconds(best[0].draft)
+        bound, bound_of_one = bounds_of(spaces, best[0].step_time - once)
+        bounds = bound + once, bound_of_one + once
     seconds = time.monotonic() - started
     return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)
 
@@ -136,7 +142,7 @@ class Shortlist:
 
     def pricer(self, size: int) -> Pricer:
         """Of micro-batches of a size."""
-        return self._pricers.setdefault(size, Pricer(self.chain, self.fabric, size))
+        return self._pricers.setdefault(size, pricer_of(self.chain, self.fabric, size))
 
     def add(self, draft: Draft) -> Priced | None:
         """Fits a draft to memory and times it; None: it does not fit, or may not be."""

@@ -58,7 +58,7 @@ def _fitted(
     pricer: Pricer, stages: Sequence[Stage], flying: Sequence[int], plain: SplitChoice
 ) -> list[Stage]:
     """Stages of one rank at the least price at which they fit; at the highest where none does."""
-    limit = pricer.fabric.memory(stages[0].mesh)
+    limit = pricer.usable_memory(stages[0].mesh)
 
     def priced(price: float) -> list[Stage]:
         return [

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -156,6 +156,24 @@ class SegmentSums:
     frozen: FloatArray
     summed: FloatArray
     tied: FloatArray  # of each tied parameter, not summed up. [tied, segments]
+
+
+class SegmentRates(NamedTuple):
+    """What exchanges and updates take of single segments. [segments] each
+
+    Attributes:
+        forward: Seconds of exchanges with a forward pass.
+        backward: Seconds of exchanges before the gradients of activations.
+        weights: Seconds of exchanges with the gradients of weights.
+        end: Seconds after the last micro-batch.
+        state: Bytes of state.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    weights: FloatArray
+    end: FloatArray
+    state: FloatArray
 
 
 Owners = tuple[FloatArray, Sequence[int], int]
@@ -371,12 +389,24 @@ class Pricer:
         return each, width * elements / mesh.replicas
 
     def of_segments(
-        self, zero: int, costs: SegmentCosts, parameters: FloatArray, mesh: Mesh,
-        *, least: bool = False,
-    ) -> FloatArray:  # fmt: skip
-        """Each segment's part of what `exchanged`, updates and `frozen` take, all on one stage.
+        self,
+        zero: int,
+        costs: SegmentCosts,
+        parameters: FloatArray,
+        mesh: Mesh,
+        choice: SplitChoice,
+        *,
+        least: bool = False,
+    ) -> SegmentRates:
+        """Return each segment's part of what exchanges and updates take, all on one stage.
 
-        Seconds before and after a pass, and at the end of a step; bytes. [4, segments]
+        Args:
+            zero: ZeRO stage.
+            costs: Of every segment on the mesh.
+            parameters: Elements on a device; of tied ones each once. [segments]
+            mesh: The devices.
+            choice: How the split over the shards is chosen.
+            least: Seconds that no part of the parameters takes less than its share of.
         """
         found = np.zeros((4, len(parameters)))
         for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
@@ -388,7 +418,17 @@ class Pricer:
         every = max(float(costs.frozen.sum()), 1.0)
         before, kept = self.frozen(zero, every, mesh, least=least)
         found[[0, 3]] += np.multiply.outer(np.array([before, kept]) / every, costs.frozen)
-        return found
+        gather, scatter, end, state = found
+        return SegmentRates(gather, gather, scatter, end, state)
+
+    def again_seconds(self, costs: SegmentCosts, zero: int = 0) -> FloatArray:
+        """Return the seconds that computing each segment again adds at least. [segments]
+
+        Args:
+            costs: Of every segment on a mesh.
+            zero: ZeRO stage, whose exchanges may hide it.
+        """
+        return np.maximum(costs.forward - costs.gathered, 0.0)
 
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Bytes that recomputing each segment frees where those beside it are too. [segments]"""
@@ -434,7 +474,12 @@ class Pricer:
                 costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
                 count = self.chain.batch / self.size
                 found.append((sum(count * c.microbatch + c.end for c in costs), zero, chosen))
-            if zero == 1 and found and not any(s.recompute for s in found[-1][2]):
+            if (
+                self.has_cheap_zero
+                and zero == 1
+                and found
+                and not any(s.recompute for s in found[-1][2])
+            ):
                 break
         return min(found, key=lambda one: one[:2])[2] if found else None
 
@@ -461,6 +506,24 @@ class Pricer:
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.fabric.memory(mesh)
+
+    def memory_of_tensors(self, mesh: Mesh) -> float:
+        """Return the bytes that a device of a mesh has for state, activations and work."""
+        return self.usable_memory(mesh)
+
+    def working_of(self, costs: SegmentCosts, zero: int) -> FloatArray:
+        """Return the bytes at work that a stage with each segment has at least. [segments]
+
+        Args:
+            costs: Of every segment on a mesh.
+            zero: ZeRO stage.
+        """
+        return costs.working
+
+    @property
+    def has_cheap_zero(self) -> bool:
+        """Whether ZeRO 2 and 3 never take less time than ZeRO 1."""
+        return True
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut.

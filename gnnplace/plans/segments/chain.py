@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -164,6 +164,52 @@ class SplitChoice:
 FASTEST = SplitChoice()
 
 
+class Degrees(NamedTuple):
+    """How a mesh cuts one replica's work.
+
+    Attributes:
+        tp: Shards of every matrix.
+        cp: Shards of the tokens.
+        ep: Devices with unlike experts.
+        replicas: Replicas among the devices of the outer axis.
+    """
+
+    tp: int
+    cp: int
+    ep: int
+    replicas: int
+
+
+def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
+    """Return how a mesh cuts one replica's work; None where a split is no such degrees.
+
+    Args:
+        axes: Devices along each axis of the shards, the outer one first.
+        choice: How the split over them is chosen.
+    """
+    if choice.context > 1 or choice.experts > 1:
+        outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
+        return Degrees(tp, choice.context, choice.experts, outer // choice.context)
+    styles = (choice.outer, choice.style) if len(axes) == 2 else (choice.style,)
+    tp = cp = ep = replicas = 1
+    for count, style in zip(axes, styles, strict=True):
+        if count == 1:
+            continue
+        if style == WEIGHTS:
+            tp *= count
+        elif style == CONTEXT:
+            cp *= count
+        elif style == EXPERTS:  # every shard has tokens and experts of its own
+            cp, ep = cp * count, ep * count
+        elif style == EXAMPLES:
+            replicas, ep = replicas * count, ep * count
+        elif style == "":  # replicas that stand on the outer axis
+            replicas *= count
+        else:
+            return None
+    return Degrees(tp, cp, ep, replicas)
+
+
 SHARED_COLUMNS = (
     "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
     "experts", "largest", "summed",
@@ -240,6 +286,12 @@ class SegmentCosts:
 class CostSource(Protocol):
     """Prices segments."""
 
+    def degrees(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> Degrees:
+        """Return the degrees of parallelism that a split stands for; arguments as of `costs`."""
+        ...
+
     def costs(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
@@ -276,6 +328,8 @@ class Chain:
             None: all may. [segments, devices]
         inputs: of the model: name or None, shape and type of each; none where they are nested.
         framework: whose terms price its stages; None: exchanges are bare and nothing is added.
+        layer: number of every segment's layer, negative outside; None: by names of modules.
+            [segments]
     """
 
     name: str
@@ -293,6 +347,7 @@ class Chain:
     inputs: tuple[Input, ...] = ()
     allowed: BoolArray | None = None
     framework: Framework | None = None
+    layer: IntArray | None = None
     _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
         default_factory=dict
     )
@@ -313,7 +368,7 @@ class Chain:
     @cached_property
     def layers(self) -> IntArray:
         """The number of every segment's layer, see `layer_numbers`. [segments]"""
-        return layer_numbers(self.segments)
+        return layer_numbers(self.segments) if self.layer is None else self.layer
 
     def costs(
         self,

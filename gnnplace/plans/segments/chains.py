@@ -33,6 +33,7 @@ from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recording import precision_of
+from gnnplace.plans.segments.sized import SizedModelCosts, with_decoder, with_sizes
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.graph import split_graph
@@ -107,7 +108,7 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
     if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
         rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
         notices = (rates, *notices)
-    return Chain(
+    chain = Chain(
         workload.name,
         fingerprint(layers.calls, cuts),
         cuts.segments,
@@ -122,6 +123,7 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
         notices=notices,
         inputs=told_inputs(workload.inputs),
     )
+    return with_sizes(chain, workload, cluster)
 
 
 def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
@@ -131,7 +133,10 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
     old, fabric = chain.source, MeshFabric(cluster)
     source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
     source.parts = old.parts
-    return replace(chain, source=source, _known={})
+    captured = replace(chain, source=source, framework=None, _known={})
+    if not isinstance(old, SizedModelCosts):
+        return captured
+    return with_decoder(captured, old.sizes.setting.decoder, cluster)
 
 
 def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:

@@ -22,7 +22,13 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, Kernel, vector
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
-from gnnplace.plans.segments.chain import FASTEST, SegmentCosts, SplitChoice
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    Degrees,
+    SegmentCosts,
+    SplitChoice,
+    degrees_of,
+)
 from gnnplace.plans.segments.cuts import Cuts, attention_runs
 from gnnplace.plans.segments.parts import Cut, Part, Parts, Times
 from gnnplace.plans.segments.placements import (
@@ -123,6 +129,12 @@ class ModelCosts:
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
         named = dict(zip(COLUMNS, columns, strict=False))
         return SegmentCosts(**named, summed=columns[count:])
+
+    def degrees(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> Degrees:
+        """Return the degrees of parallelism of a split, a free one's as tensor parallelism."""
+        return degrees_of(axes, choice) or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
     def _prepare(self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice) -> None:
         """Predicts the parts of all calls together, which takes less."""

@@ -1,0 +1,326 @@
+"""`SizedModelCosts`: a captured decoder whose layers take what their sizes say.
+
+A decoder of `transformers` is captured so that it can run, and known by its sizes, which a
+framework's own kernels are priced by: fused attention, norms with the residual beside them, joined
+products. Every layer takes what `decoders.costs` says of it. Its segments share this as they share
+what was captured of the layer: seconds by captured seconds, bytes by captured bytes. A split that
+the sizes do not know (a free one) takes as many times the nearest known one as it does captured.
+
+The chain of such a model carries the framework; its answers are those of the sizes alone wherever
+stages have whole layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.costs.frameworks.framework import Framework
+from gnnplace.costs.kernels import GPUS
+from gnnplace.plans.decoders.costs import DecoderCosts
+from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
+from gnnplace.plans.decoders.setting import HALVES, PricingSetting, setting_of
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.segments.chain import (
+    CONTEXT,
+    EXAMPLES,
+    EXPERTS,
+    FASTEST,
+    WEIGHTS,
+    Chain,
+    Degrees,
+    SegmentCosts,
+    SplitChoice,
+    degrees_of,
+)
+from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.zoo import Workload
+
+SHARED_BY = {
+    "forward": "forward",
+    "backward": "backward",
+    "weights": "weights",
+    "recomputed": "forward",
+    "host": "forward",
+    "attention": "attention",
+    "scores": "attention",
+    "saved": "saved",
+    "parameters": "parameters",
+    "experts": "parameters",
+}
+"""Columns of a layer that its segments share, and the captured column that they share by."""
+RATIOS = ("forward", "backward", "weights", "saved", "parameters")
+"""Columns in which a free split differs from the nearest known one."""
+
+
+@dataclass(eq=False)
+class SizedModelCosts(ModelCosts):
+    """Prices a captured decoder by its sizes; attributes as of `ModelCosts`, and these.
+
+    Attributes:
+        sizes: What prices its layers.
+        layer: Number of every segment's layer: 0 for the embedding, 1 and on for the layers, the
+            last for the head. [segments]
+    """
+
+    sizes: DecoderCosts
+    layer: IntArray
+    _bases: dict[object, SplitChoice | None] = field(init=False, default_factory=dict)
+
+    def costs(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+    ) -> SegmentCosts | None:
+        """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
+        captured = super().costs(kind, axes, examples, choice)
+        base = self.base_choice(kind, axes, examples, choice)
+        if captured is None or base is None:
+            return None
+        by_layer = self.sizes.costs(kind, axes, examples, base)
+        if by_layer is None:
+            return None
+        columns = {
+            name: self._shared(getattr(by_layer, name), getattr(captured, weights))
+            for name, weights in SHARED_BY.items()
+        }
+        if base is not choice:
+            known = super().costs(kind, axes, examples, base)
+            assert known is not None
+            for name in RATIOS:
+                before, after = getattr(known, name), getattr(captured, name)
+                columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
+        is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
+        is_last = np.concatenate([self.layer[1:] != self.layer[:-1], [True]])
+        return SegmentCosts(
+            update=np.zeros(len(self.layer)),
+            entering=np.where(is_first, by_layer.entering[self.layer], captured.entering),
+            working=by_layer.working[self.layer],
+            error=by_layer.error[self.layer],
+            tied=captured.tied,
+            loss=np.where(is_last, by_layer.loss[self.layer], 0.0),
+            largest=by_layer.largest[self.layer],
+            summed=np.stack([self._shared(row, captured.parameters) for row in by_layer.summed]),
+            **columns,
+        )
+
+    def _shared(self, by_layer: FloatArray, weights: FloatArray) -> FloatArray:
+        """Return what each segment has of its layer's numbers.
+
+        Args:
+            by_layer: Of every layer, the embedding first and the head last. [layers + 2]
+            weights: Captured numbers by which segments share. [segments]
+        """
+        count = len(by_layer)
+        sums = np.bincount(self.layer, weights, count)
+        # Where nothing was captured the layer's last segment has it all.
+        alone = np.zeros(len(weights))
+        alone[[int(np.flatnonzero(self.layer == k)[-1]) for k in np.unique(self.layer)]] = 1.0
+        weights = np.where(sums[self.layer] > 0, weights, alone)
+        sums = np.where(sums > 0, sums, 1.0)
+        return np.asarray(by_layer[self.layer] * weights / sums[self.layer])
+
+    def base_choice(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> SplitChoice | None:
+        """Return the nearest split that the sizes know; None where there is none.
+
+        Args:
+            kind: The kind of device.
+            axes: Devices along each axis of the shards, the outer one first.
+            examples: Of a micro-batch on each replica.
+            choice: How the split over them is chosen.
+        """
+        if choice.labels is None and degrees_of(axes, choice) is not None:
+            return choice
+        key = kind, axes, examples, choice
+        if key not in self._bases:
+            self._bases[key] = self._nearest(kind, axes, examples, choice)
+        return self._bases[key]
+
+    def _nearest(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> SplitChoice | None:
+        """Return the split of known degrees whose captured costs are nearest; see `base_choice`."""
+        captured = super().costs(kind, axes, examples, choice)
+        if captured is None:
+            return None
+        styles = [WEIGHTS, CONTEXT]
+        if self.experts:
+            styles += [EXPERTS, EXAMPLES]
+        outer = styles[1:] if len(axes) == 2 else [""]
+        distances: list[tuple[float, int, SplitChoice]] = []
+        for outer_style, style in product(outer, styles if len(axes) == 1 else [WEIGHTS]):
+            base = replace(choice, style=style, outer=outer_style, labels=None)
+            costs = super().costs(kind, axes, examples, base)
+            if costs is None or self.sizes.costs(kind, axes, examples, base) is None:
+                continue
+            distance = sum(
+                float(np.abs(getattr(costs, name) - getattr(captured, name)).sum())
+                / max(float(getattr(captured, name).sum()), 1e-30)
+                for name in RATIOS
+            )
+            distances.append((distance, len(distances), base))
+        return min(distances)[2] if distances else None
+
+    def degrees(
+        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
+    ) -> Degrees:
+        """Return the degrees of the nearest split that the sizes know; see `base_choice`."""
+        base = self.base_choice(kind, axes, examples, choice)
+        found = None if base is None else degrees_of(axes, base)
+        return found or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
+
+    def cut(self, num_stages: int) -> tuple[int, ...]:
+        """Return the layers of every stage as the framework cuts them. [stages]"""
+        setting = self.sizes.setting
+        return layers_of(setting.decoder, num_stages, setting.framework.traits.cut)
+
+
+def known_sizes(workload: Workload, examples: int) -> DecoderSizes | None:
+    """Return the sizes of a captured model; None where it is no decoder as transformers makes it.
+
+    The class is transformers' own, every parameter is trained, and there are as many as the sizes
+    have; an adapter, a frozen part or a head of another kind is none.
+
+    Args:
+        workload: The model, its inputs and its loss.
+        examples: Of a step.
+    """
+    model = workload.model
+    kind = type(model)
+    if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith(CAUSAL):
+        return None
+    inputs = workload.inputs
+    tensors = list(inputs.values() if isinstance(inputs, dict) else inputs)
+    if workload.loss is not None or not tensors or tensors[0].dim() != 2:
+        return None
+    sizes = from_config(workload.name, model.config, int(tensors[0].shape[1]), examples)
+    parameters = list(model.parameters())
+    count = sum(parameter.numel() for parameter in parameters)
+    is_trained = all(parameter.requires_grad for parameter in parameters)
+    return sizes if sizes is not None and is_trained and count == sizes.parameters else None
+
+
+def with_sizes(chain: Chain, workload: Workload, cluster: Cluster) -> Chain:
+    """Return a captured chain priced by its sizes; the chain itself where they are not known.
+
+    Args:
+        chain: The captured model.
+        workload: What was captured.
+        cluster: The devices that it is planned for.
+    """
+    sizes = known_sizes(workload, chain.batch)
+    return chain if sizes is None else with_decoder(chain, sizes, cluster)
+
+
+def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
+    """Return a captured chain priced by sizes; the chain itself where no framework prices it.
+
+    Args:
+        chain: The captured model.
+        sizes: Of the model.
+        cluster: The devices that it is planned for.
+    """
+    has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
+    layer = _layers(chain, sizes.layers)
+    if not has_tables or chain.precision not in HALVES or layer is None:
+        return chain
+    setting = setting_of(
+        sizes,
+        cluster,
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        memory_limit=_memory_limit(cluster),
+    )
+    return sized_chain(chain, setting, layer)
+
+
+def sized_chain(chain: Chain, setting: PricingSetting, layer: IntArray) -> Chain:
+    """Return a captured chain whose segments are priced by sizes.
+
+    Args:
+        chain: The captured model.
+        setting: Its sizes, the devices and the framework.
+        layer: Number of every segment's layer, as of `SizedModelCosts`. [segments]
+    """
+    source = chain.source
+    assert isinstance(source, ModelCosts)
+    sized = SizedModelCosts(
+        layers=source.layers,
+        cuts=source.cuts,
+        fabric=source.fabric,
+        batch=source.batch,
+        precision=source.precision,
+        optimizer=source.optimizer,
+        sizes=DecoderCosts(setting),
+        layer=layer,
+    )
+    sized.parts = source.parts
+    # What crosses from layer to layer is the stream in half precision; inside it is as captured.
+    sizes = setting.decoder
+    border = chain.border.copy()
+    between = np.flatnonzero(layer[1:] != layer[:-1]) + 1
+    border[between] = 2.0 * sizes.length * sizes.hidden
+    is_layer = (layer > 0) & (layer <= sizes.layers)
+    numbers = np.where(is_layer, layer - 1, -1 - np.arange(len(layer)))
+    return replace(
+        chain,
+        source=sized,
+        border=border,
+        framework=setting.framework,
+        layer=numbers,
+        _known={},
+    )
+
+
+def _layers(chain: Chain, num_layers: int) -> IntArray | None:
+    """Return the number of every segment's layer; None where there are not so many layers.
+
+    What comes before the first layer is the embedding's, what comes after the last the head's, and
+    what lies between two layers belongs to the one before.
+    """
+    inside = np.flatnonzero(chain.layers >= 0)
+    numbers = chain.layers[inside]
+    if len(numbers) == 0 or len(np.unique(numbers)) != num_layers:
+        return None
+    layer = np.zeros(len(chain), dtype=np.int32)
+    layer[inside] = numbers - numbers[0] + 1
+    layer = np.maximum.accumulate(layer)
+    layer[inside[-1] + 1 :] = num_layers + 1
+    has_ends = layer[0] == 0 and layer[-1] == num_layers + 1
+    return layer if has_ends else None
+
+
+def _memory_limit(cluster: Cluster) -> float | None:
+    """Return the bytes of a device that are asked for; None: what the framework leaves.
+
+    Headroom "auto" stands for what libraries take, which the framework's own terms price.
+    """
+    if not any(device.reserve for device in cluster.devices):
+        return None
+    automatic = with_slack(cluster.each_device(reserve=0.0))
+    reserves = [device.reserve for device in cluster.devices]
+    if reserves == [device.reserve for device in automatic.devices]:
+        return None
+    return float(cluster.memory.min())
+
+
+def with_framework(chain: Chain, framework: Framework) -> Chain:
+    """Return a chain that is priced by sizes under another framework.
+
+    Args:
+        chain: A captured model priced by its sizes, or a decoder's chain.
+        framework: Whose terms price it instead.
+    """
+    source = chain.source
+    if isinstance(source, SizedModelCosts):
+        setting = replace(source.sizes.setting, framework=framework)
+        return sized_chain(chain, setting, source.layer)
+    assert isinstance(source, DecoderCosts)
+    setting = replace(source.setting, framework=framework)
+    return replace(chain, source=DecoderCosts(setting), framework=framework, _known={})
