@@ -100,6 +100,7 @@ def plan_of(
         precision=chain.precision,
         loss=chain.loss,
         optimizer=chain.optimizer,
+        source="captured" if chain.framework is None else "sizes",
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
@@ -113,7 +114,7 @@ def plan_of(
         claim=_claim(bound, one_stage_bound, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
-        fits=float(lack <= 0),
+        fits=_fits(priced, rank),
         sent=list(priced.line.sent),
         ends=list(priced.ends),
         frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
@@ -202,6 +203,22 @@ def _interval(priced: Priced) -> tuple[float, float]:
     error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
     factor = math.exp(NINE_IN_TEN * error)
     return priced.step_time / factor, priced.step_time * factor
+
+
+def _fits(priced: Priced, rank: int) -> float:
+    """Return the probability that the fullest device holds a plan.
+
+    Bare costs are counted without a spread: 1 or 0.
+
+    Args:
+        priced: The plan.
+        rank: Of the fullest device.
+    """
+    framework, limit = priced.pricer.chain.framework, priced.memory[rank]
+    held = priced.held(rank)
+    if framework is None:
+        return float(held <= limit)
+    return framework.fit_probability(held, limit)
 
 
 def _parts(priced: Priced) -> dict[str, float]:

@@ -276,12 +276,12 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     """A stage that recomputes what a word says; every layer, or group of them, keeps one input."""
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)
-    if chain.framework is not None:  # frameworks recompute layers, no embedding and no head
-        run = [k for k in run if chain.layers[k] >= 0]
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         most = [*starts, stage.last][min(int(count), len(starts))]
         run = range(starts[0], most) if starts else range(0)
+    if chain.framework is not None:  # frameworks recompute layers, no embedding and no head
+        run = [k for k in run if chain.layers[k] >= 0]
     recomputed = frozenset(run if kind != "none" else ())
     if kind == "selective" and isinstance(chain.source, ModelCosts):
         recomputed = frozenset(k for k in run if chain.source.attention[k])

@@ -142,9 +142,11 @@ class PlanFile(Schema):
 
     `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
     gradients are summed, `same` as the parameters'; `loss`, whether that of a step is the mean of
-    its micro-batches' or their sum. `flops` are those of the model's products in a
-    step, forward and backward, nothing recomputed. `fits` is the probability that the fullest
-    device holds the plan: 1 or 0, as it is counted without a spread. `sent` are predicted seconds
+    its micro-batches' or their sum. `source` says what the seconds and bytes are from: the kernels
+    that were `captured`, or the model's `sizes` as the framework trains them. `flops` are those of
+    the model's products in a step, forward and backward, nothing recomputed. `fits` is the
+    probability that the fullest device holds the plan: 1 or 0 of captured kernels, whose bytes are
+    counted without a spread. `sent` are predicted seconds
     of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
     is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
     bytes of the fullest device and seconds of the step of plans that were timed, none worse than
@@ -164,6 +166,7 @@ class PlanFile(Schema):
     loss: Literal["mean", "sum"] = "mean"
     optimizer: str
     framework: Literal["pytorch"] = "pytorch"
+    source: Literal["captured", "sizes"] = "captured"
     environment: None = None
     inputs: list[InputEntry] = []
     schedule: str = "1f1b"

@@ -50,12 +50,14 @@ class PricedTable:
         answers: of every row, in its order.
         framework: whose constants priced them.
         environment: named, or None.
+        by_sizes: whether prices come from the model's sizes, and not from a capture.
     """
 
     table: PlanTable
     answers: tuple[PlanAnswer, ...]
     framework: str
     environment: str | None = None
+    by_sizes: bool = True
 
     def csv(self) -> str:
         """The rows as they were written, with the answers after them."""
@@ -191,7 +193,8 @@ def price_plans(
         optimizer=optimizer,
         accept_other_loss=accept_other_loss,
     )
-    return PricedTable(table, _price_captured(job, devices, table), name)
+    answers = _price_captured(job, devices, table)
+    return PricedTable(table, answers, name, by_sizes=False)
 
 
 def _limit(

@@ -11,6 +11,7 @@ from gnnplace.plans.launch.searching import LaunchExplanation
 from gnnplace.plans.measured_steps import MeasuredSteps
 from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
+from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -20,10 +21,12 @@ MOST = 3  # changes that are told
 def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     """Format what `gnnplace explain PLAN.json` prints."""
     step, (low, high) = found.step_time, found.interval
-    range_told = f"({seconds_text(low)} to {seconds_text(high)} in nine of ten), " if high else ""
+    share = interval_share(found.plan.file)
+    range_told = f"({seconds_text(low)} to {seconds_text(high)} in {share}), " if high else ""
     lines = [
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
         f"predicted {range_told}{found.plan.shape}",
+        f"  {basis_line(found.plan.file)}",
         f"  {rates_line(found.plan.file, step)}",
         f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
     ]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gnnplace.costs.frameworks.framework import tested_words
 from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
 from gnnplace.plans.order.rows import PASSES, passes_in
@@ -50,8 +51,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
-        f"({_time(low)} to {_time(high)} in nine of ten), {file.schedule}, "
+        f"({_time(low)} to {_time(high)} in {interval_share(file)}), {file.schedule}, "
         f"{plan.microbatches} micro-batches of {file.microbatch_size} a replica",
+        f"  {basis_line(file)}",
     ]
     lines.append(f"  {rates_line(file, plan.step_time)}")
     lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
@@ -69,6 +71,20 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
     notices = [f"  {notice}" for notice in plan.notices]
     return [*lines, *_tried(plan), *_handed(plan), *notices]
+
+
+def interval_share(file: PlanFile) -> str:
+    """Return what part of steps a plan's interval holds, in words."""
+    return "four of five" if file.source == "sizes" else "nine of ten"
+
+
+def basis_line(file: PlanFile) -> str:
+    """Format what was planned for, and where the prices come from."""
+    asked = f"batch {file.batch}, {file.precision}, {file.optimizer}"
+    if file.source == "captured":
+        return f"{asked}; priced by the kernels that were captured"
+    tested = tested_words(file.framework)
+    return f"{asked}; priced by the model's sizes as {file.framework} trains them ({tested})"
 
 
 def _tried(plan: Plan) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gnnplace.costs.frameworks.constants import Constant
+from gnnplace.costs.frameworks.framework import tested_words
 from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.rows import PricedTable
 
@@ -16,7 +17,8 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
     order = priced.best_first()
     environment = f", environment {priced.environment}" if priced.environment else ""
     count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
-    yield f"{count}, priced as {priced.framework} trains{environment}; the fastest first"
+    tested = tested_words(priced.framework) if priced.by_sizes else "by captured kernels"
+    yield f"{count}, priced as {priced.framework} trains{environment} ({tested}); the fastest first"
     yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
     for k in order[:SHOWN]:
         answer = priced.answers[k]

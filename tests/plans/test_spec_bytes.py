@@ -9,9 +9,9 @@ import pytest
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.search.stage import RankBytes
 from gnnplace.plans.spec import parse_spec
-from gnnplace.plans.search.draft import rank_bytes
 from gnnplace.plans.spec_answers import priced_spec
 from gnnplace.problem.cluster.presets import preset
 

@@ -135,6 +135,37 @@ TRAITS: Mapping[str, Traits] = {
 PyTorch's FSDP had the attention of triton of 2023; for a newer one name `flash-attention`."""
 
 
+class Tested(NamedTuple):
+    """How well a framework's prices were tested.
+
+    Attributes:
+        num_runs: Published runs whose step was predicted.
+        median_error: Median of their relative errors.
+    """
+
+    num_runs: int
+    median_error: float
+
+
+TESTED: Mapping[str, Tested] = {
+    "nanotron": Tested(636, 0.052),
+    "pytorch": Tested(144, 0.027),
+    "megatron-deepspeed": Tested(844, 0.072),
+    "megatron-lm": Tested(27, 0.029),
+    "internevo": Tested(46, 0.033),
+}
+"""Published runs by framework, `python -m benchmarks.studies published --data FOLDER`
+(docs/given.md). Constants were fitted on a part of them."""
+
+
+def tested_words(framework: str) -> str:
+    """Return how well a framework's prices were tested, in a few words."""
+    tested = TESTED.get(framework)
+    if tested is None:
+        return "not compared with published runs"
+    return f"{tested.num_runs} published runs: median error {tested.median_error:.1%}"
+
+
 class StateBytes(NamedTuple):
     """Bytes of training state for each parameter.
 

@@ -223,8 +223,11 @@ class FrameworkPricer(Pricer):
         """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
         stage, degrees = setting.stage, setting.degrees
         examples = self.size // stage.mesh.replicas // degrees.replicas
-        before_first_layer = float(self.chain.border[int(np.argmax(self._is_layer))])
-        return max(1.0, examples * before_first_layer / 2.0 // degrees.cp)
+        # What crosses the cut before the second layer; one layer alone has what crosses any cut.
+        layers, border = self.chain.layers, self.chain.border
+        later = np.flatnonzero(layers > layers[self._is_layer][0])
+        between_layers = float(border[later[0]] if len(later) else border.max())
+        return max(1.0, examples * between_layers / 2.0 // degrees.cp)
 
     def _passes(self, setting: StageSetting, again: FloatArray) -> PassSeconds:
         """Return the seconds of both passes, kernels and exchanges alone.
@@ -261,7 +264,7 @@ class FrameworkPricer(Pricer):
             if not setting.is_whole:
                 hidden_gather[first] = hidden_late[first] = 0.0
                 bare = np.array([gather[first], late[first]])
-        if stage.first == 0 and not is_layer[0]:
+        if stage.first == 0 and not is_layer[0]:  # the embedding
             bare += (gather[0], scatter[0])
         forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
         backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
@@ -490,7 +493,7 @@ class FrameworkPricer(Pricer):
 
 def sums_by(order: IntArray, column: FloatArray | BoolArray) -> FloatArray:
     """Return the sums of a column over the segments of each unit. [units]"""
-    return np.bincount(order, column.astype(np.float64))
+    return np.asarray(np.bincount(order, column.astype(np.float64)), dtype=np.float64)
 
 
 def _with_kernels(framework: Framework, other: Framework) -> Framework:

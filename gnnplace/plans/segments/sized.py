@@ -111,18 +111,23 @@ class SizedModelCosts(ModelCosts):
     def _shared(self, by_layer: FloatArray, weights: FloatArray) -> FloatArray:
         """Return what each segment has of its layer's numbers.
 
+        An embedding that is captured with the first layer is of that layer's first segment.
+
         Args:
             by_layer: Of every layer, the embedding first and the head last. [layers + 2]
             weights: Captured numbers by which segments share. [segments]
         """
         count = len(by_layer)
+        embedding = np.zeros(len(weights))
+        if self.layer[0] != 0:
+            embedding[0] = by_layer[0]
         sums = np.bincount(self.layer, weights, count)
         # Where nothing was captured the layer's last segment has it all.
         alone = np.zeros(len(weights))
         alone[[int(np.flatnonzero(self.layer == k)[-1]) for k in np.unique(self.layer)]] = 1.0
         weights = np.where(sums[self.layer] > 0, weights, alone)
         sums = np.where(sums > 0, sums, 1.0)
-        return np.asarray(by_layer[self.layer] * weights / sums[self.layer])
+        return np.asarray(by_layer[self.layer] * weights / sums[self.layer] + embedding)
 
     def base_choice(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
@@ -282,7 +287,8 @@ def _layers(chain: Chain, num_layers: int) -> IntArray | None:
     """Return the number of every segment's layer; None where there are not so many layers.
 
     What comes before the first layer is the embedding's, what comes after the last the head's, and
-    what lies between two layers belongs to the one before.
+    what lies between two layers belongs to the one before. Some models have no cut between the
+    embedding and the first layer.
     """
     inside = np.flatnonzero(chain.layers >= 0)
     numbers = chain.layers[inside]
@@ -292,8 +298,7 @@ def _layers(chain: Chain, num_layers: int) -> IntArray | None:
     layer[inside] = numbers - numbers[0] + 1
     layer = np.maximum.accumulate(layer)
     layer[inside[-1] + 1 :] = num_layers + 1
-    has_ends = layer[0] == 0 and layer[-1] == num_layers + 1
-    return layer if has_ends else None
+    return layer if layer[-1] == num_layers + 1 else None
 
 
 def _memory_limit(cluster: Cluster) -> float | None:
