@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.studies.published.outcomes import Outcome, number, read_rows
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
-from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.search.draft import rank_bytes
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem.cluster.presets import preset
 
