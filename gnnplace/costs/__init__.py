@@ -1,1 +1,31 @@
 """Seconds and bytes of ops, messages and steps: looked up here, measured in ``profiling``."""
+
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.costs.frameworks.constants import DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK
+    from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
+    from gnnplace.costs.frameworks.constants import environment as environment
+    from gnnplace.costs.frameworks.constants import framework as framework
+    from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
+    from gnnplace.costs.frameworks.framework import TRAITS as TRAITS
+    from gnnplace.costs.frameworks.framework import Framework as Framework
+    from gnnplace.costs.frameworks.framework import ReplicaGroup as ReplicaGroup
+    from gnnplace.costs.frameworks.framework import ReplicatedParameters as ReplicatedParameters
+    from gnnplace.costs.frameworks.framework import running_framework as running_framework
+    from gnnplace.costs.frameworks.framework import tested_words as tested_words
+    from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
+    from gnnplace.costs.frameworks.variants import SlowNetwork as SlowNetwork
+    from gnnplace.costs.frameworks.variants import with_host as with_host
+    from gnnplace.costs.frameworks.variants import with_network as with_network
+    from gnnplace.costs.frameworks.variants import without_messages as without_messages
+    from gnnplace.costs.kernels import GPUS as GPUS
+    from gnnplace.costs.kernels import PRODUCTS as PRODUCTS
+    from gnnplace.costs.kernels import Kernels as Kernels
+    from gnnplace.costs.kernels import kernels_of as kernels_of
+    from gnnplace.costs.network import ServerNetwork as ServerNetwork
+    from gnnplace.costs.network import network_of as network_of
+
+__getattr__, __dir__ = lazy_names(__name__)

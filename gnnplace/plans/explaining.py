@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnnplace.costs import IdleNetwork, SlowNetwork, environment, with_host, with_network
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
-from gnnplace.costs.frameworks.constants import environment
-from gnnplace.costs.frameworks.variants import IdleNetwork, SlowNetwork, with_host, with_network
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans.given import (
@@ -41,7 +40,7 @@ from gnnplace.plans.given import (
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.order.orders import Orders, seconds_of
+from gnnplace.plans.order.orders import ActionRows, seconds_of_rows
 from gnnplace.plans.plan import MemoryEntry, Plan
 from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realized
 from gnnplace.plans.search.framework_pricing import pricer_of
@@ -212,7 +211,7 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
         pricer: that it was priced with.
     """
     chain, fabric, draft = pricer.chain, pricer.fabric, priced.draft
-    found, before, orders = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.orders
+    found, before, actions = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.actions
     steps: list[tuple[str, Pricer, Draft]] = []
     if isinstance(chain.source, ModelCosts):
         quiet_chain, apart_chain = _quiet_chains(chain, fabric)
@@ -228,7 +227,7 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
     for name, own, changed in steps:
         silent = name not in ("host", "shards")
         summed = name in ("host", "shards", "messages")
-        made = _without(own, changed, orders, silent=silent, summed=summed)
+        made = _without(own, changed, actions, silent=silent, summed=summed)
         if made is None:
             continue
         after, left = made
@@ -245,7 +244,7 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
 
 
 def _without(
-    pricer: Pricer, draft: Draft, orders: Orders, *, silent: bool, summed: bool
+    pricer: Pricer, draft: Draft, actions: ActionRows, *, silent: bool, summed: bool
 ) -> tuple[float, tuple[StageCost, ...]] | None:
     """Seconds of a step, and costs of its stages: without messages, and without sums at the end."""
     costs = tuple(cost for s in draft.stages if (cost := pricer.cost(s)) is not None)
@@ -260,7 +259,7 @@ def _without(
         )
     if silent:
         line = replace(line, sent=(0.0,) * len(line.sent))
-    return seconds_of(line, orders, ends) + pricer.step_seconds(draft), costs
+    return seconds_of_rows(line, actions, ends) + pricer.step_seconds(draft), costs
 
 
 def _quiet_chains(chain: Chain, fabric: MeshFabric) -> tuple[Chain, Chain]:

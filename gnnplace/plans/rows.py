@@ -15,12 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs.frameworks.constants import (
-    DEFAULT_FRAMEWORK,
-    environment,
-    framework,
-)
-from gnnplace.costs.kernels import GPUS
+from gnnplace.costs import DEFAULT_FRAMEWORK, GPUS, environment, framework
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of

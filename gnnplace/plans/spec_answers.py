@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gnnplace.costs.frameworks.framework import Framework, running_framework
+from gnnplace.costs import Framework, running_framework
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -251,6 +251,7 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
     if (spec.shards or 1) > 1 or spec.regather:
         word = "shards" if spec.shards else "regather"
         raise InputError(f"{word}: any split is priced from a capture; give it alone, in words")
+    # What must divide: experts, examples, heads, tokens.
     _check_experts(sizes, spec)
     batch = spec.batch or sizes.batch
     if batch % (spec.dp * spec.microbatch_size):
@@ -266,6 +267,7 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
             raise InputError(f"{size} {what} are no multiple of {shards} shards")
     if max(sizes.kv_heads, spec.tp) % min(sizes.kv_heads, spec.tp):
         raise InputError(f"{sizes.kv_heads} heads of keys and {spec.tp} shards do not divide")
+    # What the framework has: ZeRO stages, groups, schedules, modes.
     if spec.zero not in traits.zero_stages:
         stages = ", ".join(map(str, traits.zero_stages))
         raise InputError(f"zero={spec.zero}: {name} has {stages}")

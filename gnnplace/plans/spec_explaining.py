@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from gnnplace.costs.frameworks.constants import environment
-from gnnplace.costs.frameworks.framework import Framework
-from gnnplace.costs.frameworks.variants import (
+from gnnplace.costs import (
+    Framework,
     IdleNetwork,
     SlowNetwork,
+    environment,
     with_host,
     with_network,
     without_messages,

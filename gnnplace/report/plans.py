@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.costs.frameworks.framework import tested_words
+from gnnplace.costs import tested_words
 from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
 from gnnplace.plans.order.rows import PASSES, passes_in

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gnnplace.costs import ServerNetwork, tested_words
 from gnnplace.costs.frameworks.constants import Constant
-from gnnplace.costs.frameworks.framework import tested_words
-from gnnplace.costs.network import ServerNetwork
 from gnnplace.plans.rows import PricedTable
 
 SHOWN = 30  # rows

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.kernels import PRODUCTS
+from gnnplace.costs import PRODUCTS
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.layer import head_passes, layer_passes, layer_products
 from gnnplace.plans.decoders.setting import PricingSetting

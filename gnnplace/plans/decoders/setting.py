@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gnnplace.costs.frameworks.constants import (
+from gnnplace.costs import (
     DEFAULT_FRAMEWORK,
+    TRAITS,
     ConstantSet,
+    Framework,
     environment,
     framework,
+    kernels_of,
+    network_of,
 )
-from gnnplace.costs.frameworks.framework import TRAITS, Framework
-from gnnplace.costs.kernels import kernels_of
 from gnnplace.costs.memory import MOMENTS
-from gnnplace.costs.network import network_of
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
@@ -47,6 +48,17 @@ class PricingSetting:
         return MeshFabric(self.cluster)
 
 
+@dataclass(frozen=True)
+class FrameworkOptions:
+    """What is asked of a framework; fields as the arguments of `setting_of`."""
+
+    name: str
+    environment: str | None
+    precision: str | None
+    optimizer: str
+    memory_limit: float | None
+
+
 def setting_of(
     decoder: DecoderSizes,
     cluster: Cluster,
@@ -72,19 +84,14 @@ def setting_of(
     Raises:
         InputError: An unknown word, or devices of a kind without constants.
     """
-
-    def on_kind(kind: str) -> Framework:
-        devices = tuple(device for device in cluster.devices if device.kind == kind)
-        return _framework_on(
-            Cluster(devices, (), cluster.name) if len(cluster.kinds) > 1 else cluster,
-            framework_name or DEFAULT_FRAMEWORK,
-            environment_name,
-            precision,
-            optimizer or "adamw",
-            memory_limit,
-        )
-
-    kinds = {kind: on_kind(kind) for kind in cluster.kinds}
+    options = FrameworkOptions(
+        name=framework_name or DEFAULT_FRAMEWORK,
+        environment=environment_name,
+        precision=precision,
+        optimizer=optimizer or "adamw",
+        memory_limit=memory_limit,
+    )
+    kinds = {kind: _framework_on(cluster, kind, options) for kind in cluster.kinds}
     slowest = max(kinds.values(), key=lambda one: one.kernels.products([LARGE]))
     if len(kinds) > 1:
         slowest = replace(
@@ -96,22 +103,28 @@ def setting_of(
     return PricingSetting(decoder, cluster, slowest)
 
 
-def _framework_on(
-    cluster: Cluster,
-    name: str,
-    environment_name: str | None,
-    precision: str | None,
-    optimizer: str,
-    memory_limit: float | None,
-) -> Framework:
-    """Return a framework on devices of one kind; arguments and errors as of `setting_of`."""
+def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Framework:
+    """Return a framework on the devices of one kind.
+
+    Args:
+        cluster: All devices.
+        kind: Of those that count; of several kinds each is taken alone, without its links.
+        options: What is asked of the framework.
+
+    Raises:
+        InputError: As of `setting_of`.
+    """
+    if len(cluster.kinds) > 1:
+        devices = tuple(device for device in cluster.devices if device.kind == kind)
+        cluster = Cluster(devices, (), cluster.name)
+    name, memory_limit, optimizer = options.name, options.memory_limit, options.optimizer
     constants = framework(name)
-    environment_set = environment(environment_name) if environment_name else None
+    environment_set = environment(options.environment) if options.environment else None
     named = environment_set.constants if environment_set else {}
     changed = {n: constant for n, constant in named.items() if n in constants.constants}
     constants = ConstantSet(constants.owner, {**constants.constants, **changed})
     traits = TRAITS[name]
-    precision = precision or traits.precision
+    precision = options.precision or traits.precision
     if precision not in HALVES:
         raise InputError(
             f"precision {precision!r}: decoders are priced in half precision; use one of "

@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.costs.frameworks.framework import (
-    GIBIBYTE,
-    Framework,
-    ReplicaGroup,
-    ReplicatedParameters,
-)
+from gnnplace.costs import GIBIBYTE, Framework, ReplicaGroup, ReplicatedParameters
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
     Pricer,

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.costs.frameworks.framework import Framework
+from gnnplace.costs import Framework
 from gnnplace.plans.plan import layer_of
 
 Input = tuple[str | None, tuple[int, ...], str]

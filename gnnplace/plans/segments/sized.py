@@ -18,8 +18,7 @@ from itertools import product
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.costs.frameworks.framework import Framework
-from gnnplace.costs.kernels import GPUS
+from gnnplace.costs import GPUS, Framework
 from gnnplace.plans.decoders.costs import DecoderCosts
 from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
 from gnnplace.plans.decoders.setting import HALVES, PricingSetting, setting_of
