@@ -96,29 +96,41 @@ class MeshFabric:
     Attributes:
         cluster: the devices and their links.
         table: measured series of collectives; None for the package's.
-        server: the server of each device: what fabrics inside of servers join. [D]
     """
 
     cluster: Cluster
     table: LinkTable | None = None
-    server: list[int] = field(init=False)
-    _links: dict[tuple[int, int], Link] = field(init=False)
-    _channels: IntArray = field(init=False)
-    _bandwidth: FloatArray = field(init=False)
-    _latency: FloatArray = field(init=False)
     _rates: dict[tuple[str, float, Hashable, int], float] = field(default_factory=dict)
     _seconds: dict[tuple[str, float, Group, int], float] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], Group | None] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        index = self.cluster.device_index
-        self._links = {(index[x.source], index[x.target]): x for x in self.cluster.links}
-        self.server = list(range(self.cluster.num_devices))
-        self._channels, self._bandwidth = self.cluster.channels, self.cluster.bandwidth
-        self._latency = self.cluster.latency
+    # Made when they are asked for first: a framework's own network needs none of them.
+
+    @cached_property
+    def server(self) -> list[int]:
+        """The server of each device: what fabrics inside of servers join. [D]"""
+        server = list(range(self.cluster.num_devices))
         for (a, b), link in self._links.items():
             if link.fabric is not None and not is_between(link.fabric) and a < b:
-                self.server[b] = min(self.server[a], self.server[b])
+                server[b] = min(server[a], server[b])
+        return server
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int], Link]:
+        index = self.cluster.device_index
+        return {(index[x.source], index[x.target]): x for x in self.cluster.links}
+
+    @cached_property
+    def _channels(self) -> IntArray:
+        return self.cluster.channels
+
+    @cached_property
+    def _bandwidth(self) -> FloatArray:
+        return self.cluster.bandwidth
+
+    @cached_property
+    def _latency(self) -> FloatArray:
+        return self.cluster.latency
 
     def kinds(self, mesh: Mesh) -> tuple[str, ...]:
         """Kinds of a mesh's devices, each once."""

@@ -68,7 +68,18 @@ COUNTED = (
 
 
 def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
-    """Capture a model's calls and cut them into segments. Nothing is allocated.
+    """Capture a model and cut it into segments, priced by its sizes where these are known.
+
+    Arguments and errors are those of `captured_chain`.
+    """
+    chain, workload = _captured(job, cluster)
+    return with_sizes(chain, workload, cluster)
+
+
+def captured_chain(job: TrainingJob, cluster: Cluster) -> Chain:
+    """Capture a model's calls and cut them into segments, priced by the captured kernels.
+
+    Nothing is allocated.
 
     Args:
         job: What is trained. Its precision is "32-true" and its optimizer "adamw" where it names
@@ -79,6 +90,11 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
         InputError: There is no such model, or its batch cannot be changed.
         CaptureError: The model cannot be captured, with the module that stops it.
     """
+    return _captured(job, cluster)[0]
+
+
+def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
+    """Return a model's segments and what was captured; see `captured_chain`."""
     precision = job.precision or "32-true"
     optimizer = job.optimizer or "adamw"
     whole = workload_of(job.model, job.inputs, job.loss, fake=True)
@@ -123,7 +139,7 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
         notices=notices,
         inputs=told_inputs(workload.inputs),
     )
-    return with_sizes(chain, workload, cluster)
+    return chain, workload
 
 
 def on_cluster(chain: Chain, cluster: Cluster) -> Chain:

@@ -17,7 +17,7 @@ from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
-from gnnplace.plans.segments.chains import COUNTED, chain_of, shortened
+from gnnplace.plans.segments.chains import COUNTED, captured_chain, chain_of, shortened
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
@@ -86,7 +86,7 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, mo
 
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
-    big = chain_of(
+    big = captured_chain(
         TrainingJob("hf:gpt2-medium?n_layer=1&batch=8&length=512", precision="bf16-true"), CLUSTER
     )
     seconds = [big.costs(["a100"], (shards,), 8).forward.sum() for shards in (1, 2, 4)]

@@ -15,7 +15,7 @@ from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import SplitChoice
-from gnnplace.plans.segments.chains import chain_of
+from gnnplace.plans.segments.chains import captured_chain
 from gnnplace.plans.segments.splits import SegmentProblem, styles_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
@@ -42,12 +42,12 @@ class FeedForward(nn.Module):
 
 @pytest.fixture(scope="module")
 def llama():
-    return chain_of(TrainingJob(LLAMA, precision="bf16-master"), CLUSTER)
+    return captured_chain(TrainingJob(LLAMA, precision="bf16-master"), CLUSTER)
 
 
 def feed_forward():
     inputs = (torch.randn(4, 8, 32), torch.randn(4, 8, 32))
-    return chain_of(TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER)
+    return captured_chain(TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER)
 
 
 def total(problem, chosen):
@@ -155,7 +155,7 @@ WIDE = LLAMA.replace("=64&", "=1024&").replace("=256&", "=2048&").replace("h=16"
 
 @pytest.fixture(scope="module")
 def wide():
-    return chain_of(TrainingJob(WIDE, precision="bf16-master"), CLUSTER)
+    return captured_chain(TrainingJob(WIDE, precision="bf16-master"), CLUSTER)
 
 
 def test_what_is_gathered_again_is_kept_as_a_part(wide):
@@ -208,7 +208,7 @@ MIXTRAL = (
 
 @pytest.fixture(scope="module")
 def mixtral():
-    return chain_of(TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER)
+    return captured_chain(TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER)
 
 
 def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
@@ -246,7 +246,7 @@ def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
 
 def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     """Captured twice: six seconds. Twice the rows are twice the flops of the fullest device."""
-    uneven = chain_of(
+    uneven = captured_chain(
         TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw", imbalance=2.0), CLUSTER
     )
     assert "2 times" in uneven.notices[-1]
@@ -262,7 +262,7 @@ def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     whole = [given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time for c in (mixtral, uneven)]
     assert whole[0] == whole[1]
     with pytest.raises(InputError, match=r"imbalance 0[.]5: must be from 1"):
-        chain_of(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)
+        captured_chain(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)
 
 
 def products(recorded):
