@@ -54,6 +54,10 @@ SHARED_BY = {
     "experts": "parameters",
 }
 """Columns of a layer that its segments share, and the captured column that they share by."""
+ONCE = (0.0, 1.0 / 16, 1.0)
+"""Weights of what comes once a step with which known splits are looked for."""
+LIKE = 0.1
+"""Sum of the relative differences of `RATIOS` up to which a split is one that the sizes know."""
 RATIOS = ("forward", "backward", "weights", "saved", "parameters")
 """Columns in which a free split differs from the nearest known one."""
 
@@ -87,9 +91,8 @@ class SizedModelCosts(ModelCosts):
             name: self._shared(getattr(by_layer, name), getattr(captured, weights))
             for name, weights in SHARED_BY.items()
         }
-        if base is not choice:
-            known = super().costs(kind, axes, examples, base)
-            assert known is not None
+        known = None if base is choice else super().costs(kind, axes, examples, base)
+        if known is not None and _distance(known, captured) > LIKE:
             for name in RATIOS:
                 before, after = getattr(known, name), getattr(captured, name)
                 columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
@@ -158,17 +161,15 @@ class SizedModelCosts(ModelCosts):
             styles += [EXPERTS, EXAMPLES]
         outer = styles[1:] if len(axes) == 2 else [""]
         distances: list[tuple[float, int, SplitChoice]] = []
-        for outer_style, style in product(outer, styles if len(axes) == 1 else [WEIGHTS]):
-            base = replace(choice, style=style, outer=outer_style, labels=None)
+        inner = styles if len(axes) == 1 else [WEIGHTS]
+        for outer_style, style, once in product(outer, inner, ONCE):
+            base = SplitChoice(
+                style, outer_style, choice.border, once=once, regather=choice.regather
+            )
             costs = super().costs(kind, axes, examples, base)
             if costs is None or self.sizes.costs(kind, axes, examples, base) is None:
                 continue
-            distance = sum(
-                float(np.abs(getattr(costs, name) - getattr(captured, name)).sum())
-                / max(float(getattr(captured, name).sum()), 1e-30)
-                for name in RATIOS
-            )
-            distances.append((distance, len(distances), base))
+            distances.append((_distance(costs, captured), len(distances), base))
         return min(distances)[2] if distances else None
 
     def degrees(
@@ -183,6 +184,15 @@ class SizedModelCosts(ModelCosts):
         """Return the layers of every stage as the framework cuts them. [stages]"""
         setting = self.sizes.setting
         return layers_of(setting.decoder, num_stages, setting.framework.traits.cut)
+
+
+def _distance(costs: SegmentCosts, reference: SegmentCosts) -> float:
+    """Return the sum of the relative differences of two splits' costs."""
+    return sum(
+        float(np.abs(getattr(costs, name) - getattr(reference, name)).sum())
+        / max(float(getattr(reference, name).sum()), 1e-30)
+        for name in RATIOS
+    )
 
 
 def known_sizes(workload: Workload, examples: int) -> DecoderSizes | None:
