@@ -54,10 +54,9 @@ SHARED_BY = {
     "experts": "parameters",
 }
 """Columns of a layer that its segments share, and the captured column that they share by."""
-ONCE = (0.0, 1.0 / 16, 1.0)
-"""Weights of what comes once a step with which known splits are looked for."""
-LIKE = 0.1
-"""Sum of the relative differences of `RATIOS` up to which a split is one that the sizes know."""
+LIKE_SECONDS, LIKE_PARAMETERS = 0.03, 0.01
+"""Relative differences up to which a split is one that the sizes know: what remains is how much of
+what shards gather is kept, which the choice of known splits weighs by the bytes that there are."""
 RATIOS = ("forward", "backward", "weights", "saved", "parameters")
 """Columns in which a free split differs from the nearest known one."""
 
@@ -92,7 +91,7 @@ class SizedModelCosts(ModelCosts):
             for name, weights in SHARED_BY.items()
         }
         known = None if base is choice else super().costs(kind, axes, examples, base)
-        if known is not None and _distance(known, captured) > LIKE:
+        if known is not None and not _is_like(known, captured):
             for name in RATIOS:
                 before, after = getattr(known, name), getattr(captured, name)
                 columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
@@ -162,10 +161,8 @@ class SizedModelCosts(ModelCosts):
         outer = styles[1:] if len(axes) == 2 else [""]
         distances: list[tuple[float, int, SplitChoice]] = []
         inner = styles if len(axes) == 1 else [WEIGHTS]
-        for outer_style, style, once in product(outer, inner, ONCE):
-            base = SplitChoice(
-                style, outer_style, choice.border, once=once, regather=choice.regather
-            )
+        for outer_style, style in product(outer, inner):
+            base = SplitChoice(style, outer_style, choice.border, regather=choice.regather)
             costs = super().costs(kind, axes, examples, base)
             if costs is None or self.sizes.costs(kind, axes, examples, base) is None:
                 continue
@@ -193,6 +190,17 @@ def _distance(costs: SegmentCosts, reference: SegmentCosts) -> float:
         / max(float(getattr(reference, name).sum()), 1e-30)
         for name in RATIOS
     )
+
+
+def _is_like(costs: SegmentCosts, reference: SegmentCosts) -> bool:
+    """Return whether two splits cut the same parameters and take as long."""
+
+    def seconds(one: SegmentCosts) -> float:
+        return float((one.forward + one.backward + one.weights).sum())
+
+    parameters = float(costs.parameters.sum()) / max(float(reference.parameters.sum()), 1e-30)
+    took = seconds(costs) / max(seconds(reference), 1e-30)
+    return abs(parameters - 1.0) <= LIKE_PARAMETERS and abs(took - 1.0) <= LIKE_SECONDS
 
 
 def known_sizes(workload: Workload, examples: int) -> DecoderSizes | None:
