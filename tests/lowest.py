@@ -68,7 +68,7 @@ COMMANDS = (
     ("shard", "mlp?batch=8", "--devices", "2", "--executable", "-o", "split.json"),
     ("hybrid", "mlp?batch=8", "--cluster", "pcie-a100-4", "--budget", "0"),
     ("costs", "show", "--cluster", "nvlink-a100-2"),
-    ("fidelity", "mlp?batch=8", "--cluster", "cpu:2", "--placements", "2", "--budget", "0"),
+    ("fidelity", "mlp?batch=8", "--cluster", "cpu:2", "--placements", "5", "--budget", "0"),
     ("bench", str(ROOT / "benchmarks" / "suites" / "smoke.yaml"), "-o", "results"),
     ("measurements", "list"),
     (
@@ -80,6 +80,18 @@ COMMANDS = (
         "1",
         "--trainer.limit_val_batches",
         "1",
+    ),
+    (
+        "train",
+        "sweep",
+        RECIPE,
+        "--trials",
+        "2",
+        "--study",
+        "lowest",
+        "--set=model.hidden=8|16",
+        "--trainer.max_steps=1",
+        "--trainer.limit_val_batches=1",
     ),
 )
 

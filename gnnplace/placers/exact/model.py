@@ -88,6 +88,7 @@ class ScheduleModel:
         from ortools.sat.python import cp_model
 
         self.space, self.scale, self.options = space, scale, options
+        self.queues = queues
         self.problem = space.problem
         self.model = cp_model.CpModel()
         self.unit_of = self.problem.unit_of.tolist()

@@ -32,7 +32,7 @@ from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
 from gnnplace.placers.exact.input import bundles, labels_by_use, make_scale, serial_time, swaps
 from gnnplace.placers.exact.model import ScheduleModel
-from gnnplace.placers.exact.solver import Incumbent, make_solver, solve, watcher
+from gnnplace.placers.exact.solver import Incumbent, make_solver, solve_schedule
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.space import SearchSpace
@@ -120,7 +120,7 @@ class Exact(Placer):
         left = deadline - time.perf_counter()
         for level in (0, 1) if left > 0 else (1,):
             solver = self._solver(rng, left / 2, level)
-            status = solve(solver, model.model, watcher(model, best))
+            status = solve_schedule(solver, model, best)
             if status == "INFEASIBLE" and not best.feasible:
                 raise InfeasibleError("placer 'exact': no placement fits, proven")
             if status != "INFEASIBLE":
@@ -165,7 +165,7 @@ class Exact(Placer):
         same = np.arange(problem.num_devices, dtype=np.int32)
         model.hint(space.simulator.run(best.device, best.order), same)
         solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))
-        return solve(solver, model.model, watcher(model, best)) in ("OPTIMAL", "INFEASIBLE")
+        return solve_schedule(solver, model, best) in ("OPTIMAL", "INFEASIBLE")
 
 
 def annealing_runs(num_ops: int, seconds: float) -> int:

@@ -145,6 +145,21 @@ class Incumbent:
         return better
 
 
+def solve_schedule(solver: Any, model: ScheduleModel, best: Incumbent) -> str:
+    """Solve a schedule's model and offer each of its solutions to ``best``.
+
+    Channels that serve first come, first served order their sends by the finishes of the producers.
+    With its default propagation one worker of CP-SAT can then learn that a start is one unit later,
+    again and again through millions of units, and find no schedule at all.
+
+    Returns:
+        The name of the status, such as ``OPTIMAL``.
+    """
+    if model.queues:
+        solver.parameters.use_strong_propagation_in_disjunctive = True
+    return solve(solver, model.model, watcher(model, best))
+
+
 def watcher(model: ScheduleModel, best: Incumbent) -> Any:
     """A solver's callback that offers every solution to ``best``."""
     from ortools.sat.python import cp_model

@@ -27,7 +27,7 @@ import numpy as np
 
 from gnnplace.placers.exact.input import equal_devices, labels_by_use, make_scale, use_order
 from gnnplace.placers.exact.model import ScheduleModel
-from gnnplace.placers.exact.solver import PROVEN, Incumbent, solve, watcher
+from gnnplace.placers.exact.solver import PROVEN, Incumbent, solve_schedule
 
 NODE_SECONDS = 0.25
 Prefix = tuple[int, ...]
@@ -105,7 +105,7 @@ class Tree:
         model.hint(simulation, labels_by_use(space, best.device))
         seconds = min(node.seconds, until - time.perf_counter())
         solver = self.make_solver(max(seconds, 0.001), self.count % 3)
-        status = solve(solver, model.model, watcher(model, best))
+        status = solve_schedule(solver, model, best)
         if status == "INFEASIBLE":
             self.closed = min(self.closed, max(node.bound, scale.bound(model.limit + 1)))
             return

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import contract
@@ -14,7 +14,7 @@ from gnnplace.placers.baselines import Single
 from gnnplace.placers.exact.input import equal_devices, make_scale
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.placer import Exact
-from gnnplace.placers.exact.solver import Incumbent, watcher
+from gnnplace.placers.exact.solver import Incumbent, solve_schedule
 from gnnplace.placers.exact.tree import Tree
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem.microbatching import with_microbatches
@@ -73,6 +73,7 @@ def without_ties(problem, rng):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
+@example(seed=7917251)  # its starts rose by one unit a conflict, so the solver found no schedule
 def test_queues_agree_with_the_simulator(seed):
     """On fixed devices and plain links the model with queues takes exactly the simulator's time."""
     rng = np.random.default_rng(seed)
@@ -85,7 +86,7 @@ def test_queues_agree_with_the_simulator(seed):
     model = ScheduleModel(space, scale, [[int(d)] for d in device], queues=True)
     best = Incumbent(space, device, orders[0])
     solver = Exact()._solver(rng, 5.0)
-    solver.solve(model.model, watcher(model, best))
+    solve_schedule(solver, model, best)
     assert scale.bound(solver.best_objective_bound) <= least * (1 + 1e-9)
     assert scale.bound(solver.best_objective_bound) >= least * (1 - 1e-6)
     assert best.score <= least * (1 + 1e-6)
