@@ -7,6 +7,7 @@ minutes and a package index, and is no part of ``make test``.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,8 +22,6 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 SMALL = "hf:gpt2?n_layer=2&n_embd=64&n_head=2&vocab_size=256&length=32"
 RECIPE = str(ROOT / "trainers" / "smoke.yaml")
-NO_VALIDATION = ("--trainer.limit_val_batches", "1")
-PLAN = ("plan", SMALL, "--batch", "8", "--cluster")
 COMMANDS = (
     ("env",),
     ("capture", "mlp?batch=8", "-o", "graph.json"),
@@ -130,10 +129,13 @@ def pins_of(python: Path) -> list[str]:
 def failures(python: Path, folder: Path) -> list[str]:
     """Run every verb once. Return a line for each that failed."""
     lines = []
+    # The store of measurements is a new one, whatever the caller has set.
+    environment = {**os.environ, "GNNPLACE_STORE": str(folder / "measurements.db")}
     for command in COMMANDS:
         done = subprocess.run(
             [python, "-m", "gnnplace", *command],
             cwd=folder,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,

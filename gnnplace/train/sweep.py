@@ -46,7 +46,7 @@ from optuna.distributions import (
 )
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import TPESampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import RDBStorage
 from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
@@ -333,13 +333,24 @@ def _open_storage(url: str, again: bool = True) -> RDBStorage:
             url,
             heartbeat_interval=BEAT,
             grace_period=GRACE,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=1),
+            **_retry_once(),
         )
     except (IntegrityError, OperationalError):
         if not again:
             raise
         time.sleep(MAKING)
         return _open_storage(url, again=False)
+
+
+def _retry_once() -> dict[str, object]:
+    """Return the option of `RDBStorage` that tries a trial of a dead worker once more.
+
+    Optuna 4.9 renamed the option and the class, and warns of the former names.
+    """
+    if hasattr(optuna.storages, "RetryHeartbeatStaleTrialCallback"):
+        retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=1)
+        return {"heartbeat_stale_trial_callback": retry}
+    return {"failed_trial_callback": optuna.storages.RetryFailedTrialCallback(max_retry=1)}
 
 
 def _plain(url: str) -> str:
