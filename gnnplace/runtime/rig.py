@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.runtime.transport import join_group, meeting_place
-from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.runtime.workers import Task, available_cores, check_backward_can_fork, run_tasks
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 
@@ -49,7 +49,9 @@ def run_group(
 
     Raises:
         ExecutionError: a process died, hung or failed.
+        UnsupportedError: see `check_backward_can_fork`.
     """
+    check_backward_can_fork()
     cores, tasks = available_cores(), []
     with meeting_place() as place:
         for rank, name in enumerate(names):

@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -44,6 +45,8 @@ STACKS = "GNNPLACE_STACKS"
 """Set in the environment, it has workers that hang print where."""
 STDERR = 2
 """Its descriptor: `sys.stderr` may stand for something without one."""
+AUTOGRAD_THREAD = "pt_autograd_"
+"""How PyTorch names its threads for the backward passes of GPUs."""
 LOOKS = 100
 """Looks in a row that find a worker stopped, before it is given up: 10 s at a look each 0.1 s."""
 
@@ -141,6 +144,32 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
         process.start()
     theirs.close()
     return Worker(task, process, ours)
+
+
+def check_backward_can_fork() -> None:
+    """Check that a worker forked from this process can run a backward pass.
+
+    PyTorch refuses one in a process whose parent had threads for it. They belong to GPUs, real ones
+    or those that a torch with CUDA pretends to have within a `FakeTensorMode` where it finds none.
+
+    Raises:
+        UnsupportedError: this process has such threads.
+    """
+    names = (Path(task, "comm") for task in Path("/proc/self/task").glob("*"))
+    if any(_text(name).startswith(AUTOGRAD_THREAD) for name in names):
+        raise UnsupportedError(
+            "workers: this process has threads of a backward pass for GPUs, as torch.compile or a "
+            "FakeTensorMode starts them, and so no forked worker can run a backward pass; execute "
+            "in a fresh process"
+        )
+
+
+def _text(path: Path) -> str:
+    """Return what a file says, or nothing if its thread has ended."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 @contextmanager

@@ -24,12 +24,13 @@ from unittest import mock
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.tracing.cuda import has_cuda_kernel
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.program import ValueInfo
 from gnnplace.tracing.translate import is_random
 
@@ -77,7 +78,7 @@ class Claims:
     """Under `made()` tensors have no numbers and may be on any device, in several threads too."""
 
     def __init__(self) -> None:
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._mode = make_fake_mode()
 
     @contextmanager
     def made(self) -> Iterator[None]:

@@ -30,6 +30,7 @@ from gnnplace.tracing.attributes import Attributes, own_gradients, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
 from gnnplace.tracing.experts import as_one_call
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.notices import check_layouts, check_memory, check_model
 from gnnplace.tracing.own_functions import own_functions
 from gnnplace.tracing.proof import differs_later, lasting
@@ -328,7 +329,7 @@ def _check_replaced(traced: Traced, whole: Whole) -> None:
 def _fake_mode(step: StepModule, inputs: tuple[torch.Tensor, ...]) -> FakeTensorMode:
     """That of a fake model, else one in which tensors that nobody passes in are constants."""
     known = detect_fake_mode([*inputs, *step.parameters(), *step.buffers()])
-    return known or FakeTensorMode(allow_non_fake_inputs=True)
+    return known or make_fake_mode()
 
 
 def _check_state(

@@ -25,6 +25,7 @@ from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
 from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.experts import loop_over_experts
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
@@ -228,7 +229,7 @@ def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
     # Rates that grow from layer to layer are read as numbers while the layers are made.
     known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
     short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
-    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake is True else fake
+    mode = make_fake_mode() if fake is True else fake
     moved = mock.patch.object(nn.Module, "_apply", applied)
     with mode, drawn, known, short, moved:
         yield

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
@@ -22,6 +22,7 @@ from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
 from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
 from gnnplace.tracing.export import quiet, trace
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.loading import applied, cut, is_sized, load
 from gnnplace.tracing.notices import give, notices
 from gnnplace.tracing.optimizers import Optimizer
@@ -324,7 +325,7 @@ def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     Meta tensors do not mix with others and have no device of a cluster; fake ones do, and are
     planned without a byte of them.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = make_fake_mode()
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         with mode:

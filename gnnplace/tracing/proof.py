@@ -32,6 +32,7 @@ from gnnplace.errors import CaptureError
 from gnnplace.tracing.alike import StandIn, left_out
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import is_users, on_numbers
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.numbering import UNLIKE, Numbering, storage_of, tensors_in
 from gnnplace.tracing.quick import without_numbers
 from gnnplace.tracing.step import StepModule
@@ -143,7 +144,7 @@ def proved_apart(
 def batch_statistics(step: StepModule) -> tuple[str, ...]:
     """Buffers that a forward pass fills from its batch, those of batch norms aside."""
     fakes = [t for t in step.parameters() if isinstance(t, FakeTensor)]
-    mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fakes[0].fake_mode if fakes else make_fake_mode()
     runs = _Runs(step, mode, backward=False)
     with runs.kept():
         mine, outcome = runs.own()

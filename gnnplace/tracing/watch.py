@@ -60,6 +60,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnplace.errors import CaptureError
 from gnnplace.tracing.blame import user_place
+from gnnplace.tracing.fake_mode import without_pretended_gpus
 from gnnplace.tracing.numbering import storage_of
 
 TRACED_LIBRARIES = ("transformers",)
@@ -122,6 +123,7 @@ def as_eager() -> Iterator[list[str]]:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is wrapped
             stack.enter_context(dynamo.set_stance("force_eager"))
             stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
+        stack.enter_context(without_pretended_gpus())
         known = stack.enter_context(_Constants())
         stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
         stack.enter_context(patch.object(nn.Module, "to", _converted))

@@ -29,10 +29,11 @@ from gnnplace.costs.profiling.description import Description, Kernel, rows_of
 from gnnplace.costs.rows import joined
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.chain import divisors_of
-from gnnplace.plans.segments.recording import PaperShare, Recorded, fake_mode, record
+from gnnplace.plans.segments.recording import PaperShare, Recorded, record
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.layout import parts_of
 from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef
 
 Cut = tuple[tuple[str, int], ...]
@@ -109,7 +110,7 @@ class Parts:
     _keys: dict[int, object] = field(default_factory=dict)
     recordings: dict[object, Recorded] = field(default_factory=dict)
     _priced: dict[object, Part] = field(default_factory=dict)
-    _mode: FakeTensorMode = field(default_factory=fake_mode)
+    _mode: FakeTensorMode = field(default_factory=make_fake_mode)
 
     def part(self, split: Split, kind: str) -> Part:
         """A part of a call on a kind of device."""

@@ -174,11 +174,6 @@ def precision_of(name: str) -> Iterator[None]:
         yield
 
 
-def fake_mode() -> FakeTensorMode:
-    """What makes the operands of calls."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
-
-
 def record(
     graph: CallGraph,
     index: int,

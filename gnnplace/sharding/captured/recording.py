@@ -35,6 +35,7 @@ from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.export import quiet
+from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.own_functions import own_functions
@@ -219,7 +220,7 @@ class _Stand:
 def _fake_tensors(step: StepModule) -> _Stand:
     tensors = dict(_named_state(step))
     fakes = [t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)]
-    mode = fakes[0].fake_mode if fakes else FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fakes[0].fake_mode if fakes else make_fake_mode()
     device = {n: t.device for n, t in tensors.items()}
 
     def fake(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
