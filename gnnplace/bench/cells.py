@@ -142,11 +142,12 @@ def digests_of_files(suite: SuiteFile, folder: Path) -> dict[str, str]:
         folder: Files of the problems are relative to it.
     """
     digests = {}
+    absolute_folder = str(folder.resolve())
     for entry in suite.problems:
         if entry.file is None and entry.profile is None:
             continue
-        text, where = entry.model_dump_json(), str(folder.resolve())
-        problem = _loaded(suite.kind, text, where, _changed(entry, where))
+        changed = _changed(entry, absolute_folder)
+        problem = _loaded(suite.kind, entry.model_dump_json(), absolute_folder, changed)
         if not isinstance(problem, GnnplaceError):
             digests[entry.key] = problem.described(entry).get("digest", "")
     return digests

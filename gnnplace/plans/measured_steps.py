@@ -29,10 +29,9 @@ from pathlib import Path
 from statistics import median
 
 from gnnplace.errors import FormatError, InputError
+from gnnplace.files import SECONDS_OF, read_seconds
 from gnnplace.plans.plan import PlanFile
 
-SECONDS = re.compile(r"([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*(s|ms|us)")
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 MULTIPLES = {"": 1.0, "K": 1e3, "M": 1e6}
 CONTROL_CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 NUMBER = r"([0-9][0-9,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)"
@@ -127,7 +126,7 @@ READERS = (
         "Megatron-LM",
         re.compile(rf"elapsed time per iteration \((ms|s)\): *{NUMBER}"),
         re.compile(r"iteration +([0-9]+)\s*/"),
-        lambda match, sizes: _number(match[2]) * UNITS[match[1]],
+        lambda match, sizes: _number(match[2]) * SECONDS_OF[match[1]],
     ),
     LineReader(
         "nanotron",
@@ -181,9 +180,11 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
         InputError: It is neither.
         FormatError: No step can be read from the log.
     """
-    stated = SECONDS.fullmatch(given.strip())
-    if stated is not None:
-        seconds = float(stated[1]) * UNITS[stated[2]]
+    try:
+        seconds = read_seconds(given)
+    except ValueError:  # a path
+        pass
+    else:
         if not 0 < seconds < MAX_SECONDS:
             raise InputError(f"--measured {given}: must be more than no seconds")
         return MeasuredSteps(seconds)
