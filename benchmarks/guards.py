@@ -2,8 +2,8 @@
 
 Processor seconds of one run, each the least of a few rounds, side by side: recording without the
 proof, and what it adds, by two layers of each kind and with every layer numbered; planning
-likewise; and the microseconds that a check of the fingerprint takes before each step. What another
-run took on another day says nothing.
+likewise; and the microseconds that a check of the fingerprint takes before each step, and their
+share of an eager step of AdamW beside it. What another run took on another day says nothing.
 
     python benchmarks/guards.py [MODEL ...] [--rounds 3] [--cluster C] [--batch B] [--unchecked]
 
@@ -43,14 +43,17 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| model | recording | its proof | of every layer | planning | its proof "
-          "| of every layer | check |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+          "| of every layer | check | of a step |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
     for model in arguments.models:
         record = by_turns(partial(recorded, model), arguments.rounds)
         plan = by_turns(partial(planned, model, arguments), arguments.rounds)
         told = [f"{bare:.2f} s | {x / bare - 1:+.0%} | {every / bare - 1:+.0%}"
                 for bare, x, every in (record, plan)]  # fmt: skip
-        check = "" if arguments.unchecked else f"{check_seconds(model) * 1e6:.0f} us"
+        check = " | "
+        if not arguments.unchecked:
+            seconds, of_step = check_and_step_seconds(model, arguments.rounds)
+            check = f"{seconds * 1e6:.0f} us | {seconds / of_step:.3%} of {of_step * 1e3:.1f} ms"
         print(f"| {model.partition('?')[0]} | {' | '.join(told)} | {check} |", flush=True)
 
 
@@ -89,19 +92,27 @@ def recorded(model: str) -> object:
     return recording.record_calls(step, workload.name)
 
 
-def check_seconds(model: str) -> float:
-    """Seconds of a check before a step of AdamW, the least of many."""
+def check_and_step_seconds(model: str, rounds: int) -> tuple[float, float]:
+    """Seconds of a check before a step of AdamW, and of that step, by turns; each the least."""
     workload = workload_of(model, None, None)
     optimizer = torch.optim.AdamW(workload.model.parameters())
-    for parameter in workload.model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
     step = StepModule(workload.model, workload.loss or default_loss, workload.inputs)
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        step(*step.inputs()).backward()
+        optimizer.step()
+
+    train()
     with torch.no_grad(), reading(workload.model) as read:
         step(*step.inputs())
     known = Fingerprint(workload.model, optimizer, read)
     assert not known.changes()
-    return min(processor_seconds(known.changes) for _ in range(CHECKS))
+    checks, steps = [], []
+    for _ in range(rounds):
+        checks += [processor_seconds(known.changes) for _ in range(CHECKS // rounds)]
+        steps.append(processor_seconds(train))
+    return min(checks), min(steps)
 
 
 if __name__ == "__main__":

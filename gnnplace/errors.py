@@ -43,6 +43,10 @@ class UnsupportedError(InputError):
     """A placer, reader or device that cannot handle the problem; the message says why."""
 
 
+class VersionError(UnsupportedError):
+    """An installed library that lacks what is needed; the message says which releases work."""
+
+
 class OtherLossError(InputError):
     """A loss that is another one once the batch is cut; the message names the op."""
 

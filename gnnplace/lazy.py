@@ -14,7 +14,19 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+
+
+def _import_from(module: str, name: str) -> object:
+    """Return what ``from module import name`` binds: an attribute, else a submodule."""
+    owner = import_module(module)
+    if hasattr(owner, name):
+        return getattr(owner, name)
+    submodule = f"{module}.{name}"
+    if find_spec(submodule) is not None:
+        return import_module(submodule)
+    raise ImportError(f"cannot import name {name!r} from {module!r}")
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -45,7 +57,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
         module, original = homes()[name]
         if module == package:  # a submodule
             return import_module(f"{module}.{original}")
-        value = getattr(import_module(module), original)
+        value = _import_from(module, original)
         vars(sys.modules[package])[name] = value
         return value
 

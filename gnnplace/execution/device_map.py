@@ -28,12 +28,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import IntArray
 from gnnplace.costs.profiling.grouping import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Device, Placement, Problem
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.claimed import Claims, MixedDevices, claimed, unguarded
 from gnnplace.tracing.models import workload_of

@@ -26,7 +26,6 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from gnnplace.costs.profiling.profiler import profile_model
@@ -34,10 +33,12 @@ from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.execution import TrainingStep
 from gnnplace.execution import compile as compile_step
 from gnnplace.files import write_json
+from gnnplace.lightning_names import trainer_of
 from gnnplace.policy.placing import DEFAULT_BUDGET, place
 from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.torch_names import pytree
 from gnnplace.tracing import NAMED, as_inputs
 from gnnplace.tracing.attributes import CODE, Attributes
 from gnnplace.tracing.models import capture_model
@@ -162,7 +163,7 @@ def _alone(module: LightningModule) -> Iterator[Notes]:
 @contextmanager
 def _untrained(module: LightningModule) -> Iterator[None]:
     """Takes the trainer away, through which all of a run can be reached."""
-    trainer = module._trainer
+    trainer = trainer_of(module)
     module.trainer = _Unknown("trainer")
     try:
         yield

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.execution.result import Execution, SavedValues, StepValues, made_values, state_values
 from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.comparison import Verification, differences
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.cut_numbers import (
     NEGLIGIBLE,
     TOLERANCE,

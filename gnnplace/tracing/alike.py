@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import get_current_dispatch_mode_stack, pytree
 from gnnplace.tracing.attributes import DATA, OWN, content
 from gnnplace.tracing.fingerprint import HIDDEN
 from gnnplace.tracing.numbering import Numbering, storage_of
@@ -126,7 +126,7 @@ class _Layer(torch.autograd.Function):
 
 def _numbering() -> Numbering:
     """The numbering that runs now."""
-    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    stack = get_current_dispatch_mode_stack()
     return next(mode for mode in stack if isinstance(mode, Numbering))
 
 

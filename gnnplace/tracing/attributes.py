@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules._functions import BackwardHookFunction
-from torch.utils import _pytree as pytree
+
+from gnnplace.torch_names import BackwardHookFunction, pytree
 
 OWN = ("_parameters", "_buffers", "_modules")
 """Tables of a module that are not plain attributes."""

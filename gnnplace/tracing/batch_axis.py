@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from gnnplace.torch_names import OpOverload
 from gnnplace.tracing import batch_rules, batch_shapes, batch_table
 from gnnplace.tracing.batch_state import (
     MIXED,
@@ -230,7 +231,7 @@ class _Follower:
             return found[index] if isinstance(found, tuple) else found  # type: ignore[index]
         if is_static(node):
             return same(known=True)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             return self._inside(node, twin)
         state = self._ruled(node, twin)
         self._alias(node, state)
@@ -366,7 +367,7 @@ class _Follower:
 
     def _alias(self, node: fx.Node, state: Any) -> None:
         """An op in place changes its first operand and what that is a view of."""
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.args:
+        if not isinstance(node.target, OpOverload) or not node.args:
             return
         first = node.args[0]
         if not isinstance(first, fx.Node):

@@ -30,11 +30,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import Buffer
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, entries_of, kind_of
+from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
 
 Path = tuple[Any, ...]
 """Of a leaf in a batch, in the keys of torch's pytrees."""
@@ -376,7 +376,7 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
     if kind in PLAIN_TENSORS or isinstance(tensor, FakeTensor):
         return
     functions = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
-    usual = (USUAL_FUNCTION, torch._C._disabled_torch_function_impl)
+    usual = (USUAL_FUNCTION, disabled_torch_function_impl)
     dispatches = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     if functions not in usual or dispatches:
         raise InputError(
@@ -549,8 +549,6 @@ class _MappingAdapter(_ObjectAdapter):
 class _GraphAdapter:
     """Takes PyTorch Geometric's `Data`, `HeteroData` and batches of them apart."""
 
-    COUNT = "_num_graphs"
-
     def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
         module = sys.modules.get("torch_geometric.data.data")
@@ -562,20 +560,20 @@ class _GraphAdapter:
         """Return the entries of every store; features of nodes first, since they have the batch."""
         held: dict[Any, Any] = {}
         for store in _stores(value):
-            key = getattr(store, "_key", None)
-            mapping = store._mapping
+            key = kind_of(store)
+            mapping = entries_of(store)
             for name in sorted(mapping, key=lambda n: (n != "x", n != "edge_index", n)):
                 held[(key, name)] = mapping[name]
-            if self.COUNT in store.__dict__:
-                held[(key, self.COUNT)] = store.__dict__[self.COUNT]
+            if NUM_GRAPHS in store.__dict__:
+                held[(key, NUM_GRAPHS)] = store.__dict__[NUM_GRAPHS]
         return held
 
     def template(self, value: object) -> Any:
         """Return a copy without the entries."""
         bare = copy.copy(value)
         for store in _stores(bare):
-            store._mapping.clear()
-            for name in ("_slice_dict", "_inc_dict"):
+            entries_of(store).clear()
+            for name in BATCH_TABLES:
                 if name in store.__dict__:
                     place = f"attribute {name!r} of a {type(value).__name__}"
                     store.__dict__[name] = Unreadable(place, "dict")
@@ -584,12 +582,12 @@ class _GraphAdapter:
     def rebuild(self, template: object, fields: Mapping[Any, Any]) -> Any:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
-        stores = {getattr(store, "_key", None): store for store in _stores(value)}
+        stores = {kind_of(store): store for store in _stores(value)}
         for (key, name), held in fields.items():
-            if name == self.COUNT:
+            if name == NUM_GRAPHS:
                 stores[key].__dict__[name] = held
             else:
-                stores[key]._mapping[name] = held
+                entries_of(stores[key])[name] = held
         return value
 
     def key(self, name: Any) -> Any:
@@ -632,7 +630,7 @@ def _stores(data: Any) -> list[Any]:
     """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
     def order(store: object) -> tuple[bool, str]:
-        key = getattr(store, "_key", None)
+        key = kind_of(store)
         return isinstance(key, tuple), str(key or "")
 
     return sorted(data.stores, key=order)

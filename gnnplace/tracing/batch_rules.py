@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from gnnplace.torch_names import OpOverload
 from gnnplace.tracing.batch_state import (
     SAME,
     SPLIT,
@@ -275,4 +276,4 @@ RULES: dict[str, Rule] = {
 
 def is_elementwise(target: Any) -> bool:
     """Whether torch tags an op as one that works element by element."""
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return isinstance(target, OpOverload) and torch.Tag.pointwise in target.tags

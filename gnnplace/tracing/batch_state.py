@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from gnnplace.torch_names import OpOverload
 from gnnplace.tracing.blame import is_static
 
 SAME, SPLIT, SUM, POSITION = "same", "split", "sum", "position"
@@ -116,7 +117,7 @@ class Op:
         self.node, self.twin, self.count = node, twin, count
         self._states = states
         target = node.target
-        self.schema = target._schema if isinstance(target, torch._ops.OpOverload) else None
+        self.schema = target._schema if isinstance(target, OpOverload) else None
         self.name = op_name(target)
         self.args, self.whole_args = self._bound(node), self._bound(twin)
 
@@ -202,7 +203,7 @@ def flat_nodes(node: fx.Node) -> list[fx.Node]:
 
 def op_name(target: Any) -> str:
     """Name of an op without its library, its overload and the underscore of a change in place."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return str(getattr(target, "__name__", target))
     name = target._schema.name.partition("::")[2]
     return name if name.startswith("__") else name.rstrip("_")

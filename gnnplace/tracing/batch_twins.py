@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from gnnplace.torch_names import OpOverload
 from gnnplace.tracing.batch_state import (
     SAME,
     SPLIT,
@@ -146,7 +147,7 @@ def trains_norm(op: Op) -> bool:
 def draws(op: Op) -> bool:
     """Whether an op draws random numbers."""
     target = op.node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     if op.name == "dropout" or "dropout" in op.args or "dropout_p" in op.args:
         share = op.get("p", "dropout", "dropout_p", default=0.0)
@@ -209,7 +210,7 @@ def _aligned(
         here = mine[len(pairs)] if len(pairs) < len(mine) else None
         if here is not None and alike(here, twin):
             pairs[twin] = here
-        elif isinstance(twin.target, torch._ops.OpOverload) and op_name(twin.target) in IDLE:
+        elif isinstance(twin.target, OpOverload) and op_name(twin.target) in IDLE:
             idle.append(twin)
         else:
             return {}, []

@@ -23,12 +23,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnnplace.torch_names import (
+    FakeTensorDeviceMismatchError,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+)
 from gnnplace.tracing.cuda import has_cuda_kernel
 from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.program import ValueInfo

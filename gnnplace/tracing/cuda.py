@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 import yaml
-from torch._ops import OpOverload
 
+from gnnplace.torch_names import OpOverload, dispatch_has_kernel_for_dispatch_key
 from gnnplace.tracing.program import Program, ValueInfo
 
 CUDA = "CUDA"
@@ -58,7 +58,7 @@ def has_cuda_kernel(op: OpOverload) -> bool:
         if listed is not None:
             return listed
     keys = (CUDA, *EVERYWHERE)
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+    return any(dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
 
 
 @cache

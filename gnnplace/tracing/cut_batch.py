@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from gnnplace.errors import InputError
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.batch_state import Op, shape_of
 
 GIVEN = "given"
@@ -185,7 +186,7 @@ def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node
         node = graph.call_function(target, args)
     node.meta.update({key: before.meta[key] for key in _META if key in before.meta})
     values = fx.map_arg(args, lambda n: n.meta["val"])
-    tensors = [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    tensors = [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
     with tensors[0].fake_mode, torch.no_grad():  # type: ignore[attr-defined]
         node.meta["val"] = target(*values)
     return node

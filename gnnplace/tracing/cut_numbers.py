@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import BatchNormBase, DropoutBase, pytree
 from gnnplace.tracing.attributes import unchanged
 from gnnplace.tracing.batch_state import Op, op_name
 from gnnplace.tracing.batch_twins import draws
@@ -38,7 +38,7 @@ ROOM = 0.5
 """Part of the free memory that the whole batch's tensors may take; beyond it nothing is run."""
 SCALES = (1.0 / 1024, 1024.0**2)
 """Of a loss whose gradients are made in ways of their own."""
-SWITCHED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+SWITCHED = (BatchNormBase, DropoutBase)
 """Modules that do something else in training, which shares may do otherwise."""
 OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
 """Arguments that freeze batch norm and turn dropout off."""

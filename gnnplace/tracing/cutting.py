@@ -13,9 +13,9 @@ from functools import partial
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import OtherLossError
+from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.batch_axis import Flow, follow
 from gnnplace.tracing.batch_state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.batch_twins import make_alike

@@ -30,10 +30,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import _disable_current_modes
 
+from gnnplace import transformers_names
 from gnnplace.errors import CaptureError, InputError
+from gnnplace.torch_names import DisableTorchFunction, disable_current_modes
 from gnnplace.tracing.attributes import DATA
+from gnnplace.transformers_names import gate_of
 
 Tensor = torch.Tensor
 NAME, IMPLEMENTATION = "gnnplace", "_experts_implementation_internal"
@@ -353,10 +355,9 @@ def _of_transformers(
     Raises:
         CaptureError: it has a norm behind, or a gate whose rows and columns do not stay apart.
     """
-    registry = sys.modules["transformers.integrations.moe"]
     name, act = type(module).__name__, CLASSES.get(type(getattr(module, "act_fn", None)).__name__)
-    plain = type(module)._apply_gate is registry._default_apply_gate and module.is_concatenated
-    if act is None or (module.has_gate and not plain):
+    plain = gate_of(type(module)) is transformers_names.default_apply_gate
+    if act is None or (module.has_gate and not (plain and module.is_concatenated)):
         act = _gate_of(module)
     norm = getattr(module, "has_post_expert_norm", False)
     if norm or act is None:
@@ -388,9 +389,9 @@ def _gate_of(module: Any) -> str | None:
     It stands for the formula and the numbers that this reads, which every process finds alike.
     """
     kind, groups = type(module), 1 + (module.has_gate and module.is_concatenated)
-    formula = kind._apply_gate if module.has_gate else lambda own, made: own.act_fn(made)
+    formula = gate_of(kind) if module.has_gate else lambda own, made: own.act_fn(made)
     reads = _Reads(module)
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+    with disable_current_modes(), DisableTorchFunction(), torch.no_grad():
         rows = torch.linspace(-9, 9, 32 * (1 + module.has_gate)).view(4, -1)
         halves = [x.flatten(1) for x in rows.unflatten(1, (groups, -1)).chunk(2, 2)]
         parts = ((rows.split(1), 0), (halves, 1))

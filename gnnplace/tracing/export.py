@@ -21,11 +21,18 @@ from unittest.mock import patch
 
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._guards import TracingContext, detect_fake_mode, tracing
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gnnplace.errors import CaptureError, OtherLossError
+from gnnplace.torch_names import (
+    FakeTensor,
+    FakeTensorMode,
+    TracingContext,
+    aot_export_joint_with_descriptors,
+    detect_fake_mode,
+    dispatch_has_kernel_for_dispatch_key,
+    functorch_config,
+    tracing,
+)
 from gnnplace.tracing.attributes import Attributes, own_gradients, unchanged
 from gnnplace.tracing.blame import blame, loss_lines
 from gnnplace.tracing.cutting import Cutter
@@ -276,7 +283,7 @@ def _joint_once(
         checkpoints() as again,
         module_paths(whole.step),
         torch.enable_grad(),
-        torch._functorch.config.patch(backward_pass_autocast="off"),
+        functorch_config.patch(backward_pass_autocast="off"),
         patch.object(torch.autograd, "grad", _backward_of(whole)),
         patch.object(torch.Tensor, "register_hook", _hook_of(whole)),
     ):
@@ -367,5 +374,5 @@ def _composite_decompositions() -> dict[Any, Any]:
     return {
         op: function
         for op, function in torch.export.default_decompositions().items()
-        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+        if dispatch_has_kernel_for_dispatch_key(op.name(), composite)
     }

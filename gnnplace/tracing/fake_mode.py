@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
-from unittest.mock import patch
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gnnplace.torch_names import FakeTensorMode, patch_pretended_gpus
 
 
 def make_fake_mode() -> FakeTensorMode:
@@ -36,7 +36,7 @@ class _WithoutPretendedGpus(FakeTensorMode):
 @contextmanager
 def without_pretended_gpus() -> Iterator[None]:
     """Within it no `FakeTensorMode` registers pretended GPUs."""
-    with patch.object(torch._C, "_ensureCUDADeviceGuardSet", _register_nothing):  # noqa: SLF001
+    with patch_pretended_gpus(_register_nothing):
         yield
 
 

@@ -16,13 +16,11 @@ from unittest import mock
 import torch
 import yaml
 from torch import nn
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils import _pytree as pytree
 
 from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
+from gnnplace.torch_names import FakeTensorMode, fake_tensor, pytree, unset_fake_temporarily
 from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.experts import loop_over_experts
 from gnnplace.tracing.fake_mode import make_fake_mode

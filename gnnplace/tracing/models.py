@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
+from gnnplace.torch_names import FakeTensor, NormBase, pytree
 from gnnplace.tracing.batch_objects import as_inputs, leaves_by_path
 from gnnplace.tracing.builder import Builder
 from gnnplace.tracing.cut_batch import CutBatch, batch_axes
@@ -229,7 +228,7 @@ def _check_buffers(whole: Workload, count: int) -> None:
 
     What cannot be followed here is for the capture to judge.
     """
-    norms = [m for m in whole.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    norms = [m for m in whole.model.modules() if isinstance(m, NormBase)]
     theirs = {id(t) for m in norms for t in m.buffers()}
     if all(id(t) in theirs for t in whole.model.buffers()):
         return

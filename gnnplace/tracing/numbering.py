@@ -21,9 +21,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import DisableTorchDispatch, FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing.blame import user_place
 from gnnplace.tracing.quick import BareMode
 
@@ -177,7 +176,7 @@ class Numbering(BareMode):
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if isinstance(tensor, FakeTensor) or not plain or not 0 < tensor.numel() <= SMALL:
             return key
-        with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
+        with DisableTorchDispatch():  # type: ignore[no-untyped-call]
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
             return bytes(flat.view(torch.uint8).numpy())
 

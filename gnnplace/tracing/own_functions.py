@@ -23,16 +23,15 @@ from unittest.mock import patch
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnplace.errors import CaptureError
+from gnnplace.torch_names import SingleLevelFunction, disable_current_modes, pytree
 from gnnplace.tracing.attributes import DATA, OURS
 from gnnplace.tracing.blame import user_place
 from gnnplace.tracing.cut_numbers import SCALES, coarsest, relative_error
 from gnnplace.tracing.numbering import tensors_in
 
-BASE = torch.autograd.function._SingleLevelFunction
+BASE = SingleLevelFunction
 MOST_ELEMENTS = 1 << 18
 SMALL = 8
 """Sizes from this one on are tried smaller where all are too many."""
@@ -179,7 +178,7 @@ def in_parts(
     if sum(torch.Size(x.shape).numel() for x in call.tensors) > MOST_ELEMENTS:
         call = _smaller(call, axes, parts)
     try:
-        with _disable_current_modes(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with disable_current_modes(), torch.random.fork_rng(devices=[]), torch.enable_grad():
             found = [_agrees(call, axes, parts, grows, k) for k in range(len(DRAWS))]
             return False not in found and found.count(True) > 1
     except Exception:  # whatever an unknown function raises: it cannot be tried

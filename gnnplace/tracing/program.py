@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from gnnplace.errors import InputError
+from gnnplace.torch_names import OpOverload
 from gnnplace.tracing.cut_batch import CutBatch
 
 FORWARD = "forward"

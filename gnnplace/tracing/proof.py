@@ -24,11 +24,10 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from gnnplace.errors import CaptureError
+from gnnplace.torch_names import FakeTensor, FakeTensorMode, patch_regions, region_generator
 from gnnplace.tracing.alike import StandIn, left_out
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import is_users, on_numbers
@@ -390,14 +389,13 @@ class _Judge:
     def _is_checkpointed(self) -> bool:
         """Return whether the step recomputes parts of itself by torch.utils.checkpoint."""
         regions: list[Any] = []
-        original = checkpoint._checkpoint_without_reentrant_generator
+        original = region_generator()
 
         def noted(*args: Any, **options: Any) -> Any:
             regions.append(args[0])
             return original(*args, **options)
 
-        name = "_checkpoint_without_reentrant_generator"
-        with patch.object(checkpoint, name, noted), self.runs.kept():
+        with patch_regions(noted), self.runs.kept():
             self.runs.own()
         return bool(regions)
 

@@ -17,8 +17,17 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnnplace.torch_names import (
+    DisableTorchDispatch,
+    DispatchKey,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    dispatch_has_kernel_for_dispatch_key,
+    in_kernel_invocation_manager,
+)
 
 NUMBERS = {
     torch.Tag.data_dependent_output,
@@ -87,7 +96,7 @@ class QuickFakes(BareMode):
             return result
         if (known := self._known[key]) is None:
             return func(*args, **kwargs)
-        with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
+        with DisableTorchDispatch():  # type: ignore[no-untyped-call]
             return _mapped(self._make, known)
 
     def _is_own(self, value: object) -> bool:
@@ -112,13 +121,13 @@ def without_numbers(mode: FakeTensorMode | None) -> Iterator[None]:
 @cache  # a mode is entered for every call that is recorded
 def _kind(func: object) -> str:
     """How geometry says an op's results, if it does."""
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+    if not isinstance(func, OpOverload) or func.namespace != "aten":
         return OTHER
     schema, name = func._schema, func._schema.name.split("::")[1]
     if name == "copy_":
         return WRITE
-    implicit = torch._C.DispatchKey.CompositeImplicitAutograd
-    unknown = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), implicit)
+    implicit = DispatchKey.CompositeImplicitAutograd
+    unknown = dispatch_has_kernel_for_dispatch_key(func.name(), implicit)
     if name in VIEWS or (func.is_view and not unknown):
         return VIEW
     shares = any(r.alias_info is not None for r in schema.returns)

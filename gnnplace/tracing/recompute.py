@@ -20,14 +20,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import fx
 from torch.fx import traceback
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_map_only
 
+from gnnplace import torch_names
+from gnnplace.foreign import patch_private
+from gnnplace.torch_names import patch_regions, region_generator, tree_map_only
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
 KEY = "ac_graph_id"
@@ -49,16 +50,15 @@ def checkpoints() -> Iterator[list[Region]]:
     counts: dict[Region, int] = {}
     again: list[Region] = []
     with (
-        patch.object(
-            torch._dynamo.utils, "_disable_saved_tensors_hooks_during_tracing", nullcontext
+        patch_private(
+            torch_names.dynamo_utils,
+            "_disable_saved_tensors_hooks_during_tracing",
+            nullcontext,
+            "torch",
         ),
-        patch.object(
-            checkpoint,
-            "_checkpoint_without_reentrant_generator",
-            _marked(checkpoint._checkpoint_without_reentrant_generator, counts, again),
-        ),
-        patch.object(checkpoint, "CheckpointFunction", _Reentrant),
-        patch.object(checkpoint, "_is_compiling", lambda *_: False),
+        patch_regions(_marked(region_generator(), counts, again)),
+        patch_private(checkpoint, "CheckpointFunction", _Reentrant, "torch"),
+        patch_private(checkpoint, "_is_compiling", lambda *_: False, "torch"),
     ):
         yield again
 

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.batch_objects import as_inputs
 
 Inputs = Any

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import descriptors
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind, OutputKind
 
 from gnnplace.errors import CaptureError
+from gnnplace.torch_names import FakeTensor, descriptors
 
 _INPUTS = {
     InputKind.PARAMETER: "parameter",

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError
+from gnnplace.torch_names import OpOverload, pytree
 from gnnplace.tracing import operations
 from gnnplace.tracing.attention import PORTABLE
 from gnnplace.tracing.blame import is_static, node_place, on_numbers
@@ -59,7 +59,7 @@ class Translator:
             self._names[node.name] = self.value_name(node.all_input_nodes[0])
         elif is_static(node):
             return
-        elif isinstance(node.target, torch._ops.OpOverload):
+        elif isinstance(node.target, OpOverload):
             self.ops.append(self._op(node, node.target))
             if region := region_of(node.meta):
                 self.regions[node.name] = region
@@ -75,7 +75,7 @@ class Translator:
         assert isinstance(source, fx.Node)
         self._names[node.name] = f"{source.name}.{index}"
 
-    def _op(self, node: fx.Node, target: torch._ops.OpOverload) -> ProgramOp:
+    def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
@@ -145,14 +145,12 @@ def _no_tensor(node: fx.Node) -> str:
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
 
-def is_view(target: torch._ops.OpOverload) -> bool:
+def is_view(target: OpOverload) -> bool:
     """Whether the overload returns memory of an argument."""
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
-def is_random(
-    target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> bool:
+def is_random(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the op draws random numbers; attention and others do only if they drop some."""
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False

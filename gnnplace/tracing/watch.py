@@ -48,17 +48,25 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from torch import nn
-from torch._decomp import decompositions
-from torch._subclasses import fake_tensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.amp import autocast_mode
 from torch.fx import traceback
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnplace.errors import CaptureError
+from gnnplace.torch_names import (
+    DisableTorchFunction,
+    FunctionalTensor,
+    check_tensor_all_with,
+    decompositions,
+    disable_current_modes,
+    fake_tensor,
+    module_call,
+    parse_to,
+    patch_module_calls,
+    pytree,
+    torch_utils,
+)
 from gnnplace.tracing.blame import user_place
 from gnnplace.tracing.fake_mode import without_pretended_gpus
 from gnnplace.tracing.numbering import storage_of
@@ -116,7 +124,7 @@ def as_eager() -> Iterator[list[str]]:
         if fake_tensor.is_fake(found):
             left.append(f"the check of a tensor{user_place()} is not made by the step")
         else:
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
+            with disable_current_modes(), DisableTorchFunction():
                 _CHECK(error, found, message)
 
     with ExitStack() as stack:
@@ -134,7 +142,7 @@ def as_eager() -> Iterator[list[str]]:
 
             def found(position_ids: torch.Tensor) -> Any:
                 numbers = known.numbers([position_ids]).get(id(position_ids))
-                with _disable_current_modes(), torch._C.DisableTorchFunction():
+                with disable_current_modes(), DisableTorchFunction():
                     packed = None if numbers is None else find(numbers)
                     plain = numbers is not None and (packed is None or not bool(packed.any()))
                 return None if plain else find(position_ids)
@@ -161,11 +169,11 @@ class _Constants(TorchFunctionMode):
         given, form = pytree.tree_flatten((args, kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in QUESTIONS and (numbers := self.numbers(given)):
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
+            with disable_current_modes(), DisableTorchFunction():
                 return _called(func, given, form, numbers)
         read = [x for x in given if torch.is_tensor(x)]
         if name in SIZED and args and len(read) > 1 and (numbers := self.numbers(read[1:])):
-            with _disable_current_modes():
+            with disable_current_modes():
                 sizes = as_numbers((args[1:], kwargs or {}), numbers)
             return func(args[0], *sizes[0], **sizes[1])
         known = all(map(self._knows, given))
@@ -200,7 +208,7 @@ class _Constants(TorchFunctionMode):
             if not needed.isdisjoint(call[0]):
                 needed.update(map(id, call[3]))
                 calls.append(call)
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.random.fork_rng([]):
+        with disable_current_modes(), DisableTorchFunction(), torch.random.fork_rng([]):
             before = torch.get_rng_state()
             try:
                 for ids, changes, func, given, form in reversed(calls):
@@ -211,12 +219,12 @@ class _Constants(TorchFunctionMode):
             return values if torch.equal(before, torch.get_rng_state()) else {}
 
 
-_CHECK, _CONVERT = torch._check_tensor_all_with, nn.Module.to
+_CHECK, _CONVERT = check_tensor_all_with, nn.Module.to
 
 
 def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     """`Module.to`, which torch refuses for tensors that are traced also where nothing changes."""
-    device, dtype, _, layout = torch._C._nn._parse_to(*args, **options)
+    device, dtype, _, layout = parse_to(*args, **options)
     held = [*module.parameters(), *module.buffers()]
     moves = device is not None and any(x.device != device for x in held)
     casts = dtype is not None and any(x.dtype != dtype for x in held if x.is_floating_point())
@@ -306,7 +314,7 @@ def _answers() -> Iterator[Any]:
     for owner, name in (
         (torch.compiler, "is_compiling"),
         (torch.compiler, "is_exporting"),
-        (torch._utils, "is_compiling"),
+        (torch_utils, "is_compiling"),
     ):
         yield patch.object(owner, name, answer)
 
@@ -396,7 +404,7 @@ def module_paths(root: nn.Module) -> Iterator[None]:
         root: Names are relative to it; it is not named itself.
     """
     names = {id(module): name for name, module in root.named_modules() if name}
-    original = nn.Module._call_impl
+    original = module_call()
 
     def call(self: nn.Module, *args: object, **options: object) -> Any:
         name = names.get(id(self))
@@ -411,7 +419,7 @@ def module_paths(root: nn.Module) -> Iterator[None]:
             if outer is not None:
                 traceback.current_meta[STACK] = outer
 
-    with traceback.preserve_node_meta(), patch.object(nn.Module, "_call_impl", call):
+    with traceback.preserve_node_meta(), patch_module_calls(call):
         yield
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
+from gnnplace.transformers_names import has_model_for, make_model
 from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
 
@@ -232,14 +233,14 @@ def _made_model(config: Any) -> Any:
     import transformers
 
     if config.architectures:
-        return _named_class(config, str(config.architectures[0]))._from_config(config)
+        return make_model(_named_class(config, str(config.architectures[0])), config)
     config.architectures = []  # None is no list where a type has several classes for a head
     first = PREFERRED.get(config.model_type)
     if config.is_encoder_decoder:
         first = "AutoModelForSeq2SeqLM"
     for head in (first, *HEADS) if first else HEADS:
         factory = getattr(transformers, head)
-        if type(config) in factory._model_mapping:
+        if has_model_for(factory, config):
             return factory.from_config(config)
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import UnsupportedError
 from gnnplace.execution.training.state_layout import NUMBERS, StateLayout, label_of
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.operations import mean_gradient
 from gnnplace.tracing.optimizers import Optimizer
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import UnsupportedError
+from gnnplace.torch_names import pytree
 
 STARTED = "started"
 """State of every parameter: whether its optimizer has made the rest yet."""

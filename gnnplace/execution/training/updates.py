@@ -22,6 +22,7 @@ from torch.utils.weak import TensorWeakRef
 
 from gnnplace.errors import InputError
 from gnnplace.runtime.memory import WORD, shared_like, shared_words
+from gnnplace.torch_names import will_engine_execute_node
 from gnnplace.tracing.operations import mean_gradient
 from gnnplace.tracing.optimizers import Optimizer
 from gnnplace.tracing.program import UPDATE, Program, ProgramOp
@@ -206,7 +207,7 @@ class _Handed(torch.autograd.Function):
                 "what depends on them into the model or its loss"
             )
         weight, found = float(gradients[0]), [None] * ctx.count
-        if torch._C._will_engine_execute_node(ctx.anchor):
+        if will_engine_execute_node(ctx.anchor):
             ctx.handing.hand_over(weight)
         else:  # some gradients are asked for, as torch.autograd.grad does
             found = ctx.handing.gradients(weight)

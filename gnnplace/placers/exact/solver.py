@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from _thread import allocate_lock, start_new_thread
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.search.space import SearchSpace
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpSolver
 
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: without a time limit.
 POLL = 0.02  # Seconds between two tries to stop a solver.
@@ -145,7 +148,7 @@ class Incumbent:
         return better
 
 
-def solve_schedule(solver: Any, model: ScheduleModel, best: Incumbent) -> str:
+def solve_schedule(solver: CpSolver, model: ScheduleModel, best: Incumbent) -> str:
     """Solve a schedule's model and offer each of its solutions to ``best``.
 
     Channels that serve first come, first served order their sends by the finishes of the producers.

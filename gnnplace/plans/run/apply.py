@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
@@ -47,6 +46,7 @@ from gnnplace.plans.segments.recording import MIXED
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
+from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing import as_inputs
 from gnnplace.tracing.fingerprint import Fingerprint, reading
 from gnnplace.tracing.models import refuse_meta

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
+from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
     BatchStructure,
     as_inputs,

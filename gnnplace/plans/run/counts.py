@@ -17,9 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError, OtherLossError
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,

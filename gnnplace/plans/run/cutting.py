@@ -20,10 +20,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.torch_names import TorchDispatchMode, pytree
 from gnnplace.tracing.numbering import draws
 from gnnplace.tracing.rules.calls import (
     CALL,

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.plan import PlanFile
@@ -46,6 +45,7 @@ from gnnplace.sharding.captured.split import LayerGraph, layer_graph
 from gnnplace.sharding.run.measure import first_says
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
+from gnnplace.torch_names import call_after_backward, pytree
 from gnnplace.tracing import register_types
 from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
 from gnnplace.tracing.models import refuse_meta
@@ -274,7 +274,7 @@ class _Forward:
         def arrived(leaf: torch.Tensor) -> None:
             if not waiting[0]:
                 waiting[0] = True
-                after_backward(finish)
+                call_after_backward(finish)
 
         @torch.no_grad()
         def finish() -> None:
@@ -327,14 +327,6 @@ class _Whole(torch.autograd.Function):
     def backward(ctx: Any, *given: Any) -> Any:
         """The gradient, no DTensor."""
         return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
-
-
-def after_backward(callback: Callable[[], None]) -> None:
-    """Has autograd call back when the backward pass that is running is over.
-
-    Must be called during a backward pass, such as from a tensor's hook.
-    """
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
 
 
 def _local(parameter: nn.Parameter) -> torch.Tensor:

@@ -23,9 +23,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import InputError
+from gnnplace.torch_names import DisableTorchFunctionSubclass, pytree
 from gnnplace.tracing.numbering import storage_of
 
 NUMBERS = ("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "matmul", "mm", "einsum",
@@ -49,7 +49,7 @@ class Local(torch.Tensor):
         name, kwargs = func.__name__, kwargs or {}
         if name in NUMBERS:
             _refuse(name)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             made = func(*args, **kwargs)
             given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
             for leaf in pytree.tree_leaves(made):
@@ -74,7 +74,7 @@ class Elsewhere(torch.Tensor):
                 "process trains; take runner.parameters(), or whole ones from runner.state_dict() "
                 "and runner.gradients()"
             )
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             made = func(*args, **(kwargs or {}))
         if type(made) is torch.Tensor:
             mark(made, Elsewhere)

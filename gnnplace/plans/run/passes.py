@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.plans.run.buffers import PassBuffers, observed_buffers
@@ -27,6 +26,7 @@ from gnnplace.plans.segments.placements import border_layout
 from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
 from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
+from gnnplace.torch_names import get_current_function_mode_stack, pytree
 from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,
@@ -196,7 +196,7 @@ class _Pass:
         names = {code.graph.values[v].name for v in read if code.graph.values[v].source == BUFFER}
         views = {v: x for v, (x, _) in before.items() if self.buffers.holds(x)}
         state = self.buffers.snapshot(names.intersection(code.graph.changed), views.values())
-        second, modes = {"now": False}, _get_current_function_mode_stack()
+        second, modes = {"now": False}, get_current_function_mode_stack()
 
         def run() -> tuple[torch.Tensor, ...]:
             # What is computed again reads the buffers as the first time found them, and changes
@@ -322,7 +322,7 @@ def _noted(state: dict[str, bool], modes: Sequence[TorchFunctionMode]) -> Iterat
     state["now"] = True
     try:
         with ExitStack() as stack:
-            active = _get_current_function_mode_stack()
+            active = get_current_function_mode_stack()
             for mode in modes:
                 if mode not in active:
                     stack.enter_context(mode)

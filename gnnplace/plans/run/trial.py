@@ -24,8 +24,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan
@@ -36,6 +34,7 @@ from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, wi
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.runtime.comparison import Difference, differences
 from gnnplace.runtime.rig import Replica, Seconds, meet, time_steps
+from gnnplace.torch_names import TorchDispatchMode, pytree
 from gnnplace.tracing.loading import in_double, shares_of
 from gnnplace.tracing.numbering import draws
 from gnnplace.tracing.step import StepModule

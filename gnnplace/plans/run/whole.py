@@ -29,6 +29,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.run.local import Local, Marks, mark, unmark
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.steps import refuse_joint_step
+from gnnplace.torch_names import DisableTorchFunctionSubclass
 
 Registered = dict[str, torch.Tensor | None]
 WHOLE = "gnnplace_whole"
@@ -134,7 +135,7 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "optimizer: it updates parameters of the model in whose place the plan has put others; "
             "make it of runner.parameters(), or after apply of a split model's own"
         )
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         if any(DROPPED.get(p, False) and p.grad is not None and p.grad.any() for p in own):
             raise InputError(
                 "optimizer: gradients of an earlier runner.step are lost, since those of several "

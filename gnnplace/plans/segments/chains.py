@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
 from gnnplace.plans.job import TrainingJob
@@ -39,6 +38,7 @@ from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.batch_state import UNRULED
 from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, UNSAID, Cutter
 from gnnplace.tracing.export import check_cut

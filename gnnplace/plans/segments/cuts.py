@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from gnnplace.plans.segments.chain import Segment, Tied
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef, LayerCall
 from gnnplace.tracing.rules.rule import Rule
 from gnnplace.tracing.rules.shapes import SHAPE

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
@@ -33,7 +31,8 @@ from gnnplace.plans.segments.recording import PaperShare, Recorded, record
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.layout import parts_of
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.tracing.fake_mode import make_fake_mode
+from gnnplace.torch_names import FakeTensorMode, pytree
+from gnnplace.tracing import make_fake_mode
 from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef
 
 Cut = tuple[tuple[str, int], ...]

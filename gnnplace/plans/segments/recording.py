@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.sharding.captured.layout import Configuration
 from gnnplace.sharding.run.runner import run_part
+from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing.program import (
     BACKWARD,
     FORWARD,

@@ -18,9 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.repeated import (
@@ -31,11 +29,19 @@ from gnnplace.sharding.captured.repeated import (
     leaves_of,
     random_calls,
 )
+from gnnplace.torch_names import (
+    FakeTensor,
+    FakeTensorMode,
+    is_any_autocast_enabled,
+    is_functorch_wrapped_tensor,
+    pytree,
+    top_saved_tensors_default_hooks,
+)
+from gnnplace.tracing import make_fake_mode
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import UNKNOWN, blame
 from gnnplace.tracing.experts import as_one_call
 from gnnplace.tracing.export import quiet
-from gnnplace.tracing.fake_mode import make_fake_mode
 from gnnplace.tracing.notices import check_layouts
 from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
 from gnnplace.tracing.own_functions import own_functions
@@ -57,7 +63,7 @@ from gnnplace.tracing.step import StepModule, check_loss, check_scalar
 from gnnplace.tracing.watch import SIZED, as_eager, as_numbers, other_generators
 
 PREFIX = "model."
-SAVED_HOOKS = torch._C._autograd._top_saved_tensors_default_hooks
+SAVED_HOOKS = top_saved_tensors_default_hooks
 ASIDE = (
     "view",
     "reshape",
@@ -413,7 +419,7 @@ class _Recorder(TorchFunctionMode):
         if any(storage_of(x) in self._buffers for x in changed):
             self._lasting.add(len(self.calls))
             self.visits.odd.update(self.running)
-        if torch._C._is_any_autocast_enabled() or SAVED_HOOKS(True):
+        if is_any_autocast_enabled() or SAVED_HOOKS(True):
             self.visits.odd.update(self.running)
         statistics = running_statistics(func, args, kwargs)
         for storage in {storage_of(x) for x in (*changed, *statistics)}:
@@ -490,7 +496,7 @@ class _Recorder(TorchFunctionMode):
         return graph, kept
 
     def _transformed(self) -> bool:
-        within = torch._C._functorch.is_functorch_wrapped_tensor
+        within = is_functorch_wrapped_tensor
         made = {index for tensor, index in self._alive if within(tensor)}
         read = {i for call in self.calls if not made.isdisjoint(call.results) for i in call.reads}
         return any(self.values[i].source == PARAMETER for i in read)

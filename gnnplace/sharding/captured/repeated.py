@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.alike import (
     Description,
     Geometry,

@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout, Place, settled
+from gnnplace.torch_names import StridedShard
 
 NAME = "gnnplace_all"
 
@@ -43,7 +43,7 @@ def told_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
 
 def grouped_shard(axis: int, groups: int) -> Placement:
     """An axis of several groups, each of them cut: a device has the same part of every group."""
-    return _StridedShard(axis, split_factor=groups)
+    return StridedShard(axis, split_factor=groups)
 
 
 def placements(layout: Layout) -> tuple[Placement, ...]:

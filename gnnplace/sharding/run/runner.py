@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
@@ -21,6 +20,7 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.run.move import moved
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.rules.calls import (
     CallGraph,
     CallRef,

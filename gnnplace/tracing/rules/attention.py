@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
+from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole

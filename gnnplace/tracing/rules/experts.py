@@ -18,8 +18,8 @@ import math
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.experts import GATES, ExpertWeights, balanced
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.calls import LayerCall

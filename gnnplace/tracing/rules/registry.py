@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.own_functions import OwnCall, OwnFunction, in_parts
 from gnnplace.tracing.rules import first_label
 from gnnplace.tracing.rules.attention import ATTENTION_RULES

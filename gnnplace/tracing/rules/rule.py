@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
+from gnnplace.torch_names import pytree
 from gnnplace.tracing.rules import (
     Axes,
     Exchanged,

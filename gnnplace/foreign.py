@@ -1,0 +1,95 @@
+"""Private names of other libraries: how they are looked up, what is said where one is missing.
+
+Each library has a file of its own, such as `torch_names.py`; numba's is `graph/jit.py`. Nothing
+else in the package imports a name that begins with ``_``, or a module that its library keeps for
+itself. A library may move such a name in any release: it is then missed in one place, and the user
+reads in one line which releases work (`VersionError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.metadata import PackageNotFoundError, version
+from unittest.mock import patch
+
+from gnnplace.errors import VersionError
+from gnnplace.lazy import lazy_names
+
+WORKING_VERSIONS = {
+    "lightning": ("2.5", "2.6.6"),
+    "numba": ("0.62", "0.68.1"),
+    "torch": ("2.13", "2.13.0"),
+    "torch_geometric": ("2.6", "2.8.1"),
+    "transformers": ("5.0", "5.23.0"),
+}
+"""First and last release of each library that the package was tried with."""
+
+
+def foreign_names(
+    module: str, library: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a module that lists names of a library.
+
+    A name is looked up when it is first used, and kept. One that the installed release lacks raises
+    a `VersionError`.
+
+    Args:
+        module: ``__name__`` of the module; it lists the names as `lazy_names` reads them.
+        library: The library, as it is imported.
+    """
+    get_name, list_names = lazy_names(module)
+
+    def get_or_explain(name: str) -> object:
+        if name not in list_names():
+            return get_name(name)  # raises Python's own error
+        try:
+            return get_name(name)
+        except (ImportError, AttributeError) as error:
+            raise missing_name(library, str(error)) from error
+
+    return get_or_explain, list_names
+
+
+def read_private(owner: object, name: str, library: str) -> object:
+    """Return a private attribute of a library's class, module or object.
+
+    Raises:
+        VersionError: The installed release has no such attribute.
+    """
+    try:
+        return getattr(owner, name)
+    except AttributeError as error:
+        raise missing_name(library, str(error)) from error
+
+
+def patch_private(
+    owner: object, name: str, value: object, library: str
+) -> AbstractContextManager[object]:
+    """Return a context in which a private attribute of a library is another one.
+
+    Raises:
+        VersionError: The installed release has no such attribute.
+    """
+    if not hasattr(owner, name):
+        raise missing_name(library, f"{owner!r} has no attribute {name!r}")
+    return patch.object(owner, name, value)
+
+
+def missing_name(library: str, reason: str) -> VersionError:
+    """Return the error for a name that the installed release of a library lacks.
+
+    Args:
+        library: The library, as it is imported.
+        reason: What Python said.
+    """
+    first, last = WORKING_VERSIONS[library]
+    package = library.replace("_", "-")
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        installed = "of an unknown version"
+    return VersionError(
+        f"{package} {installed} lacks what gnnplace needs of it ({reason}); {package} {first} to "
+        f"{last} works: pip install '{package}>={first},<={last}'"
+    )
