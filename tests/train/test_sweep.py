@@ -320,3 +320,8 @@ def test_the_spaces_that_come_along_are_read():
     assert spaces
     for path in spaces:
         assert len(read_space(str(path), [])) > 2
+
+
+def test_optuna_before_4_9_has_other_names(monkeypatch):
+    monkeypatch.delattr(optuna.storages, "RetryHeartbeatStaleTrialCallback")
+    assert list(sweeps._retry_once()) == ["failed_trial_callback"]
