@@ -30,6 +30,8 @@ from gnnplace.problem.constraints.constraints import cluster_with_headroom
 if TYPE_CHECKING:
     from torch import nn
 
+    from gnnplace.plans.segments.chain import Chain
+
 AUTO = "auto"
 ANSWERS = tuple(field.name for field in fields(PlanAnswer))
 SUFFIX = ".csv"
@@ -188,7 +190,9 @@ def price_plans(
         optimizer=optimizer,
         accept_other_loss=accept_other_loss,
     )
-    answers = _price_captured(job, devices, table)
+    from gnnplace.plans.segments.chains import chain_of
+
+    answers = _price_captured(chain_of(job, devices), devices, table)
     return PricedTable(table, answers, name, by_sizes=False)
 
 
@@ -203,14 +207,12 @@ def _limit(
     return float(cluster_with_headroom(devices, headroom).memory.min())
 
 
-def _price_captured(job: TrainingJob, devices: Cluster, table: PlanTable) -> tuple[PlanAnswer, ...]:
+def _price_captured(chain: Chain, devices: Cluster, table: PlanTable) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
     from gnnplace.plans.answers import given_plan
     from gnnplace.plans.explaining import without_host
     from gnnplace.plans.mesh import MeshFabric
-    from gnnplace.plans.segments.chains import chain_of
 
-    chain = chain_of(job, devices)
     answers = []
     for row in table.specs:
         spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys
