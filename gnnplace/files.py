@@ -257,7 +257,7 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         key = next(key for key, count in counts.items() if count > 1)
-        raise InputError(f"key {key!r} is repeated in one object; keep one of them")
+        raise InputError(f"key {key!r} is repeated in one object; keep one of the two")
     return result
 
 
@@ -352,7 +352,7 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
 
 def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> str:
     place = f"line {line}" if line == first_line else f"lines {first_line} and {line}"
-    return f"{source}: {place}: key {key!r} is repeated; keep one of them"
+    return f"{source}: {place}: key {key!r} is repeated; keep one of the two"
 
 
 def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:

@@ -6,6 +6,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import print_answer, say
+from gnnplace.cli.options import values_of
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.report.explanations import explanation_data, explanation_parts
@@ -14,6 +15,8 @@ from gnnplace.report.explanations import explanation_data, explanation_parts
 def run(args: Namespace) -> int:
     """Explains a placement or a plan."""
     gnnplace.check_budget(args.budget)
+    if args.words:
+        return _show_words(args)
     if args.placement is None:
         return _explain_plan(args)
     if args.measured is not None:
@@ -37,6 +40,17 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def _show_words(args: Namespace) -> int:
+    """Shows what a launch file says, without a model and a cluster."""
+    from gnnplace.plans.launch.words import words_data, words_lines
+
+    name = args.source_launcher or gnnplace.launcher_of_file(args.what)
+    plan = gnnplace.read_launch_file(args.what, name, values_of(args))
+    data = words_data(plan, name)
+    print_answer(args, lambda: data, lambda: words_lines(plan, name, args.what))
+    return 0
+
+
 def _explain_plan(args: Namespace) -> int:
     """Explains a plan, whose file alone was given."""
     from gnnplace.report.plan_explanations import (
@@ -49,9 +63,9 @@ def _explain_plan(args: Namespace) -> int:
     if gnnplace.is_launch_file(args.what):
         if args.cluster is None:
             raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
-        name = gnnplace.launcher_of_file(args.what)
+        name = args.source_launcher or gnnplace.launcher_of_file(args.what)
         priced = gnnplace.price_launch_plan(
-            gnnplace.read_launch_file(args.what, name),
+            gnnplace.read_launch_file(args.what, name, values_of(args)),
             name,
             args.cluster,
             model=args.model,

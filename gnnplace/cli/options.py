@@ -21,6 +21,7 @@ from jsonargparse import ArgumentParser, Namespace
 import gnnplace
 from gnnplace.cli.main import ROWS
 from gnnplace.cli.numbers import KINDS, Range, from_args, ranges_of
+from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
     from gnnplace.problem import Constraints
@@ -95,6 +96,7 @@ CHOICES: Mapping[str, Callable[[], str]] = {
     ),
     "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),
+    "readers": partial(_listed, "gnnplace.plans.launch.registry", "READERS"),
     "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
     "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
@@ -131,6 +133,23 @@ def constraints_of(args: Namespace, **changed: Any) -> Constraints:
         max_memory=getattr(args, "max_memory", None) or (),
     )
     return words.constraints(args.constraints)
+
+
+def values_of(args: Namespace) -> dict[str, str]:
+    """Return the values that `--set NAME=VALUE` gives.
+
+    Raises:
+        InputError: One is no NAME=VALUE, or a name is there twice.
+    """
+    values: dict[str, str] = {}
+    for pair in args.environment_values or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise InputError(f"--set {pair}: must be NAME=VALUE")
+        if name.strip() in values:
+            raise InputError(f"--set {name.strip()}: is given twice")
+        values[name.strip()] = value
+    return values
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from typing import TYPE_CHECKING
+
 from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
-from gnnplace.cli.options import (
-    constraints_of,
-)
+from gnnplace.cli.options import constraints_of, values_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
@@ -18,6 +18,9 @@ from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
 from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
+
+if TYPE_CHECKING:
+    from gnnplace.plans.launch.launch_plan import LaunchPlan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
@@ -83,6 +86,22 @@ def _is_launched(args: Namespace) -> bool:
     return args.what is None or decoder_of(args.what) is not None  # others are captured
 
 
+def _read_given(args: Namespace, launcher: str) -> LaunchPlan:
+    """Returns the plan of a launch file, with what the options say and the file leaves open."""
+    from gnnplace.plans.launch.importing import with_missing
+
+    plan = gnnplace.read_launch_file(args.given, launcher, values_of(args))
+    return with_missing(plan, microbatch_size=args.microbatch_size, precision=args.precision)
+
+
+def _given(args: Namespace) -> str | LaunchPlan | None:
+    """Returns what `--given` names: a launch file as it was read, anything else by its text."""
+    text: str | None = args.given
+    if text is None or "=" in text or text.endswith(".csv") or not gnnplace.is_launch_file(text):
+        return text
+    return _read_given(args, args.source_launcher or gnnplace.launcher_of_file(text))
+
+
 def _launched(args: Namespace, rate: float | None) -> int:
     """Searches what a launcher can run, or prices its file; writes the file for it."""
     asked = {
@@ -90,8 +109,8 @@ def _launched(args: Namespace, rate: float | None) -> int:
         "memory_limit": args.memory_limit,
     }  # fmt: skip
     if args.given is not None:
-        name = args.launcher or gnnplace.launcher_of_file(args.given)
-        plan = gnnplace.read_launch_file(args.given, name)
+        name = args.source_launcher or args.launcher or gnnplace.launcher_of_file(args.given)
+        plan = _read_given(args, name)
         found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
     else:
         name = args.launcher
@@ -141,7 +160,7 @@ def run(args: Namespace) -> int:
         headroom=asked.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
-        given=args.given,
+        given=_given(args),
         tries=TRIES if args.tries else 0,
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,

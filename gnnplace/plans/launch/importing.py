@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import InputError
 from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words
 from gnnplace.plans.spec import PlanSpec
@@ -26,14 +27,52 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
         InputError: the degrees do not divide the devices, or batch and micro-batch are not known.
     """
     if plan.dp is None:
-        plan = plan.with_dp(devices, "launch file")
+        plan = plan.with_dp(devices, plan.source)
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
         batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # what launchers assume
     size = plan.microbatch_size
     if size is None and batch is not None and plan.accumulation and plan.dp is not None:
         size = batch // (plan.dp * plan.accumulation) or 1  # as DeepSpeed does
-    return check_plan_words(replace(plan, batch=batch, microbatch_size=size), "launch file")
+    return check_plan_words(replace(plan, batch=batch, microbatch_size=size), plan.source)
+
+
+def priced_optimizer(plan: LaunchPlan) -> str | None:
+    """Return the optimizer that a plan is priced with; a line of `not_priced` says the rest."""
+    return plan.optimizer if plan.optimizer in (None, *MOMENTS) else "adamw"
+
+
+def assumed_values(plan: LaunchPlan, precision: str) -> list[str]:
+    """Return a line for each value that neither the file nor its launcher has."""
+    lines = []
+    if plan.precision is None:
+        lines.append(f"precision: the file leaves it open; priced as {precision}, or --precision")
+    return lines
+
+
+def with_missing(
+    plan: LaunchPlan,
+    *,
+    batch: int | None = None,
+    microbatch_size: int | None = None,
+    precision: str | None = None,
+) -> LaunchPlan:
+    """Return a plan with values for what its file leaves open.
+
+    Raises:
+        InputError: The file says another value itself.
+    """
+    values = {"batch": batch, "microbatch_size": microbatch_size, "precision": precision}
+    changes = {}
+    for word, value in values.items():
+        said = getattr(plan, word)
+        if value is None or said == value:
+            continue
+        if said is not None:
+            option = f"--{word.replace('_', '-')}"
+            raise InputError(f"{option} {value}: the launch file says {said}; leave it out")
+        changes[word] = value
+    return replace(plan, **changes)
 
 
 def check_known(plan: LaunchPlan) -> None:
@@ -44,9 +83,10 @@ def check_known(plan: LaunchPlan) -> None:
     """
     missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
     if missing:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise InputError(
-            f"launch file: does not say {' and '.join(missing)}: write them into its head, as "
-            f'# gnnplace: {{"{missing[0]}": 8}}, or as numbers under its own keys'
+            f"{plan.source}: does not say {' and '.join(missing)}: give {options}, or write them "
+            f'into its head, as # gnnplace: {{"{missing[0]}": 8}}'
         )
 
 
@@ -68,7 +108,7 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     ep, rest = divmod(plan.ep * (plan.etp or 1), plan.tp)
     if rest:
         raise InputError(
-            f"launch file: ep {plan.ep} of experts on {plan.etp} shards each, beside tp {plan.tp}: "
+            f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp {plan.tp}: "
             "can be priced where ep x their shards is a multiple of tp"
         )
     told = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
@@ -85,10 +125,10 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     plan, lines = with_cut_experts(plan)
     if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
         raise InputError(
-            f"launch file: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all shards "
+            f"{plan.source}: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all shards "
             "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
-    lines += plan.notes
+    lines += plan.remarks
     if plan.schedule == "gpipe":
         plan = replace(plan, schedule="1f1b")
         lines.append("schedule gpipe: priced as 1f1b, which takes as long and holds less")

@@ -2,11 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from gnnplace.errors import FormatError
+
+DEEPEST = 40
+TOML_TABLE = re.compile(r"\s*\[\[?\s*([\w.\-\"' ]+?)\s*\]\]?\s*(#.*)?$")
+TOML_KEY = re.compile(r"\s*([\w.\-\"']+)\s*=")
+
+
+def yaml_lines(text: str) -> dict[str, int]:
+    """Return the line of every key of a YAML or JSON text, by its path such as `a.b`."""
+    try:
+        # A tab is a blank in JSON, and an error in YAML.
+        root = yaml.compose(text.replace("\t", " "), Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return {}
+    lines: dict[str, int] = {}
+    _collect_lines(root, "", lines, 0)
+    return lines
+
+
+def _collect_lines(node: Any, path: str, lines: dict[str, int], depth: int) -> None:
+    if not isinstance(node, yaml.MappingNode) or depth > DEEPEST:
+        return
+    for key, value in node.value:
+        name = f"{path}{key.value}"
+        lines[name] = key.start_mark.line + 1
+        _collect_lines(value, f"{name}.", lines, depth + 1)
+
+
+def toml_lines(text: str) -> dict[str, int]:
+    """Return the line of every key of a TOML text, by its path such as `a.b`."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        heading = TOML_TABLE.match(line)
+        key = TOML_KEY.match(line)
+        if heading is not None:
+            table = re.sub(r"[\"' ]", "", heading[1]) + "."
+            lines[table[:-1]] = number
+        elif key is not None:
+            lines[table + re.sub(r"[\"']", "", key[1])] = number
+    return lines
+
+
+def put_values(
+    data: Any, values: Mapping[str, str], source: str, known: Sequence[str] = ()
+) -> Any:
+    """Return a file's data with values that were given for its keys.
+
+    Args:
+        data: Keys and values of the file.
+        values: Text by a key's path; read as YAML reads a value.
+        source: What errors begin with.
+        known: Keys at the top that a file may leave out.
+
+    Raises:
+        FormatError: A path is no key of the file.
+    """
+    if not isinstance(data, dict):
+        return data
+    changed = dict(data)
+    for path, text in values.items():
+        way = path.split(".")
+        part: Any = changed
+        for name in way[:-1]:
+            copy = dict(part[name]) if isinstance(part.get(name), dict) else None
+            if copy is None:
+                raise FormatError(f"{source}: --set {path}: the file has no such key")
+            part[name] = copy
+            part = copy
+        if way[-1] not in part and not (len(way) == 1 and path in known):
+            raise FormatError(f"{source}: --set {path}: the file has no such key")
+        try:
+            part[way[-1]] = yaml.load(text, Loader=yaml.CSafeLoader)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise FormatError(f"{source}: --set {path}: {text[:40]!r}: is no value") from None
+    return changed
 
 
 def shown(value: Any) -> str:
@@ -22,10 +100,12 @@ class Keys:
     Attributes:
         data: its keys and values.
         source: what errors begin with.
+        lines: line of every key, by its path.
     """
 
     data: Any
     source: str
+    lines: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, dict) or not all(isinstance(key, str) for key in self.data):
@@ -103,6 +183,47 @@ class Keys:
         part = self.get(path) if path else self.data
         return [str(k)[:40] for k in part if k not in known] if isinstance(part, dict) else []
 
+    def has(self, path: str) -> bool:
+        """Return whether a key is there and not null."""
+        part = self.data
+        for key in path.split("."):
+            if not isinstance(part, dict):
+                return False
+            part = part.get(key)
+        return part is not None
+
+    def line(self, path: str) -> int | None:
+        """Return the line of a key."""
+        return self.lines.get(path)
+
+    def word_lines(self, keys: Mapping[str, Sequence[str]]) -> dict[str, int | None]:
+        """Return the line of every word that a key says.
+
+        Args:
+            keys: Paths that say a word, by the word.
+        """
+        found: dict[str, int | None] = {}
+        for word, paths in keys.items():
+            path = next((path for path in paths if self.has(path)), None)
+            if path is not None:
+                found[word] = self.line(path)
+        return found
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Any]]:
+        """Yield the path and the value of every key that holds no mapping."""
+        part = self.get(path) if path else self.data
+        yield from _walk(part, f"{path}." if path else "", 0)
+
     def fault(self, path: str, told: str) -> FormatError:
         """What is wrong with a value."""
         return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")
+
+
+def _walk(part: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if not isinstance(part, dict) or depth > DEEPEST:
+        return
+    for key, value in part.items():
+        if isinstance(value, dict):
+            yield from _walk(value, f"{path}{key}.", depth + 1)
+        else:
+            yield f"{path}{key}", value

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnnplace.errors import FormatError, InputError
@@ -23,6 +23,25 @@ NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
 BYTES = 1 << 20  # of a launch file at most
+
+
+@dataclass(frozen=True)
+class NotPriced:
+    """A key of a launch file that changes seconds or bytes and that no price counts.
+
+    Attributes:
+        key: As the file spells it.
+        effect: What it changes, and what is priced instead.
+        line: Line of the file, from 1; None where it stands in none.
+    """
+
+    key: str
+    effect: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}: "
+        return f"{place}{self.key}: {self.effect}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,10 @@ class LaunchPlan:
         cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
         sizes: of the model.
         notes: what the file says and our words do not, each in one line.
+        not_priced: keys that change seconds or bytes and that no price counts.
+        needs: names of values that only the environment of the run has.
+        lines: line of every word that the file says, by the word; None where it has no line.
+        source: the file's path, which errors begin with.
     """
 
     dp: int | None = None
@@ -80,6 +103,15 @@ class LaunchPlan:
     cuda_graphs: str | None = None
     sizes: DecoderSizes | None = None
     notes: tuple[str, ...] = ()
+    not_priced: tuple[NotPriced, ...] = field(default=(), compare=False)
+    needs: tuple[str, ...] = field(default=(), compare=False)
+    lines: Mapping[str, int | None] = field(default_factory=dict, compare=False)
+    source: str = field(default="launch file", compare=False)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Everything that a price leaves out or assumes, each in one line."""
+        return (*self.notes, *map(str, self.not_priced))
 
     @property
     def world(self) -> int | None:
@@ -235,7 +267,8 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
             raise FormatError(f"{source}: header: {key}: {shown(value)} is no word of a plan")
         if getattr(plan, key) == getattr(usual, key):
             said[key] = tuple(held[key]) if key == "layers" else value
-    return replace(plan, **said)
+    lines = {**dict.fromkeys(said), **plan.lines}
+    return replace(plan, **said, lines=lines)
 
 
 def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:

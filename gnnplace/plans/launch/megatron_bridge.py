@@ -15,14 +15,8 @@ from dataclasses import replace
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words, header, with_header
-from gnnplace.plans.launch.megatron import (
-    Flags,
-    is_counted,
-    is_known,
-    model_flags,
-    plan_flags,
-    plan_of_flags,
-)
+from gnnplace.plans.launch.megatron import model_flags, plan_flags
+from gnnplace.plans.launch.megatron_plan import Flags, is_counted, is_known, plan_of_flags
 
 LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
 FUNCTION = re.compile(r"(?ms)^def (\w+)\(.*?(?=^def |^class |^@|\Z)")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
 from gnnplace.plans.launch import (
     accelerate,
+    accelerate_reading,
     deepspeed,
+    deepspeed_reading,
     megatron,
     megatron_bridge,
+    megatron_script,
     nanotron,
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
+from gnnplace.plans.launch.telling import launcher_told_by
 from gnnplace.plans.plan import PlanFile
 
 
@@ -28,7 +32,7 @@ class Launcher:
     Attributes:
         write: makes the text of its file of a plan, lines for its head, and the GPUs of a server;
             raises `InfeasibleError` where it cannot say the plan.
-        read: makes a plan of a text; errors begin with its second argument.
+        read: makes a plan of a text, of its path, and of values of the environment.
         nearest: what it cannot say of a plan, one thing at a time, with the plan that it can.
         held: fields of a plan that are the script's: its file has them as a comment.
         command: what starts a run by its file, FILE.
@@ -38,7 +42,7 @@ class Launcher:
     """
 
     write: Callable[[LaunchPlan, Sequence[str], int], str]
-    read: Callable[[str, str], LaunchPlan]
+    read: Callable[..., LaunchPlan]
     nearest: Callable[[LaunchPlan], Iterator[tuple[str, LaunchPlan]]]
     held: tuple[str, ...]
     command: str
@@ -48,11 +52,11 @@ class Launcher:
 
 LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-lm": Launcher(
-        megatron.write_megatron, megatron.read_megatron, megatron.nearest_megatron, (),
+        megatron.write_megatron, megatron_script.read_megatron, megatron.nearest_megatron, (),
         "bash FILE", "megatron-lm",
     ),
     "accelerate": Launcher(
-        accelerate.write_accelerate, accelerate.read_accelerate, accelerate.nearest_accelerate,
+        accelerate.write_accelerate, accelerate_reading.read_accelerate, accelerate.nearest_accelerate,
         accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
     ),
     "megatron-bridge": Launcher(
@@ -66,7 +70,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
         "torchtitan", torchtitan.schedule_csv,
     ),
     "deepspeed": Launcher(
-        deepspeed.write_deepspeed, deepspeed.read_deepspeed, deepspeed.nearest_deepspeed,
+        deepspeed.write_deepspeed, deepspeed_reading.read_deepspeed, deepspeed.nearest_deepspeed,
         ("pp", "layers", "recompute"), "deepspeed train.py --deepspeed_config FILE",
         "megatron-deepspeed",
     ),
@@ -77,14 +81,24 @@ LAUNCHERS: Mapping[str, Launcher] = {
 }  # fmt: skip
 
 
-SIGNS = {  # what the files of one launcher have and those of others do not
-    "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
-    "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
-    "megatron-lm": r'(?m)^[^#"\n]*--(tensor-model-parallel-size|num-layers|micro-batch-size)',
-    "nanotron": r"(?m)^parallelism:|^tokens:",
-    "accelerate": r"(?m)^(distributed_type|compute_environment|num_processes):",
-    "deepspeed": r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:',
+@dataclass(frozen=True)
+class Reader:
+    """How files of a launcher are read.
+
+    Attributes:
+        read: Makes a plan of a text, its path and values of its environment.
+        framework: Whose times and bytes a run of it has.
+    """
+
+    read: Callable[[str, str, Mapping[str, str]], LaunchPlan]
+    framework: str
+
+
+READERS: Mapping[str, Reader] = {
+    **{name: Reader(entry.read, entry.framework) for name, entry in LAUNCHERS.items()},
+    "megatron-deepspeed": Reader(megatron_script.read_megatron, "megatron-deepspeed"),
 }
+"""Every launcher whose files are read; those of `LAUNCHERS` are written, too."""
 
 
 def launcher_of(name: str) -> Launcher:
@@ -99,35 +113,63 @@ def launcher_of(name: str) -> Launcher:
     return LAUNCHERS[name]
 
 
-def read_launch_file(path: str | Path, launcher: str | None = None) -> LaunchPlan:
-    """The plan of a launch file; nothing of it is run.
-
-    Args:
-        path: the file.
-        launcher: whose it is; None: it is told by its content.
+def reader_of(name: str) -> Reader:
+    """Return how files of a launcher are read.
 
     Raises:
-        FormatError: the file cannot be read as such; names the place and the fault.
-        InputError: there is no such launcher.
+        InputError: There is no such launcher; the names are listed.
     """
-    return launcher_of(launcher or launcher_of_file(path)).read(launch_text(path), str(path))
+    if name not in READERS:
+        near = suggestion(name, READERS)
+        raise InputError(f"launcher {name!r}: unknown; launchers: {', '.join(READERS)}{near}")
+    return READERS[name]
+
+
+def framework_of(launcher: str, plan: LaunchPlan) -> str:
+    """Return whose times and bytes a run of a launch file has.
+
+    Megatron-DeepSpeed's constants have ZeRO 0 and 1; its ZeRO 2 and 3 are priced as PyTorch's.
+    """
+    framework = reader_of(launcher).framework
+    return "pytorch" if framework == "megatron-deepspeed" and plan.zero > 1 else framework
+
+
+def read_launch_file(
+    path: str | Path, launcher: str | None = None, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of a launch file; nothing of it is run.
+
+    Args:
+        path: The file.
+        launcher: Whose it is; None: it is told by its content.
+        values: Values that the file takes from the environment of the run, by name.
+
+    Raises:
+        FormatError: The file cannot be read as such; names the place and the reason.
+        InputError: There is no such launcher.
+    """
+    name = launcher or launcher_of_file(path)
+    plan = reader_of(name).read(launch_text(path), str(path), values or {})
+    return replace(plan, source=str(path))
 
 
 def launcher_of_file(path: str | Path) -> str:
-    """The name of the launcher that a file is for.
+    """Return the name of the launcher that a file is for.
 
     Raises:
-        FormatError: it cannot be read, or is none's.
+        FormatError: It cannot be read, or is of a launcher that is not read.
     """
     return launcher_told_by(launch_text(path), str(path))
 
 
 def is_launch_file(path: str | Path) -> bool:
-    """Whether a file's content tells a launcher; what cannot be read is none."""
+    """Return whether a file is one of a launcher; what cannot be read is none."""
+    if str(path).endswith((".sh", ".slurm", ".sbatch", ".toml")) and Path(path).is_file():
+        return True
     try:
         launcher_told_by(launch_text(path), str(path))
-    except FormatError:
-        return False
+    except FormatError as error:
+        return "which is not read" in str(error)
     return True
 
 
@@ -147,15 +189,3 @@ def launch_text(path: str | Path) -> str:
     if size > BYTES:
         raise FormatError(f"{path}: has {size / 1e6:.0f} MB; a launch file has 1 MB at most")
     return read_text(path)
-
-
-def launcher_told_by(text: str, source: str) -> str:
-    """The launcher that a text is for.
-
-    Raises:
-        FormatError: it is none's.
-    """
-    for name, pattern in SIGNS.items():
-        if re.search(pattern, text):
-            return name
-    raise FormatError(f"{source}: no launcher is told by it; say which: --from {', '.join(SIGNS)}")

@@ -20,9 +20,15 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.launch.importing import check_known, completed, with_cut_experts
+from gnnplace.plans.launch.importing import (
+    assumed_values,
+    check_known,
+    completed,
+    priced_optimizer,
+    with_cut_experts,
+)
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.launch.registry import Launcher, framework_of, launcher_of
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, price
@@ -111,12 +117,13 @@ def price_launch_plan(
     check_known(plan)
     setting = setting_of(
         _decoder(model, plan.sizes, plan.batch), devices,
-        framework_name=framework or launcher_of(launcher).framework, environment_name=environment,
+        framework_name=framework or framework_of(launcher, plan), environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
-        optimizer=plan.optimizer, memory_limit=memory_limit,
+        optimizer=priced_optimizer(plan), memory_limit=memory_limit,
     )  # fmt: skip
     plan, notes = with_cut_experts(plan)
-    notes += plan.notes
+    notes += plan.remarks
+    notes += assumed_values(plan, setting.precision)
     if plan.precision == "32-true":
         notes.append(f"precision 32-true: priced as {setting.framework.precision}")
     if plan.schedule in ("zero-bubble", "v"):

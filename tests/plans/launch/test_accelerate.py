@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.launch.accelerate import nearest_accelerate, read_accelerate, write_accelerate
+from gnnplace.plans.launch.accelerate import nearest_accelerate, write_accelerate
+from gnnplace.plans.launch.accelerate_reading import read_accelerate
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 
 # `examples/torch_native_parallelism/configs` of accelerate 16cb6eb8.
@@ -118,7 +119,8 @@ def test_accelerate_reads_what_is_written_and_it_comes_back(seed, tmp_path):
         (TP_HSDP.replace("processes: 8", "processes: 4"), "make 8 processes, and num_proc"),
         (TP_HSDP.replace("shard_size: 2", "shard_size: 1").replace("processes: 8", "processes: 4"),
          "need dp_shard_size > 1"),
-        ("distributed_type: DEEPSPEED\n", "is not read"),
+        ("distributed_type: XLA\n", "is not priced"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 5}\n", "must be 0 to 3"),
         ("- 1\n", "must be keys and values"),
         ("num_processes: eight\n", "whole number"),
         (CP.replace("cp_size: 8", "cp_size: 0"), "must be a whole number from 1 on"),

@@ -9,7 +9,8 @@ import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.launch.deepspeed import nearest_deepspeed, read_deepspeed, write_deepspeed
+from gnnplace.plans.launch.deepspeed import nearest_deepspeed, write_deepspeed
+from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.importing import completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 

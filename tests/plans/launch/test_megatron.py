@@ -10,13 +10,9 @@ import pytest
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.megatron import (
-    layers_of_layout,
-    layout_of,
-    nearest_megatron,
-    read_megatron,
-    write_megatron,
-)
+from gnnplace.plans.launch.megatron import layout_of, nearest_megatron, write_megatron
+from gnnplace.plans.launch.megatron_plan import layers_of_layout
+from gnnplace.plans.launch.megatron_script import read_megatron
 
 SIZES = DecoderSizes(12, 512, 8, 8, 2048, 1024, 50257, gated=False, tied=False)
 # `tests/functional_tests/test_cases/*/*/model_config.yaml` of Megatron-LM d98e8a64: the flags that
@@ -135,7 +131,8 @@ MODEL_PARALLEL_ARGS=(
 )
 DATA_ARGS=("--vocab-size 51200" "--split '99,1,0'")
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES pretrain_gpt.py \\
-    ${GPT_MODEL_ARGS[@]} --save $CHECKPOINT_PATH --brand-new-flag 3
+    ${GPT_MODEL_ARGS[@]} ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} ${DATA_ARGS[@]} \\
+    --save $CHECKPOINT_PATH --brand-new-flag 3
 """
 
 
@@ -147,7 +144,7 @@ torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES pretrain_gpt.py \\
                     "schedule=interleaved:2"),
         (DEEPSEEK, "tp=2,ep=16,pp=4,layers=2+2+2+2+2+2+1+1,microbatch_size=1,zero=1,gradients=fp32,"
                    "schedule=interleaved:2"),
-        (SCRIPT, "tp=8,pp=16,sp=off,microbatch_size=1,gradients=fp32"),
+        (SCRIPT, "tp=8,pp=16,sp=off,microbatch_size=1"),
     ],
 )  # fmt: skip
 def test_real_files_have_the_words_that_their_authors_mean(text, words):
@@ -158,7 +155,10 @@ def test_sizes_and_precision_come_from_the_flags():
     plan = read_megatron(SCRIPT, "file")
     assert plan.sizes == DecoderSizes(96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True)
     assert (plan.precision, plan.batch) == ("16-master", 1536)
-    assert plan.notes == ("flags that are not known, and not priced: --brand-new-flag",)
+    assert plan.notes == (
+        "flags that are not known, and not priced: --brand-new-flag",
+        "defaults of the script, where nothing is set: PP=16",
+    )
     assert read_megatron(DEEPSEEK, "file").overlap == ("gradients", "parameters")
 
 

@@ -11,7 +11,8 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.importing import captured_spec, completed
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.megatron import read_megatron, write_megatron
+from gnnplace.plans.launch.megatron import write_megatron
+from gnnplace.plans.launch.megatron_script import read_megatron
 from gnnplace.plans.launch.registry import LAUNCHERS
 from gnnplace.plans.launch.searching import (
     can_say,

@@ -1,0 +1,157 @@
+"""Values of a shell: texts of which parts may be unknown, each part with the line it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that the script alone does not have.
+
+    Attributes:
+        names: What would have to be known: variables of the environment, or a condition in words.
+        options: The texts that it may be, where a condition decides between them.
+    """
+
+    names: tuple[str, ...]
+    options: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a text.
+
+    Attributes:
+        text: Its letters; empty where it is unknown.
+        line: Line of the script that the letters stand on; 0 in a file beside it.
+        unknown: What it depends on, where it is not known.
+        quoted: Whether blanks in it separate no words.
+    """
+
+    text: str
+    line: int
+    unknown: Unknown | None = None
+    quoted: bool = False
+
+
+Text = tuple[Segment, ...]
+"""A text of segments, in order."""
+
+
+def literal(text: str, line: int, *, quoted: bool = True) -> Text:
+    """Return a text of letters that stand on one line."""
+    return (Segment(text=text, line=line, quoted=quoted),)
+
+
+def unknown_text(names: Iterable[str], line: int, options: Sequence[Text] = ()) -> Text:
+    """Return a text that depends on names."""
+    unknown = Unknown(names=tuple(dict.fromkeys(names)), options=tuple(options))
+    return (Segment(text="", line=line, unknown=unknown),)
+
+
+def plain(text: Text) -> str | None:
+    """Return the letters of a text, None if a part of it is unknown."""
+    if any(segment.unknown is not None for segment in text):
+        return None
+    return "".join(segment.text for segment in text)
+
+
+def names_in(text: Text) -> tuple[str, ...]:
+    """Return the names that a text depends on, each once."""
+    names = [name for part in text if part.unknown is not None for name in part.unknown.names]
+    return tuple(dict.fromkeys(names))
+
+
+def line_of(text: Text) -> int | None:
+    """Return the line of a text's first segment, None in a file beside the script."""
+    lines = [segment.line for segment in text if segment.line]
+    return lines[0] if lines else None
+
+
+def with_quotes(text: Text, *, quoted: bool) -> Text:
+    """Return a text whose blanks do, or do not, separate words."""
+    return tuple(replace(segment, quoted=quoted) for segment in text)
+
+
+def split_words(text: Text) -> list[Text]:
+    """Split a text at the blanks that stand outside of quotes.
+
+    An option of an unknown part that begins or ends with a blank separates words, too.
+    """
+    words: list[Text] = []
+    word: list[Segment] = []
+    is_word = False
+
+    def end_word() -> None:
+        nonlocal is_word
+        if is_word:
+            words.append(tuple(word))
+            word.clear()
+        is_word = False
+
+    for segment in text:
+        if segment.unknown is not None:
+            separates = segment.unknown.options and not segment.quoted
+            if separates and _all_blank_at(segment.unknown.options, 0):
+                end_word()
+            word.append(segment)
+            is_word = True
+            if separates and _all_blank_at(segment.unknown.options, -1):
+                end_word()
+        elif segment.quoted:
+            word.append(segment)
+            is_word = True
+        else:
+            pieces = segment.text.split()
+            if segment.text[:1].isspace() or not segment.text:
+                if segment.text:
+                    end_word()
+            for index, piece in enumerate(pieces):
+                if index:
+                    end_word()
+                word.append(replace(segment, text=piece))
+                is_word = True
+            if segment.text[-1:].isspace():
+                end_word()
+    end_word()
+    return words
+
+
+def _all_blank_at(options: Sequence[Text], index: int) -> bool:
+    """Return whether every option is empty or has a blank at its first or last letter."""
+    letters = [plain(option) for option in options]
+    return all(text is not None and (not text or text[index].isspace()) for text in letters)
+
+
+def join(texts: Iterable[Text], separator: str = " ") -> Text:
+    """Return texts after each other, a separator between them."""
+    joined: list[Segment] = []
+    for index, text in enumerate(texts):
+        if index:
+            line = text[0].line if text else 0
+            joined.append(Segment(text=separator, line=line))
+        joined += text
+    return tuple(joined)
+
+
+def merge(first: Text, second: Text, names: Iterable[str]) -> Text:
+    """Return what a text is after a branch that may or may not have run.
+
+    Args:
+        first: The text after one branch.
+        second: The text after the alternative.
+        names: What decides between them.
+    """
+    if first == second:
+        return first
+    count = 0
+    for mine, theirs in zip(first, second, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    options = (first[count:], second[count:])
+    deciders = [*names, *names_in(options[0]), *names_in(options[1])]
+    line = next((segment.line for option in options for segment in option), 0)
+    return (*first[:count], *unknown_text(deciders, line, options))
