@@ -3,24 +3,41 @@
 Written for and read by Megatron-Bridge 067f987d (August 2026): `training/config.py`,
 `recipes/`. Its keys are Megatron-LM's flags with underscores under `model.`, `train.`, `ddp.`,
 `dataset.` and `comm_overlap.`; `model.virtual_pipeline_model_parallel_size` are stages a rank. A
-recipe is read as text: lines `cfg.section.key = literal`. Nothing of it runs, so that what it takes
-from elsewhere (a checkpoint's sizes) is not known.
+recipe is read as text: lines `cfg.section.key = literal`, those of functions that it begins with
+first, also of files around it. Nothing of it runs: what it takes from elsewhere (a checkpoint's
+sizes, functions of files that are not here) is not known, and said.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from gnnplace.errors import FormatError
-from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words, header, with_header
+from gnnplace.errors import FormatError, GnnplaceError
+from gnnplace.files import read_text
+from gnnplace.plans.launch.launch_plan import (
+    BYTES,
+    LaunchPlan,
+    NotPriced,
+    check_plan_words,
+    header,
+    with_header,
+)
 from gnnplace.plans.launch.megatron import model_flags, plan_flags
+from gnnplace.plans.launch.megatron_flags import is_listed
 from gnnplace.plans.launch.megatron_plan import Flags, is_counted, is_known, plan_of_flags
 
 LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
 FUNCTION = re.compile(r"(?ms)^def (\w+)\(.*?(?=^def |^class |^@|\Z)")
 BEGUN = re.compile(r"(?m)^\s{1,16}(?:cfg|config) = (\w+)\(")
+HELPER = re.compile(r"(?m)^\s{1,16}(\w+)\((?:cfg|config)\b")
+IMPORT = re.compile(r"(?ms)^from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
+CONSTANT = re.compile(r"(?m)^([A-Z][A-Z0-9_]*)(?:\s*:\s*int)?\s*=\s*(\d+)\s*$")
+KNOWN_FUNCTIONS = ("_pretrain_common", "_peft_common", "_sft_common", "isinstance", "print")
+DEEPEST = 12  # functions that a recipe goes through
+HOPS = 4  # modules that hand on a function
 READ = ("model", "train", "ddp", "comm_overlap", "optimizer")  # sections that say a plan
 COMMON = "_pretrain_common()"
 COMMON_FLAGS = {
@@ -114,75 +131,208 @@ def _mixed_precision(plan: LaunchPlan) -> str:
     )
 
 
-def read_bridge(text: str, source: str) -> LaunchPlan:
-    """The plan of overrides, or of a recipe's lines; `source` may end with `:FUNCTION`.
+@dataclass(frozen=True)
+class _Block:
+    """The text of a function, or of overrides.
+
+    Attributes:
+        text: Its lines.
+        first_line: Line of the file that it begins on; 0 in another file.
+    """
+
+    text: str
+    first_line: int
+
+
+@dataclass
+class _Recipe:
+    """Functions that a recipe goes through, the one that it begins with first.
+
+    Attributes:
+        blocks: Their texts.
+        unread: Functions of files that are not here.
+    """
+
+    blocks: list[_Block] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+
+def read_bridge(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of overrides, or of a recipe's lines.
+
+    Args:
+        text: The file.
+        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        values: Overrides of keys, as `model.tensor_model_parallel_size`.
 
     Raises:
-        FormatError: a key is there twice with two values, numbers contradict, or there are several
+        FormatError: A key is there twice with two values, numbers contradict, or there are several
             functions and none is named.
     """
     flags: Flags = {}
-    blocks = _blocks(text, source)
-    for block in blocks:
-        flags |= _said(block, source)
-    text = "".join(blocks)
+    lines: dict[str, int | None] = {}
+    recipe = _blocks(text, source)
+    constants = dict(CONSTANT.findall(text))
+    for block in recipe.blocks:
+        block_flags, block_lines = _said(block, source, constants)
+        flags |= block_flags
+        lines |= block_lines
+    overrides = "\n".join(f"{key}={value}" for key, value in (values or {}).items())
+    flags |= _said(_Block(overrides, 0), source, constants)[0]
+    whole = "".join(block.text for block in recipe.blocks)
     if not any(name in flags for name in ("tensor-model-parallel-size", "micro-batch-size")):
         raise FormatError(f"{source}: has no key such as model.tensor_model_parallel_size=4")
-    if COMMON in text:
+    if COMMON in whole:
         flags = COMMON_FLAGS | flags
     unknown = [name for name in flags if not (name in OWN or is_known(name))]
-    flags |= _others(flags, text)
-    plan = plan_of_flags(flags, source)
+    flags |= _others(flags, whole)
+    plan = plan_of_flags(flags, source, lines)
     if unknown:
-        listed = ", ".join(name.replace("-", "_") for name in unknown[:8])
-        told = f"keys that are not known, and not priced: {listed}"
-        plan = replace(plan, notes=(*plan.notes, told))
+        listed = ", ".join(name.replace("-", "_") for name in unknown)
+        note = f"keys that are not known, and not priced: {listed}"
+        plan = replace(plan, notes=(*plan.notes, note))
+    if recipe.unread:
+        note = (
+            f"{' and '.join(recipe.unread)}: of another file, which is not read; what they set is "
+            "not known"
+        )
+        plan = replace(plan, notes=(*plan.notes, note))
     if plan.sizes is not None:
         plan = replace(plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true"))
+    entries = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
+    plan = replace(plan, not_priced=(*entries, *_type_effects(whole)))
     return check_plan_words(with_header(plan, text, source), source)
 
 
-def _blocks(text: str, source: str) -> list[str]:
-    """The text, or of a file of recipes those of a function and of what it begins with.
+def _key_of_flag(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _type_effects(text: str) -> Iterator[NotPriced]:
+    """Yield the adapters and the types of a recipe that no price counts."""
+    code = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    if re.search(r"peft(_scheme)?\s*=\s*(?!None|null)\S|_peft_common\(|LoRA\(", code):
+        effect = "adapters (LoRA); priced as training of all parameters"
+        yield NotPriced(key="peft", effect=effect)
+    named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", code)
+    if named and re.search("fp8|fp4", named[-1]):
+        effect = "matrix products in fp8 or fp4; priced in bf16"
+        yield NotPriced(key="mixed_precision", effect=effect)
+    elif re.search(r"mixed_precision\.fp8\s*=\s*(?!None|null|False)\S", code):
+        effect = "matrix products in fp8; priced in bf16"
+        yield NotPriced(key="mixed_precision.fp8", effect=effect)
+
+
+def _blocks(text: str, source: str) -> _Recipe:
+    """Return the text, or of a file of recipes a function and those that it goes through.
 
     Raises:
-        FormatError: there are several functions and none is named, or none of that name.
+        FormatError: There are several functions and none is named, or none of that name.
     """
-    functions = {found[1]: found[0] for found in FUNCTION.finditer(text)}
-    name = source.rpartition(":")[2] if re.search(r"\.py:\w+$", source) else ""
+    functions = _functions(text)
+    path, _, name = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
+    if not name and len(functions) == 1 and source.endswith(".py"):
+        name = next(iter(functions))
     if not name and len(functions) < 2:
-        return [text]
+        return _Recipe(blocks=[_Block(text, 1)])
     if name not in functions:
-        told = ", ".join(list(functions)[:8])
-        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {told}")
-    blocks = list[str]()
-    while name in functions:
-        blocks.insert(0, functions.pop(name))
-        begun = BEGUN.search(blocks[0])
-        name = begun[1] if begun else ""
-    return blocks
+        listed = ", ".join(list(functions)[:8])
+        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {listed}")
+    recipe = _Recipe()
+    _follow(recipe, name, functions, text, path, 0)
+    return recipe
 
 
-def _said(text: str, source: str) -> Flags:
-    """What overrides or a function's lines say, in the names of Megatron-LM's flags.
+def _functions(text: str) -> dict[str, _Block]:
+    return {
+        match[1]: _Block(match[0], text.count("\n", 0, match.start()) + 1)
+        for match in FUNCTION.finditer(text)
+    }
+
+
+def _follow(
+    recipe: _Recipe,
+    name: str,
+    functions: Mapping[str, _Block],
+    text: str,
+    path: str,
+    depth: int,
+) -> None:
+    """Add a function, after the one that its configuration begins with."""
+    block = functions[name]
+    called = [match[1] for match in BEGUN.finditer(block.text)]
+    helpers = [match[1] for match in HELPER.finditer(block.text)]
+    for index, function in enumerate([*called, *helpers]):
+        if function in KNOWN_FUNCTIONS or function == name or depth > DEEPEST:
+            continue
+        if function in functions:
+            if index < len(called):
+                _follow(recipe, function, functions, text, path, depth + 1)
+            continue
+        # A module may only hand on what it imports from another one.
+        others: dict[str, _Block] = {}
+        other_path, other_text = path, text
+        for _ in range(HOPS):
+            imported = _imported(function, other_text, other_path)
+            if imported is None:
+                break
+            other_path, other_text = imported
+            others = {k: replace(v, first_line=0) for k, v in _functions(other_text).items()}
+            if function in others:
+                break
+        if function in others:
+            _follow(recipe, function, others, other_text, other_path, depth + 1)
+        else:
+            recipe.unread.append(function)
+    recipe.blocks.append(block)
+
+
+def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
+    """Return the file that a function is imported from, where it is in a folder around the recipe."""
+    for match in IMPORT.finditer(text):
+        names = re.findall(r"\w+", match[2])
+        if function not in names:
+            continue
+        relative = Path(*match[1].split(".")).with_suffix(".py")
+        for folder in list(Path(path).resolve().parents)[:8]:
+            candidate = folder / relative
+            if candidate.is_file() and candidate.stat().st_size < BYTES:
+                try:
+                    return str(candidate), read_text(candidate)
+                except GnnplaceError:
+                    return None
+    return None
+
+
+def _said(
+    block: _Block, source: str, constants: Mapping[str, str]
+) -> tuple[Flags, dict[str, int | None]]:
+    """Return what overrides or a function's lines say, as Megatron-LM's flags, and their lines.
 
     Raises:
-        FormatError: a key is there twice with two values.
+        FormatError: A key is there twice with two values.
     """
     flags: Flags = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        found = LINE.fullmatch(line) if len(line) < LONGEST else None
-        if found is None:
+    lines: dict[str, int | None] = {}
+    for number, line in enumerate(block.text.splitlines(), start=block.first_line):
+        match = LINE.fullmatch(line) if len(line) < LONGEST else None
+        if match is None:
             continue
-        name = found[2].replace("_", "-")
-        name, value = OTHER_NAMES.get(name, name), found[3].strip().strip("\"'")
-        other = name != "seq-length" if found[1] == "dataset" else found[1] not in READ
-        if value in ("None", "null") or other or (found[1] == "optimizer" and not is_counted(name)):
+        name = match[2].replace("_", "-")
+        name, value = OTHER_NAMES.get(name, name), match[3].strip().strip("\"'")
+        value = constants.get(value, value)
+        other = name != "seq-length" if match[1] == "dataset" else match[1] not in READ
+        if value in ("None", "null") or other:
+            continue
+        if match[1] == "optimizer" and not (is_counted(name) or is_listed(name)):
             continue
         if flags.setdefault(name, value) != value and is_counted(name):
             told = f"{value[:40]!r}: was {flags[name][:40]!r} before"
-            raise FormatError(f"{source}: line {number}: {found[1]}.{found[2]}: {told}")
-    return flags
+            raise FormatError(f"{source}: line {number}: {match[1]}.{match[2]}: {told}")
+        lines[name] = number if block.first_line else None
+    return flags, lines
 
 
 def _others(flags: Flags, text: str) -> Flags:

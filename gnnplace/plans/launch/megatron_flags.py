@@ -140,7 +140,12 @@ FREE_OF_CHARGE = (
 USUAL_VALUES: Mapping[str, tuple[str, ...]] = {
     "transformer-impl": ("transformer_engine",),
     "attention-backend": ("auto", "flash", "fused"),
-    "recompute-modules": ("core_attn",),
+    "recompute-modules": ("core_attn", "[core_attn]", '["core_attn"]'),
+    "exp-avg-dtype": ("fp32", "torch.float32", "float32"),
+    "exp-avg-sq-dtype": ("fp32", "torch.float32", "float32"),
+    "main-params-dtype": ("fp32", "torch.float32", "float32"),
+    "spec": ("megatron.core.models.gpt.gpt_layer_specs",),
+    "window-attn-skip-freq": ("1",),
     "ds-sequence-parallel-fpdt-offloading": ("false",),
 }
 UNUSUAL: Mapping[str, str] = {

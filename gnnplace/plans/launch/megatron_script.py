@@ -69,7 +69,7 @@ LAUNCHER_NUMBERS = {
     "num-processes": "world-size",
 }
 ONE_SERVER = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-YAML_LINE = re.compile(r"\s*-?\s*--([A-Za-z][\w-]*)(?:\s*:\s+|\s*:\s*$|=|\s+|\s*$)(.*)")
+YAML_LINE = re.compile(r"[ \t]*(?:-[ \t]+)?--([A-Za-z][\w-]*)(?:\s*:\s+|\s*:\s*$|=|\s+|\s*$)(.*)")
 YAML_VALUE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 
 
@@ -114,7 +114,7 @@ def read_megatron(
         FormatError: The script starts no training or several, a flag of the plan needs a value that
             only the environment has, or flags contradict each other.
     """
-    if re.search(r"(?m)^\s*(MODEL_ARGS|ENV_VARS)\s*:", text):
+    if re.search(r"(?m)^[ \t]*(MODEL_ARGS|ENV_VARS)\s*:", text):
         flags = _flags_of_yaml(text, source, values or {})
         run = None
     else:
@@ -309,12 +309,13 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
     flags = FlagSet()
     words = list(command.words)
     letters = [plain(word) or "" for word in words]
-    start = next((k for k, text in enumerate(letters) if text.endswith(".py")), None)
+    ends = [word[-1].text if word else "" for word in words]
+    start = next((k for k, text in enumerate(ends) if text.endswith(".py")), None)
     if start is None and "-m" in letters:
         modules = [k for k, text in enumerate(letters[:-1]) if text == "-m"]
         start = modules[-1] + 1
     if start is not None:
-        script = PurePosixPath(letters[start]).name
+        script = PurePosixPath(letters[start] or ends[start]).name
         unlike = UNLIKE_MODELS.search(script)
         if unlike is not None:
             raise FormatError(

@@ -8,7 +8,7 @@ that a run has. A stage of ZeRO other than 0 acts as 1. `pp_engine` is afab wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,14 @@ import yaml
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.files import yaml_of
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.launch.keys import Keys
+from gnnplace.plans.launch.keys import Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
     LaunchPlan,
+    NotPriced,
     check_plan_words,
     header,
 )
@@ -35,6 +36,24 @@ PARALLEL = (
     "dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer",
     "tp_recompute_allgather", "expert_parallel_size", "context_parallel_size",
 )  # fmt: skip
+
+
+WORD_KEYS: Mapping[str, tuple[str, ...]] = {
+    "dp": ("parallelism.dp",),
+    "tp": ("parallelism.tp",),
+    "pp": ("parallelism.pp",),
+    "cp": ("parallelism.context_parallel_size",),
+    "ep": ("parallelism.expert_parallel_size",),
+    "sp": ("parallelism.tp_mode",),
+    "microbatch_size": ("tokens.micro_batch_size",),
+    "batch": ("tokens.batch_accumulation_per_replica",),
+    "zero": ("optimizer.zero_stage",),
+    "recompute": ("parallelism.recompute_layer",),
+    "schedule": ("parallelism.pp_engine",),
+    "precision": ("model.dtype",),
+    "gradients": ("optimizer.accumulate_grad_in_fp32",),
+    "optimizer": ("optimizer.optimizer_factory.name",),
+}
 
 
 def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
@@ -142,49 +161,119 @@ def _factory(plan: LaunchPlan) -> dict[str, Any]:
             "torch_adam_is_fused": True}  # fmt: skip
 
 
-def read_nanotron(text: str, source: str) -> LaunchPlan:
-    """The plan of a configuration of nanotron.
+def read_nanotron(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of a configuration of nanotron.
+
+    Args:
+        text: The YAML.
+        source: Its path, which errors begin with.
+        values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: it is none, or its sizes contradict.
+        FormatError: It is none, or its sizes contradict.
     """
-    keys = Keys(yaml_of(text, source), source)
-    odd = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
-    notes = [f"keys that are not known, and not priced: {', '.join(odd[:8])}"] if odd else []
-    model = "model.model_config."
-    heads, length = (
-        keys.needed(f"{model}num_attention_heads"),
-        keys.needed("tokens.sequence_length"),
-    )
-    sizes = DecoderSizes(
-        keys.needed(f"{model}num_hidden_layers"), keys.needed(f"{model}hidden_size"), heads,
-        keys.count(f"{model}num_key_value_heads", heads) or heads,
-        keys.needed(f"{model}intermediate_size"), length, keys.needed(f"{model}vocab_size"),
-        tied=keys.switch(f"{model}tie_word_embeddings"),
-    )  # fmt: skip
+    data = put_values(yaml_of(text, source), values or {}, source)
+    keys = Keys(data, source, yaml_lines(text))
+    unknown = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
+    notes = [f"keys that are not known, and not priced: {', '.join(unknown)}"] if unknown else []
+    sizes = _sizes(keys)
     dp, tp, pp = (keys.needed(f"parallelism.{name}") for name in ("dp", "tp", "pp"))
     size = keys.needed("tokens.micro_batch_size")
     steps = keys.count("tokens.batch_accumulation_per_replica", 1) or 1
     mode = keys.word("parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"), "ALL_REDUCE")
     engine = keys.word("parallelism.pp_engine", ("afab", "1f1b"), "afab")
-    name = keys.word("optimizer.optimizer_factory.name", ("adamW", "adam", "sgd"), "adamW")
+    name = str(keys.get("optimizer.optimizer_factory.name") or "adamW").lower()
     half = keys.word("model.dtype", ("bfloat16", "float16", "float32"), "bfloat16")
     fp32 = keys.switch("optimizer.accumulate_grad_in_fp32")
     hidden = keys.switch("parallelism.tp_linear_async_communication")
-    return check_plan_words(
-        LaunchPlan(
-            dp=dp, tp=tp, pp=pp, cp=keys.count("parallelism.context_parallel_size", 1) or 1,
-            ep=keys.count("parallelism.expert_parallel_size", 1) or 1,
-            sp=tp == 1 or mode == "REDUCE_SCATTER",
-            layers=cut_by_cost(sizes, pp) if pp > 1 else None,
-            microbatch_size=size, batch=dp * size * steps,
-            zero=min(keys.count("optimizer.zero_stage", 0, least=0) or 0, 1),
-            recompute=FULL if keys.switch("parallelism.recompute_layer") else NONE,
-            schedule="gpipe" if engine == "afab" and pp > 1 else "1f1b",
-            precision={"bfloat16": "bf16-master", "float16": "16-master"}.get(half, "32-true"),
-            gradients="fp32" if fp32 and half != "float32" else "same",
-            optimizer="sgd" if name == "sgd" else "adamw", overlap=("tp",) if hidden else (),
-            sizes=sizes, notes=tuple(notes),
-        ),
-        source,
-    )  # fmt: skip
+    plan = LaunchPlan(
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        cp=keys.count("parallelism.context_parallel_size", 1) or 1,
+        ep=keys.count("parallelism.expert_parallel_size", 1) or 1,
+        sp=tp == 1 or mode == "REDUCE_SCATTER",
+        layers=cut_by_cost(sizes, pp) if pp > 1 else None,
+        microbatch_size=size,
+        batch=dp * size * steps,
+        zero=min(keys.count("optimizer.zero_stage", 0, least=0) or 0, 1),
+        recompute=FULL if keys.switch("parallelism.recompute_layer") else NONE,
+        schedule="gpipe" if engine == "afab" and pp > 1 else "1f1b",
+        precision={"bfloat16": "bf16-master", "float16": "16-master"}.get(half, "32-true"),
+        gradients="fp32" if fp32 and half != "float32" else "same",
+        optimizer="sgd" if name == "sgd" else "adamw" if name in ("adamw", "adam") else name,
+        overlap=("tp",) if hidden else (),
+        sizes=sizes,
+        notes=tuple(notes),
+        not_priced=tuple(_not_priced(keys, name)),
+        lines=keys.word_lines(WORD_KEYS),
+    )
+    return check_plan_words(plan, source)
+
+
+def _sizes(keys: Keys) -> DecoderSizes:
+    """Return the sizes of the model.
+
+    Raises:
+        FormatError: One is missing, or its experts are not those of all last layers.
+    """
+    model = "model.model_config."
+    heads = keys.needed(f"{model}num_attention_heads")
+    layers = keys.needed(f"{model}num_hidden_layers")
+    experts: ExpertLayers | None = None
+    part = f"{model}moe_config."
+    if keys.has(f"{model}moe_config"):
+        listed = keys.get(f"{part}layers")
+        indices = list(range(layers)) if listed in (None, [-1]) else listed
+        if not isinstance(indices, list) or indices != list(range(layers - len(indices), layers)):
+            raise keys.fault(f"{part}layers", "experts must be in all last layers to be priced")
+        has_shared = keys.switch(f"{part}enable_shared_expert")
+        shared = keys.count(f"{part}shared_expert_intermediate_size", 5632) or 0
+        if indices:
+            experts = ExpertLayers(
+                count=keys.count(f"{part}num_experts", 8) or 8,
+                active=keys.count(f"{part}top_k", 2) or 2,
+                width=keys.count(f"{part}moe_intermediate_size", 1408) or 1408,
+                shared=shared if has_shared else 0,
+                dense=layers - len(indices),
+            )
+    return DecoderSizes(
+        layers=layers,
+        hidden=keys.needed(f"{model}hidden_size"),
+        heads=heads,
+        kv_heads=keys.count(f"{model}num_key_value_heads", heads) or heads,
+        feed_forward=keys.needed(f"{model}intermediate_size"),
+        length=keys.needed("tokens.sequence_length"),
+        vocabulary=keys.needed(f"{model}vocab_size"),
+        tied=keys.switch(f"{model}tie_word_embeddings"),
+        experts=experts,
+    )
+
+
+def _not_priced(keys: Keys, optimizer: str) -> Iterator[NotPriced]:
+    """Yield what changes seconds or bytes and no price counts."""
+    model = "model.model_config."
+    effects = {
+        f"{model}sliding_window_size": "attention in a window; priced over all tokens",
+        f"{model}flex_attention_mask": "attention with a mask; priced over all tokens",
+        f"{model}_use_doc_masking": "attention within documents; priced over all tokens",
+        f"{model}z_loss_enabled": "a second loss over the logits; priced without",
+    }
+    for path, effect in effects.items():
+        if keys.has(path) and keys.get(path) not in (False, 0, "causal"):
+            yield NotPriced(key=path, effect=effect, line=keys.line(path))
+    path = f"{model}_attn_implementation"
+    attention = keys.get(path)
+    if attention not in (None, "flash_attention_2"):
+        effect = f"attention by {str(attention)[:40]}; priced with the framework's usual kernels"
+        yield NotPriced(key=path, effect=effect, line=keys.line(path))
+    for name in ("_fused_rms_norm", "_fused_rotary_emb"):
+        if keys.get(f"{model}{name}") is False:
+            effect = "by unfused kernels; priced with the framework's usual ones"
+            yield NotPriced(key=f"{model}{name}", effect=effect, line=keys.line(f"{model}{name}"))
+    if optimizer not in ("adamw", "adam", "sgd"):
+        path = "optimizer.optimizer_factory.name"
+        effect = f"the update and the state of {optimizer}; priced as adamw"
+        yield NotPriced(key=path, effect=effect, line=keys.line(path))

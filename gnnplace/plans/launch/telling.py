@@ -11,11 +11,11 @@ SIGNS = {  # what the files of one launcher have and those of others do not, in 
     "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
     "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
     "nanotron": r"(?m)^(parallelism|tokens):",
-    "gpt-neox": r"(?m)^\s*[\"']?(pipe[-_]parallel[-_]size|model[-_]parallel[-_]size|"
+    "gpt-neox": r"(?m)^[ \t]*[\"']?(pipe[-_]parallel[-_]size|model[-_]parallel[-_]size|"
     r"checkpoint[-_]factor|no[-_]weight[-_]tying)[\"']?\s*:",
-    "nemo": r"(?m)^\s+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
+    "nemo": r"(?m)^[ \t]+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
     "llm-foundry": r"(?m)^(device_train_microbatch_size|global_train_batch_size|"
-    r"device_train_grad_accum)\s*:|^\s+name: (mpt_causal_lm|hf_causal_lm)",
+    r"device_train_grad_accum)\s*:|^[ \t]+name: (mpt_causal_lm|hf_causal_lm)",
     "lightning": r"(?m)^trainer\s*:",
     "axolotl": r"(?m)^(base_model|micro_batch_size)\s*:",
     "llama-factory": r"(?m)^(model_name_or_path|finetuning_type|stage)\s*:",
@@ -24,23 +24,22 @@ SIGNS = {  # what the files of one launcher have and those of others do not, in 
     "deepspeed": r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|'
     r'gradient_accumulation_steps|zero_allow_untested_optimizer|bf16|fp16)"\s*:',
 }
-TOML_SIGN = r"(?m)^\s*\[(model|training|parallelism|experimental|activation_checkpoint|job)\]"
-YAML_FLAGS = r"(?m)^\s*-?\s*--[a-z][\w-]*\s*:|^\s*MODEL_ARGS\s*:"
+TOML_SIGN = r"(?m)^[ \t]*\[(model|training|parallelism|experimental|activation_checkpoint|job)\]"
+YAML_FLAGS = r"(?m)^[ \t]{0,40}(?:- )?--[a-z][\w-]*[ \t]*:|^[ \t]*MODEL_ARGS\s*:"
 FLAGS = (
-    r"--(tensor-model-parallel-size|num-layers|micro-batch-size|hidden-size|global-batch-size|"
+    r"(?m)^[^#\"\n]*--(tensor-model-parallel-size|num-layers|micro-batch-size|hidden-size|global-batch-size|"
     r"pipeline-model-parallel-size|model-parallel-size|seq-length|num-experts)\b"
 )
 DEEPSPEED_FLAGS = r"--(deepspeed|deepspeed_config|zero-stage|ds-sequence-parallel-size)\b"
 SHELL_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash", ".sub", ".job", ".pbs", ".lsf", ".batch")
 SHELL_SIGN = r"\A#!.*\b(ba|z|k|da)?sh\b|(?m:^#(SBATCH|PBS|BSUB)\b)"
 UNREAD = {  # launchers whose files are known, and not read
-    "colossalai": r"(?m)^\s*(import|from) colossalai|\bcolossalai run\b",
-    "internevo": r"(?m)^\s*parallel = dict\(|\bJOB_NAME = ",
-    "mosaic composer": r"(?m)^\s*composer\s+\S+\.py",
-    "alpa": r"(?m)^\s*(import|from) alpa\b",
-    "jax": r"(?m)^\s*(import|from) (jax|flax|maxtext)\b|\bici_fsdp_parallelism\b",
-    "torchtune": r"(?m)^\s*_component_:\s*torchtune",
-    "levanter": r"(?m)^trainer:\s*\n(?:.*\n)*?\s+(mp|tensor_parallel_axes)\s*:",
+    "colossalai": r"(?m)^[ \t]*(import|from) colossalai|\bcolossalai run\b",
+    "internevo": r"(?m)^[ \t]*parallel = dict\(|\bJOB_NAME = ",
+    "mosaic composer": r"(?m)^[ \t]*composer\s+\S+\.py",
+    "alpa": r"(?m)^[ \t]*(import|from) alpa\b",
+    "jax": r"(?m)^[ \t]*(import|from) (jax|flax|maxtext)\b|\bici_fsdp_parallelism\b",
+    "torchtune": r"(?m)^[ \t]*_component_:\s*torchtune",
     "verl": r"(?m)^actor_rollout_ref\s*:",
     "llava": r"\bllava/train/train",
 }
@@ -77,7 +76,7 @@ def launcher_told_by(text: str, source: str) -> str:
 
 def _shell_launcher(text: str) -> str:
     """Return the launcher of a shell script: DeepSpeed's flags beside Megatron's tell."""
-    code = re.sub(r"(?m)^\s*#.*$", "", text)
+    code = re.sub(r"(?m)^[ \t]*#.*$", "", text)
     return "megatron-deepspeed" if re.search(DEEPSPEED_FLAGS, code) else "megatron-lm"
 
 
@@ -90,8 +89,10 @@ def _told_by_signs(text: str, suffix: str) -> str | None:
             return "megatron-lm"
         order = tuple(name for name in SIGNS if name not in ("torchtitan", "megatron-bridge"))
     else:
+        for name in ("torchtitan", "megatron-bridge"):
+            if re.search(SIGNS[name], text):
+                return name
         order = tuple(SIGNS)
-        code = re.sub(r"(?m)^\s*#.*$", "", text)
-        if suffix != ".py" and re.search(FLAGS, code):
+        if suffix != ".py" and re.search(FLAGS, text):
             return _shell_launcher(text)
     return next((name for name in order if re.search(SIGNS[name], text)), None)

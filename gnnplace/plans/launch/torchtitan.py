@@ -34,6 +34,7 @@ from gnnplace.plans.launch.launch_plan import (
     header,
     with_header,
 )
+from gnnplace.plans.launch.torchtitan_toml import read_toml
 from gnnplace.plans.order.rows import as_csv, parsed
 from gnnplace.plans.plan import PlanFile
 
@@ -73,6 +74,23 @@ RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
 CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training",
            "CompileConfig": "compile"}  # fmt: skip
+WORD_KEYS: Mapping[str, tuple[str, ...]] = {
+    "dp": ("parallelism.data_parallel_shard_degree",),
+    "tp": ("parallelism.tensor_parallel_degree",),
+    "pp": ("parallelism.pipeline_parallel_degree",),
+    "cp": ("parallelism.context_parallel_degree",),
+    "ep": ("parallelism.expert_parallel_degree",),
+    "sp": ("parallelism.enable_sequence_parallel",),
+    "layers": ("parallelism.module_fqns_per_model_part",),
+    "schedule": ("parallelism.pipeline_parallel_schedule",),
+    "microbatch_size": ("training.num_tokens_per_microbatch_per_dp_rank",),
+    "batch": ("training.num_tokens_per_train_step",),
+    "zero": ("parallelism.data_parallel_shard_degree",),
+    "recompute": ("activation_checkpoint",),
+    "precision": ("training.mixed_precision_param", "training.dtype"),
+    "compile": ("compile.enable",),
+    "cuda_graphs": ("training.disable_cuda_graphs",),
+}
 FLOAT8 = "405B"  # whose own configuration has float8 products, under torch.compile
 
 
@@ -205,13 +223,22 @@ def modules_of(layers: Sequence[int]) -> list[list[str]]:
     return found
 
 
-def read_torchtitan(text: str, source: str) -> LaunchPlan:
-    """The plan of a module of configurations; `source` may end with `:FUNCTION`.
+def read_torchtitan(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of a module of configurations, or of a TOML.
+
+    Args:
+        text: The file.
+        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        values: Values for the keys of a TOML, by their paths.
 
     Raises:
-        FormatError: it is no Python, has several functions and none is named, or its numbers
+        FormatError: It is neither, has several functions and none is named, or its numbers
             contradict.
     """
+    if source.endswith(".toml") or re.search(r"(?m)^\[[a-z_]+\]\s*$", text):
+        return read_toml(text, source, values or {}, MODELS)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -347,6 +374,7 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
             precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
             gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes), compile=compiled,
             cuda_graphs=None if pp > 1 or chosen else captures.get(eager),
+            lines=keys.word_lines(WORD_KEYS),
         ),
         keys.source,
     )  # fmt: skip

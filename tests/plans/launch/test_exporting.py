@@ -115,7 +115,7 @@ def test_sizes_name_a_model_of_those_sizes():
     [
         (b"\xff\xfe", "not UTF-8"),
         (b" " * ((1 << 20) + 1), "has 1 MB at most"),
-        (b"hello\n", "no launcher is told by it"),
+        (b"hello\n", "cannot tell which launcher"),
     ],
 )
 def test_a_file_that_is_none_is_one_line(content, told, tmp_path):

@@ -954,9 +954,10 @@ class _Evaluator:
         position = start
         for child in node.children:
             if child.type in EXPANSIONS and child.start_byte >= position:
+                # The parser counts what stands before `$` to the expansion: blanks, a `\\`.
                 offset = child.start_byte
-                while self.source.data[offset : offset + 1].isspace():
-                    offset += 1  # the parser counts blanks before `$` to the expansion
+                while offset < child.end_byte and self.source.data[offset] not in b"$`":
+                    offset += 1
                 text += self._letters(position, offset)
                 text += with_quotes(self._expand(child), quoted=in_quotes)
                 position = child.end_byte
@@ -974,7 +975,7 @@ class _Evaluator:
     def _expand(self, node: Node) -> Text:
         """Return the text of `$X`, `${...}`, `$(...)` or `$((...))`."""
         if node.type == "simple_expansion":
-            return self._variable(self.source.text(node).strip()[1:], self._line(node))
+            return self._variable(self.source.text(node).partition("$")[2], self._line(node))
         if node.type == "arithmetic_expansion":
             return self._arithmetic(node)
         if node.type in ("command_substitution", "process_substitution"):
@@ -1032,7 +1033,7 @@ class _Evaluator:
         if not children:
             return ()
         first = children[0]
-        text = self.source.text(node).strip()
+        text = self.source.text(node).lstrip("\\ \n\t")
         if first.type in ("#", "!"):
             return self._expand_prefixed(first.type, text[3:-1], line)
         name = self.source.text(first)
@@ -1133,7 +1134,7 @@ class _Evaluator:
         """Return what `$(...)` prints, where that needs no running."""
         line = self._line(node)
         inner = [c for c in node.children if c.is_named and c.type != "comment"]
-        shown = " ".join(self.source.text(node).split())[:60]
+        shown = " ".join(self.source.text(node).lstrip("\\ \n\t").split())[:60]
         if not inner:
             return ()
         start = self.state.copy()
@@ -1180,6 +1181,8 @@ class _Evaluator:
                  for w in self._words(c.children[0] if c.type == "command_name" else c)]  # fmt: skip
         name = plain(words[0]) if words else None
         arguments = words[1:]
+        if name == "pwd":
+            return literal(".", line)
         if name == "echo":
             return join([w for w in arguments if plain(w) not in ("-n", "-e")])
         if name == "printf" and arguments and plain(arguments[0]) in ("%s", "%s\\n", "%d"):
