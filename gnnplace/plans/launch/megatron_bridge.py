@@ -33,6 +33,7 @@ LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#
 FUNCTION = re.compile(r"(?ms)^def (\w+)\(.*?(?=^def |^class |^@|\Z)")
 BEGUN = re.compile(r"(?m)^\s{1,16}(?:cfg|config) = (\w+)\(")
 HELPER = re.compile(r"(?m)^\s{1,16}(\w+)\((?:cfg|config)\b")
+ASSIGNMENT = re.compile(r"(?m)^\s{1,16}(?:cfg|config)\.\w+\.\w+\s*=")
 IMPORT = re.compile(r"(?ms)^from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
 CONSTANT = re.compile(r"(?m)^([A-Z][A-Z0-9_]*)(?:\s*:\s*int)?\s*=\s*(\d+)\s*$")
 KNOWN_FUNCTIONS = ("_pretrain_common", "_peft_common", "_sft_common", "isinstance", "print")
@@ -264,12 +265,17 @@ def _follow(
     block = functions[name]
     called = [match[1] for match in BEGUN.finditer(block.text)]
     helpers = [match[1] for match in HELPER.finditer(block.text)]
-    for index, function in enumerate([*called, *helpers]):
+    last_line = max((match.start() for match in ASSIGNMENT.finditer(block.text)), default=0)
+    late = {match[1] for match in HELPER.finditer(block.text) if match.start() > last_line}
+    later: list[_Block] = []
+    for function in dict.fromkeys([*called, *helpers]):
         if function in KNOWN_FUNCTIONS or function == name or depth > DEEPEST:
             continue
         if function in functions:
-            if index < len(called):
-                _follow(recipe, function, functions, text, path, depth + 1)
+            target = _Recipe()
+            _follow(target, function, functions, text, path, depth + 1)
+            recipe.unread += target.unread
+            (later if function in late else recipe.blocks).extend(target.blocks)
             continue
         # A module may only hand on what it imports from another one.
         others: dict[str, _Block] = {}
@@ -282,11 +288,15 @@ def _follow(
             others = {k: replace(v, first_line=0) for k, v in _functions(other_text).items()}
             if function in others:
                 break
-        if function in others:
-            _follow(recipe, function, others, other_text, other_path, depth + 1)
-        else:
+        if function not in others:
             recipe.unread.append(function)
+            continue
+        target = _Recipe()
+        _follow(target, function, others, other_text, other_path, depth + 1)
+        recipe.unread += target.unread
+        (later if function in late else recipe.blocks).extend(target.blocks)
     recipe.blocks.append(block)
+    recipe.blocks += later
 
 
 def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:

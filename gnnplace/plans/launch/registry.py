@@ -14,10 +14,15 @@ from gnnplace.plans.launch import (
     accelerate_reading,
     deepspeed,
     deepspeed_reading,
+    finetuners,
+    foundry,
+    lightning_cli,
     megatron,
     megatron_bridge,
     megatron_script,
     nanotron,
+    nemo,
+    neox,
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
@@ -97,6 +102,12 @@ class Reader:
 READERS: Mapping[str, Reader] = {
     **{name: Reader(entry.read, entry.framework) for name, entry in LAUNCHERS.items()},
     "megatron-deepspeed": Reader(megatron_script.read_megatron, "megatron-deepspeed"),
+    "gpt-neox": Reader(neox.read_neox, "megatron-deepspeed"),
+    "nemo": Reader(nemo.read_nemo, "megatron-lm"),
+    "llm-foundry": Reader(foundry.read_foundry, "pytorch"),
+    "lightning": Reader(lightning_cli.read_lightning, "pytorch"),
+    "axolotl": Reader(finetuners.read_axolotl, "pytorch"),
+    "llama-factory": Reader(finetuners.read_factory, "pytorch"),
 }
 """Every launcher whose files are read; those of `LAUNCHERS` are written, too."""
 

@@ -11,9 +11,9 @@ SIGNS = {  # what the files of one launcher have and those of others do not, in 
     "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
     "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
     "nanotron": r"(?m)^(parallelism|tokens):",
+    "nemo": r"(?m)^[ \t]+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
     "gpt-neox": r"(?m)^[ \t]*[\"']?(pipe[-_]parallel[-_]size|model[-_]parallel[-_]size|"
     r"checkpoint[-_]factor|no[-_]weight[-_]tying)[\"']?\s*:",
-    "nemo": r"(?m)^[ \t]+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
     "llm-foundry": r"(?m)^(device_train_microbatch_size|global_train_batch_size|"
     r"device_train_grad_accum)\s*:|^[ \t]+name: (mpt_causal_lm|hf_causal_lm)",
     "lightning": r"(?m)^trainer\s*:",
