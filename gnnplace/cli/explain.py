@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
 
 
 def _show_words(args: Namespace) -> int:
-    """Shows what a launch file says, without a model and a cluster."""
+    """Show what a launch file says, without a model and a cluster."""
     from gnnplace.plans.launch.words import words_data, words_lines
 
     name = args.source_launcher or gnnplace.launcher_of_file(args.what)

@@ -33,45 +33,128 @@ from gnnplace.plans.launch.launch_plan import (
 )
 
 TOP = (
-    "compute_environment", "debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity",
-    "fsdp_config", "machine_rank", "main_process_ip", "main_process_port", "main_training_function",
-    "mixed_precision", "num_machines", "num_processes", "parallelism_config", "rdzv_backend",
-    "same_network", "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "use_cpu", "gpu_ids",
-    "dynamo_config", "tpu_name", "tpu_zone", "command_file", "commands", "tpu_vm", "fp8_config",
-    "deepspeed_config", "megatron_lm_config", "mpirun_config", "fp16", "dynamo_backend",
-    "ipex_config", "num_cpu_threads_per_process", "main_process_ip", "deepspeed_hostfile",
+    "compute_environment",
+    "debug",
+    "distributed_type",
+    "downcast_bf16",
+    "enable_cpu_affinity",
+    "fsdp_config",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "main_training_function",
+    "mixed_precision",
+    "num_machines",
+    "num_processes",
+    "parallelism_config",
+    "rdzv_backend",
+    "same_network",
+    "tpu_env",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "use_cpu",
+    "gpu_ids",
+    "dynamo_config",
+    "tpu_name",
+    "tpu_zone",
+    "command_file",
+    "commands",
+    "tpu_vm",
+    "fp8_config",
+    "deepspeed_config",
+    "megatron_lm_config",
+    "mpirun_config",
+    "fp16",
+    "dynamo_backend",
+    "ipex_config",
+    "num_cpu_threads_per_process",
+    "main_process_ip",
+    "deepspeed_hostfile",
     "gradient_accumulation_steps",
-)  # fmt: skip
+)
 PARALLEL = (
-    "dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "cp_comm_strategy",
-    "sp_size", "sp_backend", "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation",
-)  # fmt: skip
+    "dp_replicate_size",
+    "dp_shard_size",
+    "tp_size",
+    "cp_size",
+    "cp_backend",
+    "cp_comm_strategy",
+    "sp_size",
+    "sp_backend",
+    "sp_seq_length",
+    "sp_seq_length_is_variable",
+    "sp_attn_implementation",
+)
 FSDP = (
-    "version", "offload_params", "min_num_params", "sharding_strategy", "reshard_after_forward",
-    "auto_wrap_policy", "transformer_layer_cls_to_wrap", "backward_prefetch", "state_dict_type",
-    "forward_prefetch", "use_orig_params", "cpu_ram_efficient_loading", "sync_module_states",
-    "activation_checkpointing", "activation_checkpointing_offload", "ignored_modules",
-)  # fmt: skip
+    "version",
+    "offload_params",
+    "min_num_params",
+    "sharding_strategy",
+    "reshard_after_forward",
+    "auto_wrap_policy",
+    "transformer_layer_cls_to_wrap",
+    "backward_prefetch",
+    "state_dict_type",
+    "forward_prefetch",
+    "use_orig_params",
+    "cpu_ram_efficient_loading",
+    "sync_module_states",
+    "activation_checkpointing",
+    "activation_checkpointing_offload",
+    "ignored_modules",
+)
 DYNAMO = ("backend", "mode", "use_dynamic", "use_fullgraph", "use_regional_compilation")
 DEEPSPEED = (
-    "zero_stage", "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device",
-    "offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path",
-    "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_hostfile", "deepspeed_config_file",
-    "deepspeed_multinode_launcher", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter",
-    "deepspeed_moe_layer_cls_names", "seq_parallel_communication_data_type",
-)  # fmt: skip
+    "zero_stage",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "offload_optimizer_nvme_path",
+    "offload_param_nvme_path",
+    "zero3_init_flag",
+    "zero3_save_16bit_model",
+    "deepspeed_hostfile",
+    "deepspeed_config_file",
+    "deepspeed_multinode_launcher",
+    "deepspeed_inclusion_filter",
+    "deepspeed_exclusion_filter",
+    "deepspeed_moe_layer_cls_names",
+    "seq_parallel_communication_data_type",
+)
 MEGATRON = (
-    "tp_degree", "pp_degree", "num_micro_batches", "sequence_parallelism", "recompute_activations",
-    "use_distributed_optimizer", "gradient_clipping",
-)  # fmt: skip
+    "tp_degree",
+    "pp_degree",
+    "num_micro_batches",
+    "sequence_parallelism",
+    "recompute_activations",
+    "use_distributed_optimizer",
+    "gradient_clipping",
+)
 KINDS = (
-    "NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU",
-)  # fmt: skip
+    "NO",
+    "MULTI_GPU",
+    "FSDP",
+    "DEEPSPEED",
+    "MEGATRON_LM",
+    "MULTI_NPU",
+    "MULTI_XPU",
+    "MULTI_MLU",
+)
 SCRIPT_WORDS = ("batch", "microbatch_size", "optimizer")
 STRATEGY = {
-    "NO_SHARD": 0, "SHARD_GRAD_OP": 2, "FULL_SHARD": 3, "HYBRID_SHARD": 3,
-    "HYBRID_SHARD_ZERO2": 2, "_HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
-}  # fmt: skip
+    "NO_SHARD": 0,
+    "SHARD_GRAD_OP": 2,
+    "FULL_SHARD": 3,
+    "HYBRID_SHARD": 3,
+    "HYBRID_SHARD_ZERO2": 2,
+    "_HYBRID_SHARD_ZERO2": 2,
+    "1": 3,
+    "2": 2,
+    "3": 0,
+    "4": 3,
+    "5": 2,
+}
 HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "_HYBRID_SHARD_ZERO2", "4", "5")
 PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -128,9 +211,7 @@ class _Reading:
         self.not_priced.append(NotPriced(key=path, effect=effect, line=self.keys.line(path)))
 
 
-def read_accelerate(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_accelerate(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of a configuration of accelerate.
 
     Args:
@@ -252,9 +333,8 @@ def _with_fsdp(reading: _Reading, plan: LaunchPlan, kind: str) -> LaunchPlan:
             "HYBRID_SHARD: FSDP 2 does not obey it; parallelism_config.dp_shard_size shards in "
             "groups"
         )
-    elif is_hybrid and plan.dp is not None and type(machines) is int and machines > 1:
-        if plan.dp % machines == 0:
-            group = plan.dp // machines
+    elif is_hybrid and plan.dp and type(machines) is int and 1 < machines <= plan.dp:
+        group = plan.dp // machines
     checkpointing = fsdp.get("activation_checkpointing")
     if str(fsdp.get("offload_params")).lower() == "true":
         effect = "offloads parameters, gradients and optimizer to the CPU; priced on the GPU"
@@ -330,8 +410,8 @@ def _with_json(reading: _Reading, plan: LaunchPlan, path: str) -> LaunchPlan:
     file = Path(source).parent / PurePosixPath(path).name
     if not file.is_file():
         raise FormatError(
-            f"{source}: deepspeed_config.deepspeed_config_file: {path}: has ZeRO and precision, and "
-            "is not beside this file: put it there, or give that file itself"
+            f"{source}: deepspeed_config.deepspeed_config_file: {path}: has ZeRO and precision, "
+            "and is not beside this file: put it there, or give that file itself"
         )
     engine = read_deepspeed(read_text(file), f"{source}: {path}")
     reading.notes += [f"{path}: beside this file, is read with it", *engine.notes]
@@ -376,9 +456,7 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     return plan if world is None else plan.with_dp(world, source)
 
 
-def _section(
-    reading: _Reading, name: str, prefix: str, known: Sequence[str]
-) -> dict[str, Any]:
+def _section(reading: _Reading, name: str, prefix: str, known: Sequence[str]) -> dict[str, Any]:
     """Return the keys of a section without their prefix; those that nothing reads are noted.
 
     Raises:

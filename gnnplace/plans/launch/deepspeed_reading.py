@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gnnplace.errors import FormatError
 from gnnplace.files import json_of
-from gnnplace.plans.launch.keys import Keys, put_values, yaml_lines
+from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import LaunchPlan, NotPriced, check_plan_words, with_fields
 
 HELD = "x-gnnplace"
@@ -29,36 +28,120 @@ BATCHES = (
 )
 AUTO = "auto"
 TOP = (
-    *BATCHES, "bf16", "fp16", "bfloat16", "zero_optimization", "optimizer", "scheduler",
-    "data_types", "tensor_parallel", "sequence_parallel_size", "data_parallel_size",
-    "expert_parallel", "pipeline", "activation_checkpointing", "gradient_clipping",
-    "steps_per_print", "wall_clock_breakdown", "prescale_gradients", "communication_data_type",
-    "amp", "torch_autocast", "flops_profiler", "tensorboard", "wandb", "comet", "csv_monitor",
-    "comms_logger", "memory_breakdown", "dump_state", "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer", "gradient_predivide_factor", "sparse_gradients", "checkpoint",
-    "aio", "elasticity", "autotuning", "compile", "compression_training", "data_efficiency",
-    "curriculum_learning", "dataloader_drop_last", "seed", "hybrid_engine", "use_node_local_storage",
-    "seq_parallel_communication_data_type", "sparse_attention", "progressive_layer_drop",
-    "quantize_training", "eigenvalue", "nebula", "monitor_config", "load_universal_checkpoint",
-    "graph_harvesting", "zero_quantized_weights", "disable_allgather", "allgather_size",
-    "fp32_allreduce", "memory_breakdown", "vocabulary_size", "weight_quantization", "timers",
-    "allreduce_always_fp32", "legacy_fusion", "comms_config", "zero_allow_untested_optimizer", HELD,
-)  # fmt: skip
+    *BATCHES,
+    "bf16",
+    "fp16",
+    "bfloat16",
+    "zero_optimization",
+    "optimizer",
+    "scheduler",
+    "data_types",
+    "tensor_parallel",
+    "sequence_parallel_size",
+    "data_parallel_size",
+    "expert_parallel",
+    "pipeline",
+    "activation_checkpointing",
+    "gradient_clipping",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "prescale_gradients",
+    "communication_data_type",
+    "amp",
+    "torch_autocast",
+    "flops_profiler",
+    "tensorboard",
+    "wandb",
+    "comet",
+    "csv_monitor",
+    "comms_logger",
+    "memory_breakdown",
+    "dump_state",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "gradient_predivide_factor",
+    "sparse_gradients",
+    "checkpoint",
+    "aio",
+    "elasticity",
+    "autotuning",
+    "compile",
+    "compression_training",
+    "data_efficiency",
+    "curriculum_learning",
+    "dataloader_drop_last",
+    "seed",
+    "hybrid_engine",
+    "use_node_local_storage",
+    "seq_parallel_communication_data_type",
+    "sparse_attention",
+    "progressive_layer_drop",
+    "quantize_training",
+    "eigenvalue",
+    "nebula",
+    "monitor_config",
+    "load_universal_checkpoint",
+    "graph_harvesting",
+    "zero_quantized_weights",
+    "disable_allgather",
+    "allgather_size",
+    "fp32_allreduce",
+    "memory_breakdown",
+    "vocabulary_size",
+    "weight_quantization",
+    "timers",
+    "allreduce_always_fp32",
+    "legacy_fusion",
+    "comms_config",
+    "zero_allow_untested_optimizer",
+    HELD,
+)
 ZERO = (
-    "stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size",
-    "use_multi_rank_bucket_allreduce", "allgather_partitions", "allgather_bucket_size",
-    "overlap_comm", "load_from_fp32_weights", "elastic_checkpoint", "offload_param",
-    "offload_optimizer", "zenflow", "sub_group_size", "cpu_offload", "cpu_offload_param",
-    "cpu_offload_params", "cpu_offload_use_pin_memory", "ignore_unused_parameters", "legacy_stage1",
-    "round_robin_gradients", "zero_hpz_partition_size", "zero_quantized_weights",
-    "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "zeropp_loco_param",
-    "mics_shard_size", "mics_hierarchical_params_gather", "memory_efficient_linear",
-    "pipeline_loading_checkpoint", "override_module_apply", "log_trace_cache_warnings",
-    "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "leaf_module",
-    "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
-    "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold", "use_all_reduce_for_fetch_params", "ratio",
-)  # fmt: skip
+    "stage",
+    "contiguous_gradients",
+    "reduce_scatter",
+    "reduce_bucket_size",
+    "use_multi_rank_bucket_allreduce",
+    "allgather_partitions",
+    "allgather_bucket_size",
+    "overlap_comm",
+    "load_from_fp32_weights",
+    "elastic_checkpoint",
+    "offload_param",
+    "offload_optimizer",
+    "zenflow",
+    "sub_group_size",
+    "cpu_offload",
+    "cpu_offload_param",
+    "cpu_offload_params",
+    "cpu_offload_use_pin_memory",
+    "ignore_unused_parameters",
+    "legacy_stage1",
+    "round_robin_gradients",
+    "zero_hpz_partition_size",
+    "zero_quantized_weights",
+    "zero_quantized_nontrainable_weights",
+    "zero_quantized_gradients",
+    "zeropp_loco_param",
+    "mics_shard_size",
+    "mics_hierarchical_params_gather",
+    "memory_efficient_linear",
+    "pipeline_loading_checkpoint",
+    "override_module_apply",
+    "log_trace_cache_warnings",
+    "enable_sanity_checks",
+    "save_muon_momentum_buffer_in_memory",
+    "leaf_module",
+    "prefetch_bucket_size",
+    "param_persistence_threshold",
+    "model_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold",
+    "use_all_reduce_for_fetch_params",
+    "ratio",
+)
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "dp": (BATCHES[0],),
     "tp": ("tensor_parallel.autotp_size",),
@@ -114,9 +197,7 @@ SWITCHED: Mapping[str, str] = {
 """What a switch, or a section that is there, changes and no price counts."""
 
 
-def read_deepspeed(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_deepspeed(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of a configuration of DeepSpeed.
 
     Args:
@@ -147,8 +228,11 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     part = "expert_parallel."
     ep = keys.count(f"{part}autoep_size", 1) if keys.switch(f"{part}enabled") else 1
     etp = keys.count(f"{part}expert_tensor_parallel_size", 1) if (ep or 1) > 1 else None
-    zero = 0 if keys.get("zero_optimization.stage") == AUTO else keys.count(
-        "zero_optimization.stage", 0, least=0) or 0  # fmt: skip
+    zero = (
+        0
+        if keys.get("zero_optimization.stage") == AUTO
+        else keys.count("zero_optimization.stage", 0, least=0) or 0
+    )
     if zero > 3:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")
     group = _count(keys, "zero_optimization.mics_shard_size", least=-1) or 0
@@ -291,7 +375,7 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
         yield NotPriced(key="compile", effect=effect, line=keys.line("compile"))
 
 
-def _peek(keys: Keys, path: str) -> Any:
+def _peek(keys: Keys, path: str) -> FileValue:
     """Return the value of a path, None where it is not there or stands in no mapping."""
     return keys.get(path) if keys.has(path) else None
 

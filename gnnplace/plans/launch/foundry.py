@@ -23,8 +23,13 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("optimizer.name",),
     "tp": ("tp_config.tensor_parallel_degree",),
 }
-STRATEGIES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3,
-              "_hybrid_shard_zero2": 2}  # fmt: skip
+STRATEGIES = {
+    "full_shard": 3,
+    "shard_grad_op": 2,
+    "no_shard": 0,
+    "hybrid_shard": 3,
+    "_hybrid_shard_zero2": 2,
+}
 PRECISIONS = {
     "amp_bf16": "bf16-mixed",
     "amp_fp16": "16-mixed",

@@ -8,6 +8,7 @@ refused.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import InputError
@@ -63,7 +64,7 @@ def with_missing(
         InputError: The file says another value itself.
     """
     values = {"batch": batch, "microbatch_size": microbatch_size, "precision": precision}
-    changes = {}
+    changes: dict[str, Any] = {}
     for word, value in values.items():
         said = getattr(plan, word)
         if value is None or said == value:
@@ -108,7 +109,8 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     ep, rest = divmod(plan.ep * (plan.etp or 1), plan.tp)
     if rest:
         raise InputError(
-            f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp {plan.tp}: "
+            f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp "
+            f"{plan.tp}: "
             "can be priced where ep x their shards is a multiple of tp"
         )
     told = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
@@ -125,7 +127,8 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     plan, lines = with_cut_experts(plan)
     if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
         raise InputError(
-            f"{plan.source}: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all shards "
+            f"{plan.source}: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all "
+            "shards "
             "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
     lines += plan.remarks

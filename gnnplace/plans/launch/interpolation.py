@@ -1,4 +1,6 @@
 """Values of OmegaConf inside of YAML: `${a.b}`, `${.c}`, `${multiply:4, ${.c}}`, `${oc.env:X}`.
+from gnnplace.plans.launch.keys import FileValue
+
 
 NeMo and llm-foundry write their files so. What only the environment has (`${oc.env:X}` without a
 default, `???`) becomes a `Missing` with its name.
@@ -10,9 +12,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
+
+from gnnplace.plans.launch.keys import FileValue
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 ROUNDS = 50  # of one value
@@ -40,7 +43,7 @@ class Missing:
     name: str
 
 
-def resolve(data: Any, values: Mapping[str, str]) -> Any:
+def resolve(data: FileValue, values: Mapping[str, str]) -> FileValue:
     """Return plain data with every interpolation put in.
 
     Args:
@@ -51,8 +54,8 @@ def resolve(data: Any, values: Mapping[str, str]) -> Any:
 
 
 def _resolve(
-    part: Any, root: Any, way: tuple[str, ...], values: Mapping[str, str], depth: int
-) -> Any:
+    part: FileValue, root: FileValue, way: tuple[str, ...], values: Mapping[str, str], depth: int
+) -> FileValue:
     if depth > DEEPEST:
         return part
     if isinstance(part, dict):
@@ -67,7 +70,9 @@ def _resolve(
     return _resolve_text(part, root, way, values)
 
 
-def _resolve_text(text: str, root: Any, way: tuple[str, ...], values: Mapping[str, str]) -> Any:
+def _resolve_text(
+    text: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
+) -> FileValue:
     """Return the value of a text, read as YAML where it held an interpolation."""
     if text == "???":
         return Missing(".".join(way))
@@ -91,7 +96,9 @@ def _resolve_text(text: str, root: Any, way: tuple[str, ...], values: Mapping[st
         return text
 
 
-def _looked_up(expression: str, root: Any, way: tuple[str, ...], values: Mapping[str, str]) -> Any:
+def _looked_up(
+    expression: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
+) -> FileValue:
     """Return the value of one `${...}`."""
     name, colon, rest = expression.partition(":")
     if colon and name in OPERATIONS:
@@ -112,7 +119,9 @@ def _looked_up(expression: str, root: Any, way: tuple[str, ...], values: Mapping
     return _value_at(expression, root, way, values)
 
 
-def _value_at(path: str, root: Any, way: tuple[str, ...], values: Mapping[str, str]) -> Any:
+def _value_at(
+    path: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
+) -> FileValue:
     """Return the value at a path, which begins with dots where it is relative."""
     dots = len(path) - len(path.lstrip("."))
     start = way[: len(way) - dots] if dots else ()
@@ -129,7 +138,9 @@ def _value_at(path: str, root: Any, way: tuple[str, ...], values: Mapping[str, s
     return part
 
 
-def _resolve_once(text: str, root: Any, way: tuple[str, ...], values: Mapping[str, str]) -> Any:
+def _resolve_once(
+    text: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
+) -> FileValue:
     """Return a value that is an interpolation itself; a chain of more than a few is left."""
     if len(way) > DEEPEST or text.count("${") > DEEPEST:
         return Missing(text[:40])

@@ -11,6 +11,8 @@ import yaml
 
 from gnnplace.errors import FormatError
 
+FileValue = Any
+"""A value of a file: what it is is only known once it was looked at."""
 DEEPEST = 40
 TOML_TABLE = re.compile(r"\s*\[\[?\s*([\w.\-\"' ]+?)\s*\]\]?\s*(#.*)?$")
 TOML_KEY = re.compile(r"\s*([\w.\-\"']+)\s*=")
@@ -52,9 +54,7 @@ def toml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def put_values(
-    data: Any, values: Mapping[str, str], source: str, known: Sequence[str] = ()
-) -> Any:
+def put_values(data: Any, values: Mapping[str, str], source: str, known: Sequence[str] = ()) -> Any:
     """Return a file's data with values that were given for its keys.
 
     Args:

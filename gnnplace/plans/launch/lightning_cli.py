@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gnnplace.plans.launch.interpolation import Missing
+from gnnplace.plans.launch.keys import FileValue
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer
 
 PRECISIONS = {
-    "32": "32-true", "32-true": "32-true", "": "32-true", "bf16-mixed": "bf16-mixed",
-    "16-mixed": "16-mixed", "bf16": "bf16-mixed", "16": "16-mixed", "bf16-true": "bf16-true",
-    "16-true": "16-true", "64-true": "32-true", "transformer-engine": "bf16-mixed",
-}  # fmt: skip
-STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
-              "_HYBRID_SHARD_ZERO2": 2}  # fmt: skip
+    "32": "32-true",
+    "32-true": "32-true",
+    "": "32-true",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "16-mixed",
+    "bf16": "bf16-mixed",
+    "16": "16-mixed",
+    "bf16-true": "bf16-true",
+    "16-true": "16-true",
+    "64-true": "32-true",
+    "transformer-engine": "bf16-mixed",
+}
+STRATEGIES = {
+    "FULL_SHARD": 3,
+    "SHARD_GRAD_OP": 2,
+    "NO_SHARD": 0,
+    "HYBRID_SHARD": 3,
+    "_HYBRID_SHARD_ZERO2": 2,
+}
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "dp": ("trainer.devices",),
     "zero": ("trainer.strategy",),
@@ -109,7 +122,7 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
 def _strategy(reading: YamlReading) -> _Strategy:
     """Return what the strategy means; what it offloads is noted."""
     value = reading.get("trainer.strategy")
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, FileValue] = {}
     name = str(value or "ddp")
     place = "trainer.strategy"
     if isinstance(value, dict):
@@ -145,7 +158,9 @@ def _strategy(reading: YamlReading) -> _Strategy:
     return _Strategy()
 
 
-def _find(part: Any, names: tuple[str, ...], path: str, depth: int = 0) -> tuple[str, Any] | None:
+def _find(
+    part: FileValue, names: tuple[str, ...], path: str, depth: int = 0
+) -> tuple[str, FileValue] | None:
     """Return the path and the value of the first key of some names, at any depth."""
     if not isinstance(part, dict) or depth > DEEPEST:
         return None

@@ -158,9 +158,7 @@ class _Recipe:
     unread: list[str] = field(default_factory=list)
 
 
-def read_bridge(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of overrides, or of a recipe's lines.
 
     Args:
@@ -300,7 +298,7 @@ def _follow(
 
 
 def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
-    """Return the file that a function is imported from, where it is in a folder around the recipe."""
+    """Return the file that a function is imported from, None where it is not around the recipe."""
     for match in IMPORT.finditer(text):
         names = re.findall(r"\w+", match[2])
         if function not in names:

@@ -131,12 +131,15 @@ EFFECTS: Mapping[str, str] = {
     "use-cpu-initialization": "parameters are made on the CPU; priced the same",
     "inference": "runs no training",
     "ds-inference": "runs no training",
-}  # fmt: skip
+}
 """What a flag changes that no price counts. `{value}` is the flag's own."""
 FREE_OF_CHARGE = (
-    "no-query-key-layer-scaling", "use-cpu-initialization", "create-moe-param-group",
-    "init-model-with-meta-device", "apply-residual-connection-post-layernorm",
-)  # fmt: skip
+    "no-query-key-layer-scaling",
+    "use-cpu-initialization",
+    "create-moe-param-group",
+    "init-model-with-meta-device",
+    "apply-residual-connection-post-layernorm",
+)
 USUAL_VALUES: Mapping[str, tuple[str, ...]] = {
     "transformer-impl": ("transformer_engine",),
     "attention-backend": ("auto", "flash", "fused"),
@@ -163,61 +166,251 @@ PREFIXES = re.compile(
 )
 """What flags of learning rates, logs, checkpoints and the like begin with: they change no step."""
 HARMLESS = frozenset(
-    """
-    use-mcore-models use-legacy-models mock-data data-path data-impl split seed num-workers clip-grad
-    weight-decay weight-decay-incr-style init-method-std init-method-xavier-uniform train-iters
-    train-samples train-tokens warmup hidden-dropout attention-dropout max-position-embeddings
-    position-embedding-type normalization norm-epsilon layernorm-epsilon disable-bias-linear
-    add-qkv-bias add-bias-linear qk-layernorm apply-layernorm-1p apply-query-key-layer-scaling
-    use-rotary-position-embeddings use-rope-scaling no-position-embedding no-weight-decay-cond-type
-    vocab-file merge-file distributed-backend distributed-timeout-minutes override-lr-scheduler
-    override-opt-param-scheduler override-opt-param-scheduler use-checkpoint-args
-    use-checkpoint-lr-scheduler use-checkpoint-opt-param-scheduler no-load-optim no-load-rng
-    no-save-optim no-save-rng no-load-lr-state finetune use-dist-ckpt async-save auto-detect-ckpt-format
-    no-create-attention-mask-in-dataloader no-mmap-bin-files mmap-warmup no-data-sharding
-    num-dataset-builder-threads calculate-per-token-loss check-for-nan-in-loss-and-grad
-    no-check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads cross-entropy-loss-fusion
-    cross-entropy-fusion-impl use-flash-attn use-flash-attn-v1 use-flash-attn-v2 use-flash-attn-builder
-    use-flash-attn-triton bias-gelu-fusion masked-softmax-fusion moe-grouped-gemm moe-permute-fusion
-    moe-input-jitter-eps moe-use-upcycling moe-upcycling-granularity moe-loss-coeff moe-min-capacity
-    moe-eval-capacity-factor moe-token-dropping disable-moe-token-dropping
-    disable-moe-top2-2nd-expert-sampling moe-per-layer-logging moe-deepep-num-sms moe-hybridep-num-sms
-    moe-flex-dispatcher-backend moe-apply-probs-on-input empty-unused-memory-level
-    no-barrier-with-level-1-timing no-log-loss-scale-to-tensorboard no-log-learnig-rate-to-tensorboard
-    no-one-logger enable-one-logger reset-position-ids eod-mask-loss trust-remote-code
-    use-one-sent-docs enable-experimental deepspeed-activation-checkpointing contigious-checkpointing
-    contiguous-checkpointing synchronize-each-layer lazy-mpu-init local-rank local_rank hysteresis
-    min-loss-scale squared-relu openai-gelu onnx-safe ddp-bucket-size ddp-num-buckets
-    ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw no-align-param-gather
-    overlap-p2p-communication tp-comm-overlap-cfg tp-comm-bootstrap-backend disable-tp-comm-split-ag
-    disable-tp-comm-split-rs disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
-    use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp data-parallel-random-init
-    use-tp-pp-dp-mapping nccl-communicator-config-path fsdp-double-buffer fsdp-manual-registration
-    keep-fp8-transpose-cache megatron-fsdp-version fp8-amax-compute-algo fp8-amax-history-len
-    fp8-interval fp8-margin no-fp8-wgrad num-layers-at-start-in-bf16 num-layers-at-end-in-bf16
-    kill-switch-file skip-train repeated-dataloader per-split-data-args-path
-    data-args-path train-desc-path train-doc-idx-path train-idx-path train-sample-idx-path
-    train-shuffle-idx-path decoder-seq-length mask-prob short-seq-prob mid-level-dataset-surplus
-    universal-checkpoint load-tag app-tag-run-name app-tag-run-version adlr-autoresume
-    adlr-autoresume-interval iterations-to-skip max-tokens-to-oom make-vocab-size-divisible-by
-    no-initialization perform-initialization use-dataset-only use-pin-memory head-lr-mult
-    no-delay-grad-reduce delay-param-gather delay-grad-reduce legacy-tokenizer create-all-gather-group
-    zero-contigious-gradients zero-reduce-scatter zero-allgather-bucket-size zero-reduce-bucket-size
-    deepspeed-mpi deepscale deepscale-config train-mode dataset patch-tokenizer-type max-padding-length
-    max-padding-length no-gradient-reduce-div-fusion embedding-init-method-std exit-on-missing-checkpoint
-    use-fused-weighted-squared-relu clone-scatter-output-in-embedding
-    no-clone-scatter-output-in-embedding disable-mem-efficient-ln enable-ft-package calc-ft-timeouts
-    disable-straggler-on-startup trigger-path no-async-tensor-parallel rdzv-id rdzv-backend
-    rdzv-endpoint master-addr master-port node-rank redirects tee standalone attention-dropout
-    qknorm-impl prescale-gradients pad-to-multiple xielu gelu ds-fused-adam
-    retro-workdir high-priority-stream-groups symmetric-ar-type config use-random-logits
-    embed-layernorm sync-tp-duplicated-parameters abort-on-unmet-fused-kernel-constraints
-    codecarbon-dir skip-train-iteration-range reweight-loss-based-on-position-frequency
-    noise-density mean-noise-span-length path-to-data valid-weighted-split-paths
-    train-weighted-split-paths test-weighted-split-paths train-weighted-split-paths-path
-    valid-weighted-split-paths-path test-weighted-split-paths-path valid-num-workers loss-on-targets-only
-    inject-ln append-bos flash-decode cpu-init hostfile force-multi include exclude deepspeed
-    """.split()
+    [
+        "use-mcore-models",
+        "use-legacy-models",
+        "mock-data",
+        "data-path",
+        "data-impl",
+        "split",
+        "seed",
+        "num-workers",
+        "clip-grad",
+        "weight-decay",
+        "weight-decay-incr-style",
+        "init-method-std",
+        "init-method-xavier-uniform",
+        "train-iters",
+        "train-samples",
+        "train-tokens",
+        "warmup",
+        "hidden-dropout",
+        "attention-dropout",
+        "max-position-embeddings",
+        "position-embedding-type",
+        "normalization",
+        "norm-epsilon",
+        "layernorm-epsilon",
+        "disable-bias-linear",
+        "add-qkv-bias",
+        "add-bias-linear",
+        "qk-layernorm",
+        "apply-layernorm-1p",
+        "apply-query-key-layer-scaling",
+        "use-rotary-position-embeddings",
+        "use-rope-scaling",
+        "no-position-embedding",
+        "no-weight-decay-cond-type",
+        "vocab-file",
+        "merge-file",
+        "distributed-backend",
+        "distributed-timeout-minutes",
+        "override-lr-scheduler",
+        "override-opt-param-scheduler",
+        "override-opt-param-scheduler",
+        "use-checkpoint-args",
+        "use-checkpoint-lr-scheduler",
+        "use-checkpoint-opt-param-scheduler",
+        "no-load-optim",
+        "no-load-rng",
+        "no-save-optim",
+        "no-save-rng",
+        "no-load-lr-state",
+        "finetune",
+        "use-dist-ckpt",
+        "async-save",
+        "auto-detect-ckpt-format",
+        "no-create-attention-mask-in-dataloader",
+        "no-mmap-bin-files",
+        "mmap-warmup",
+        "no-data-sharding",
+        "num-dataset-builder-threads",
+        "calculate-per-token-loss",
+        "check-for-nan-in-loss-and-grad",
+        "no-check-for-nan-in-loss-and-grad",
+        "check-for-spiky-loss",
+        "check-for-large-grads",
+        "cross-entropy-loss-fusion",
+        "cross-entropy-fusion-impl",
+        "use-flash-attn",
+        "use-flash-attn-v1",
+        "use-flash-attn-v2",
+        "use-flash-attn-builder",
+        "use-flash-attn-triton",
+        "bias-gelu-fusion",
+        "masked-softmax-fusion",
+        "moe-grouped-gemm",
+        "moe-permute-fusion",
+        "moe-input-jitter-eps",
+        "moe-use-upcycling",
+        "moe-upcycling-granularity",
+        "moe-loss-coeff",
+        "moe-min-capacity",
+        "moe-eval-capacity-factor",
+        "moe-token-dropping",
+        "disable-moe-token-dropping",
+        "disable-moe-top2-2nd-expert-sampling",
+        "moe-per-layer-logging",
+        "moe-deepep-num-sms",
+        "moe-hybridep-num-sms",
+        "moe-flex-dispatcher-backend",
+        "moe-apply-probs-on-input",
+        "empty-unused-memory-level",
+        "no-barrier-with-level-1-timing",
+        "no-log-loss-scale-to-tensorboard",
+        "no-log-learnig-rate-to-tensorboard",
+        "no-one-logger",
+        "enable-one-logger",
+        "reset-position-ids",
+        "eod-mask-loss",
+        "trust-remote-code",
+        "use-one-sent-docs",
+        "enable-experimental",
+        "deepspeed-activation-checkpointing",
+        "contigious-checkpointing",
+        "contiguous-checkpointing",
+        "synchronize-each-layer",
+        "lazy-mpu-init",
+        "local-rank",
+        "local_rank",
+        "hysteresis",
+        "min-loss-scale",
+        "squared-relu",
+        "openai-gelu",
+        "onnx-safe",
+        "ddp-bucket-size",
+        "ddp-num-buckets",
+        "ddp-average-in-collective",
+        "ddp-pad-buckets-for-high-nccl-busbw",
+        "no-align-param-gather",
+        "overlap-p2p-communication",
+        "tp-comm-overlap-cfg",
+        "tp-comm-bootstrap-backend",
+        "disable-tp-comm-split-ag",
+        "disable-tp-comm-split-rs",
+        "disable-tp-comm-bulk-dgrad",
+        "disable-tp-comm-bulk-wgrad",
+        "use-contiguous-buffers-in-ddp",
+        "no-contiguous-buffers-in-local-ddp",
+        "data-parallel-random-init",
+        "use-tp-pp-dp-mapping",
+        "nccl-communicator-config-path",
+        "fsdp-double-buffer",
+        "fsdp-manual-registration",
+        "keep-fp8-transpose-cache",
+        "megatron-fsdp-version",
+        "fp8-amax-compute-algo",
+        "fp8-amax-history-len",
+        "fp8-interval",
+        "fp8-margin",
+        "no-fp8-wgrad",
+        "num-layers-at-start-in-bf16",
+        "num-layers-at-end-in-bf16",
+        "kill-switch-file",
+        "skip-train",
+        "repeated-dataloader",
+        "per-split-data-args-path",
+        "data-args-path",
+        "train-desc-path",
+        "train-doc-idx-path",
+        "train-idx-path",
+        "train-sample-idx-path",
+        "train-shuffle-idx-path",
+        "decoder-seq-length",
+        "mask-prob",
+        "short-seq-prob",
+        "mid-level-dataset-surplus",
+        "universal-checkpoint",
+        "load-tag",
+        "app-tag-run-name",
+        "app-tag-run-version",
+        "adlr-autoresume",
+        "adlr-autoresume-interval",
+        "iterations-to-skip",
+        "max-tokens-to-oom",
+        "make-vocab-size-divisible-by",
+        "no-initialization",
+        "perform-initialization",
+        "use-dataset-only",
+        "use-pin-memory",
+        "head-lr-mult",
+        "no-delay-grad-reduce",
+        "delay-param-gather",
+        "delay-grad-reduce",
+        "legacy-tokenizer",
+        "create-all-gather-group",
+        "zero-contigious-gradients",
+        "zero-reduce-scatter",
+        "zero-allgather-bucket-size",
+        "zero-reduce-bucket-size",
+        "deepspeed-mpi",
+        "deepscale",
+        "deepscale-config",
+        "train-mode",
+        "dataset",
+        "patch-tokenizer-type",
+        "max-padding-length",
+        "max-padding-length",
+        "no-gradient-reduce-div-fusion",
+        "embedding-init-method-std",
+        "exit-on-missing-checkpoint",
+        "use-fused-weighted-squared-relu",
+        "clone-scatter-output-in-embedding",
+        "no-clone-scatter-output-in-embedding",
+        "disable-mem-efficient-ln",
+        "enable-ft-package",
+        "calc-ft-timeouts",
+        "disable-straggler-on-startup",
+        "trigger-path",
+        "no-async-tensor-parallel",
+        "rdzv-id",
+        "rdzv-backend",
+        "rdzv-endpoint",
+        "master-addr",
+        "master-port",
+        "node-rank",
+        "redirects",
+        "tee",
+        "standalone",
+        "attention-dropout",
+        "qknorm-impl",
+        "prescale-gradients",
+        "pad-to-multiple",
+        "xielu",
+        "gelu",
+        "ds-fused-adam",
+        "retro-workdir",
+        "high-priority-stream-groups",
+        "symmetric-ar-type",
+        "config",
+        "use-random-logits",
+        "embed-layernorm",
+        "sync-tp-duplicated-parameters",
+        "abort-on-unmet-fused-kernel-constraints",
+        "codecarbon-dir",
+        "skip-train-iteration-range",
+        "reweight-loss-based-on-position-frequency",
+        "noise-density",
+        "mean-noise-span-length",
+        "path-to-data",
+        "valid-weighted-split-paths",
+        "train-weighted-split-paths",
+        "test-weighted-split-paths",
+        "train-weighted-split-paths-path",
+        "valid-weighted-split-paths-path",
+        "test-weighted-split-paths-path",
+        "valid-num-workers",
+        "loss-on-targets-only",
+        "inject-ln",
+        "append-bos",
+        "flash-decode",
+        "cpu-init",
+        "hostfile",
+        "force-multi",
+        "include",
+        "exclude",
+        "deepspeed",
+    ]
 )
 """Flags that change neither seconds nor bytes that are priced."""
 
@@ -247,5 +440,5 @@ def is_listed(name: str) -> bool:
         or name in UNUSUAL
         or name in HARMLESS
         or PREFIXES.fullmatch(name) is not None
-        or name.startswith("no-") and name.removeprefix("no-") in HARMLESS
+        or (name.startswith("no-") and name.removeprefix("no-") in HARMLESS)
     )

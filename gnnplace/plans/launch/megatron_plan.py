@@ -40,29 +40,79 @@ NUMBERS = {
 }
 SIZES = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
 OTHERS = (
-    "ffn-hidden-size", "num-query-groups", "group-query-attention", "vocab-size", "swiglu",
-    "kv-channels", "untie-embeddings-and-output-weights", "sequence-parallel",
+    "ffn-hidden-size",
+    "num-query-groups",
+    "group-query-attention",
+    "vocab-size",
+    "swiglu",
+    "kv-channels",
+    "untie-embeddings-and-output-weights",
+    "sequence-parallel",
     "use-distributed-optimizer",
-    "use-megatron-fsdp", "data-parallel-sharding-strategy", "recompute-granularity",
-    "recompute-method", "recompute-num-layers", "recompute-modules", "recompute-activations",
-    "bf16", "fp16", "grad-reduce-in-bf16", "accumulate-allreduce-grads-in-fp32", "optimizer",
-    "pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers",
-    "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
-    "account-for-loss-in-pipeline-split", "num-layers-per-virtual-pipeline-stage",
-    "num-virtual-stages-per-pipeline-rank", "overlap-grad-reduce", "overlap-param-gather",
-    "tp-comm-overlap", "no-overlap-p2p-communication", "nproc-per-node", "nnodes", "num-experts",
-    "multi-latent-attention", "world-size",
-    "num-distributed-optimizer-instances", "padded-vocab-size", "make-vocab-size-divisible-by",
-    "cp-comm-type", "moe-router-topk", "moe-ffn-hidden-size", "moe-layer-freq",
-    "moe-shared-expert-intermediate-size", "moe-token-dispatcher-type", "qk-layernorm",
-    "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim", "v-head-dim",
-    "microbatch-group-size-per-virtual-pipeline-stage", "cuda-graph-impl", "cuda-graph-modules",
-    "cuda-graph-scope", "enable-cuda-graph", "external-cuda-graph", "main-grads-dtype",
-    "use-torch-fsdp2", "torch-fsdp2-no-reshard-after-forward",
-    "num-key-value-heads", "pp-partition-method", "zero-stage",
-    "deepspeed", "deepspeed-config", "no-pipeline-parallel", "checkpoint-activations",
-    "activations-checkpoint-method", "glu-activation", "DDP-impl", "use-cpu-initialization",
-)  # fmt: skip
+    "use-megatron-fsdp",
+    "data-parallel-sharding-strategy",
+    "recompute-granularity",
+    "recompute-method",
+    "recompute-num-layers",
+    "recompute-modules",
+    "recompute-activations",
+    "bf16",
+    "fp16",
+    "grad-reduce-in-bf16",
+    "accumulate-allreduce-grads-in-fp32",
+    "optimizer",
+    "pipeline-model-parallel-layout",
+    "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers",
+    "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+    "num-layers-per-virtual-pipeline-stage",
+    "num-virtual-stages-per-pipeline-rank",
+    "overlap-grad-reduce",
+    "overlap-param-gather",
+    "tp-comm-overlap",
+    "no-overlap-p2p-communication",
+    "nproc-per-node",
+    "nnodes",
+    "num-experts",
+    "multi-latent-attention",
+    "world-size",
+    "num-distributed-optimizer-instances",
+    "padded-vocab-size",
+    "make-vocab-size-divisible-by",
+    "cp-comm-type",
+    "moe-router-topk",
+    "moe-ffn-hidden-size",
+    "moe-layer-freq",
+    "moe-shared-expert-intermediate-size",
+    "moe-token-dispatcher-type",
+    "qk-layernorm",
+    "q-lora-rank",
+    "kv-lora-rank",
+    "qk-head-dim",
+    "qk-pos-emb-head-dim",
+    "v-head-dim",
+    "microbatch-group-size-per-virtual-pipeline-stage",
+    "cuda-graph-impl",
+    "cuda-graph-modules",
+    "cuda-graph-scope",
+    "enable-cuda-graph",
+    "external-cuda-graph",
+    "main-grads-dtype",
+    "use-torch-fsdp2",
+    "torch-fsdp2-no-reshard-after-forward",
+    "num-key-value-heads",
+    "pp-partition-method",
+    "zero-stage",
+    "deepspeed",
+    "deepspeed-config",
+    "no-pipeline-parallel",
+    "checkpoint-activations",
+    "activations-checkpoint-method",
+    "glu-activation",
+    "DDP-impl",
+    "use-cpu-initialization",
+)
 SAME_FLAGS: Mapping[str, str] = {
     "model-parallel-size": "tensor-model-parallel-size",
     "batch-size": "micro-batch-size",
@@ -89,12 +139,16 @@ WORD_FLAGS: Mapping[str, tuple[str, ...]] = {
     "etp": ("expert-tensor-parallel-size",),
     "sp": ("sequence-parallel",),
     "layers": (
-        "pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers",
-        "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
-        "account-for-loss-in-pipeline-split", "pp-partition-method",
+        "pipeline-model-parallel-layout",
+        "decoder-first-pipeline-num-layers",
+        "decoder-last-pipeline-num-layers",
+        "account-for-embedding-in-pipeline-split",
+        "account-for-loss-in-pipeline-split",
+        "pp-partition-method",
     ),
     "schedule": (
-        "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank",
+        "num-layers-per-virtual-pipeline-stage",
+        "num-virtual-stages-per-pipeline-rank",
         "pipeline-model-parallel-layout",
     ),
     "microbatch_size": ("micro-batch-size",),
@@ -102,21 +156,33 @@ WORD_FLAGS: Mapping[str, tuple[str, ...]] = {
     "zero": ("use-megatron-fsdp", "use-torch-fsdp2", "use-distributed-optimizer", "zero-stage"),
     "group": ("num-distributed-optimizer-instances",),
     "gradients": (
-        "grad-reduce-in-bf16", "accumulate-allreduce-grads-in-fp32", "main-grads-dtype",
+        "grad-reduce-in-bf16",
+        "accumulate-allreduce-grads-in-fp32",
+        "main-grads-dtype",
     ),
     "recompute": (
-        "recompute-granularity", "recompute-activations", "checkpoint-activations",
+        "recompute-granularity",
+        "recompute-activations",
+        "checkpoint-activations",
         "activations-checkpoint-method",
     ),
     "overlap": ("overlap-grad-reduce", "overlap-param-gather"),
     "cuda_graphs": ("cuda-graph-impl", "enable-cuda-graph", "external-cuda-graph"),
     "precision": ("bf16", "fp16"),
     "optimizer": ("optimizer",),
-}  # fmt: skip
+}
 """The flags that say a word."""
-SEVERAL = ("cuda-graph-modules", "cuda-graph-scope", "recompute-modules", "rampup-batch-size",
-           "cp-comm-type", "window-size", "step-batch-size-schedule", "num-experts",
-           "hierarchical-context-parallel-sizes")  # fmt: skip
+SEVERAL = (
+    "cuda-graph-modules",
+    "cuda-graph-scope",
+    "recompute-modules",
+    "rampup-batch-size",
+    "cp-comm-type",
+    "window-size",
+    "step-batch-size-schedule",
+    "num-experts",
+    "hierarchical-context-parallel-sizes",
+)
 """Flags of more than one value."""
 LAYOUT = ("pipeline-model-parallel-layout",)
 ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
@@ -137,9 +203,9 @@ def is_known(name: str) -> bool:
     return is_counted(name) or is_listed(name)
 
 
-def with_todays_names(flags: Flags, lines: Mapping[str, int | None]) -> tuple[
-    Flags, dict[str, int | None]
-]:
+def with_todays_names(
+    flags: Flags, lines: Mapping[str, int | None]
+) -> tuple[Flags, dict[str, int | None]]:
     """Return flags under the names of today, and their lines."""
     renamed: Flags = {}
     places: dict[str, int | None] = {}
@@ -160,7 +226,7 @@ def with_todays_names(flags: Flags, lines: Mapping[str, int | None]) -> tuple[
 
 
 def fault(source: str, flag: str, told: str) -> FormatError:
-    """What is wrong with a flag."""
+    """Return the error of a flag."""
     return FormatError(f"{source}: --{flag}: {told}")
 
 
@@ -190,8 +256,11 @@ def plan_of_flags(
         (p for name, p in (("bf16", "bf16-master"), ("fp16", "16-master")) if is_on(flags, name)),
         "32-true",
     )
-    overlap = {"overlap-grad-reduce": "gradients", "overlap-param-gather": "parameters",
-               "tp-comm-overlap": "tp"}  # fmt: skip
+    overlap = {
+        "overlap-grad-reduce": "gradients",
+        "overlap-param-gather": "parameters",
+        "tp-comm-overlap": "tp",
+    }
     optimizer = flags.get("optimizer", "adam")
     plan = replace(
         plan,
@@ -270,7 +339,7 @@ def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotP
 
 
 def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
-    """A flag's whole number.
+    """Return a flag's whole number.
 
     Raises:
         FormatError: it is none, or the flag is missing.
@@ -310,11 +379,20 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
         flags, "padded-vocab-size", source, number_of(flags, "vocab-size", source, 50257)
     )
     return DecoderSizes(
-        layers, hidden, heads, groups, width, length,
-        vocabulary, gated=gated, tied=not is_on(flags, "untie-embeddings-and-output-weights"),
-        own_head_size=None if width_of_head * heads == hidden else width_of_head, experts=experts,
-        latent=latent, head_norms=latent is None and is_on(flags, "qk-layernorm"),
-    )  # fmt: skip
+        layers,
+        hidden,
+        heads,
+        groups,
+        width,
+        length,
+        vocabulary,
+        gated=gated,
+        tied=not is_on(flags, "untie-embeddings-and-output-weights"),
+        own_head_size=None if width_of_head * heads == hidden else width_of_head,
+        experts=experts,
+        latent=latent,
+        head_norms=latent is None and is_on(flags, "qk-layernorm"),
+    )
 
 
 def _latent(flags: Flags, source: str) -> LatentAttention | None:
@@ -345,15 +423,16 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
         raise fault(source, "moe-layer-freq", f"is of {len(told)} layers, and there are {layers}")
     dense = told.index(1) if 1 in told else layers
     return ExpertLayers(
-        number_of(flags, "num-experts", source), number_of(flags, "moe-router-topk", source, 2),
+        number_of(flags, "num-experts", source),
+        number_of(flags, "moe-router-topk", source, 2),
         number_of(flags, "moe-ffn-hidden-size", source, width),
         number_of(flags, "moe-shared-expert-intermediate-size", source, 0),
         dense if all(told[dense:]) else -1,
-    )  # fmt: skip
+    )
 
 
 def _pattern(node: ast.expr) -> list[int]:
-    """The layers of a pattern such as `([0]*3+[1]*11)`, 1 where a layer has experts.
+    """Return the layers of a pattern such as `([0]*3+[1]*11)`, 1 where a layer has experts.
 
     Raises:
         ValueError: it is none.
@@ -502,12 +581,15 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
         return None, ""
     if "full_iteration" in (impl, *parts):
         return "iteration", ""
-    return (None, ", ".join(sorted(parts))) if parts and not {"attn", "mlp"} <= parts else (
-        "layers", "")  # fmt: skip
+    return (
+        (None, ", ".join(sorted(parts)))
+        if parts and not {"attn", "mlp"} <= parts
+        else ("layers", "")
+    )
 
 
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
-    """What our words do not say."""
+    """Yield what our words do not say."""
     if "num-experts" in flags:
         sent = flags.get("moe-token-dispatcher-type", "allgather")
         if sent == "allgather" and flags.get("expert-model-parallel-size", "1") != "1":

@@ -44,17 +44,51 @@ from gnnplace.plans.launch.shell import (
 
 FLAG = re.compile(r"--([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 SWITCHES = frozenset(
-    """
-    bf16 fp16 swiglu sequence-parallel use-distributed-optimizer overlap-grad-reduce
-    overlap-param-gather tp-comm-overlap group-query-attention untie-embeddings-and-output-weights
-    multi-latent-attention qk-layernorm recompute-activations checkpoint-activations deepspeed
-    deepspeed-activation-checkpointing use-megatron-fsdp enable-cuda-graph external-cuda-graph
-    use-torch-fsdp2 finetune mock-data moe-grouped-gemm no-pipeline-parallel
-    account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split grad-reduce-in-bf16
-    accumulate-allreduce-grads-in-fp32 disable-bias-linear fp8-param-gather optimizer-cpu-offload
-    cpu-optimizer cpu-torch-adam fp8-hybrid fp8-e4m3 squared-relu apply-layernorm-1p log-throughput
-    moe-permute-fusion moe-router-pre-softmax calculate-per-token-loss manual-gc async-save
-    """.split()
+    [
+        "bf16",
+        "fp16",
+        "swiglu",
+        "sequence-parallel",
+        "use-distributed-optimizer",
+        "overlap-grad-reduce",
+        "overlap-param-gather",
+        "tp-comm-overlap",
+        "group-query-attention",
+        "untie-embeddings-and-output-weights",
+        "multi-latent-attention",
+        "qk-layernorm",
+        "recompute-activations",
+        "checkpoint-activations",
+        "deepspeed",
+        "deepspeed-activation-checkpointing",
+        "use-megatron-fsdp",
+        "enable-cuda-graph",
+        "external-cuda-graph",
+        "use-torch-fsdp2",
+        "finetune",
+        "mock-data",
+        "moe-grouped-gemm",
+        "no-pipeline-parallel",
+        "account-for-embedding-in-pipeline-split",
+        "account-for-loss-in-pipeline-split",
+        "grad-reduce-in-bf16",
+        "accumulate-allreduce-grads-in-fp32",
+        "disable-bias-linear",
+        "fp8-param-gather",
+        "optimizer-cpu-offload",
+        "cpu-optimizer",
+        "cpu-torch-adam",
+        "fp8-hybrid",
+        "fp8-e4m3",
+        "squared-relu",
+        "apply-layernorm-1p",
+        "log-throughput",
+        "moe-permute-fusion",
+        "moe-router-pre-softmax",
+        "calculate-per-token-loss",
+        "manual-gc",
+        "async-save",
+    ]
 )
 SWITCH_PREFIXES = ("use-", "no-", "overlap-", "enable-", "disable-", "distribute-", "override-")
 SIGN_FLAGS = frozenset((*NUMBERS, *SIZES, "model-parallel-size", "batch-size"))
@@ -100,9 +134,7 @@ class FlagSet:
         }
 
 
-def read_megatron(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_megatron(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of a script, of a file of flags or of a functional test.
 
     Args:
@@ -158,9 +190,7 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     return _with_deepspeed(plan, read_deepspeed(text, f"{source}: {path}"), path)
 
 
-def _with_hint(
-    known: Flags, flags: FlagSet, run: ShellRun | None, source: str
-) -> LaunchPlan:
+def _with_hint(known: Flags, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     """Return the plan of flags; too few processes name the variable that says the servers."""
     try:
         return plan_of_flags(known, source, flags.lines)
@@ -185,7 +215,9 @@ def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPl
         if not says or value is None or value == getattr(plan, word):
             continue
         if word in plan.lines:
-            notes.append(f"{word}: {value} of {path} counts, not {getattr(plan, word)} of the flags")
+            notes.append(
+                f"{word}: {value} of {path} counts, not {getattr(plan, word)} of the flags"
+            )
         changes[word] = value
     lines = {**plan.lines, **dict.fromkeys(changes)}
     return replace(
@@ -286,8 +318,8 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
     if run.unread:
         files = " and ".join(run.unread)
         raise FormatError(
-            f"{source}: starts no training itself; it sources {files}, which is not beside it: give "
-            "the file whose command starts the training, or put them into one folder"
+            f"{source}: starts no training itself; it sources {files}, which is not beside it: "
+            "give the file whose command starts the training, or put them into one folder"
         )
     flags = FlagSet()
     for name, text in run.variables.items():

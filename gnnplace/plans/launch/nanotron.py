@@ -161,9 +161,7 @@ def _factory(plan: LaunchPlan) -> dict[str, Any]:
             "torch_adam_is_fused": True}  # fmt: skip
 
 
-def read_nanotron(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of a configuration of nanotron.
 
     Args:

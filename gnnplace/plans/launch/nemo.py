@@ -105,7 +105,9 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
         zero=_zero(reading),
         recompute=_recompute(reading),
         precision=precision,
-        gradients="fp32" if half and reading.text("model.optim.grad_sync_dtype") != "bf16" else "same",
+        gradients="fp32"
+        if half and reading.text("model.optim.grad_sync_dtype") != "bf16"
+        else "same",
         optimizer=_optimizer(reading),
         overlap=tuple(overlap),
         sizes=_sizes(reading),

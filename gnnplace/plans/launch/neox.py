@@ -1,4 +1,4 @@
-"""GPT-NeoX: the YAML of `deepy.py train.py`, which is DeepSpeed's configuration and Megatron's sizes.
+"""GPT-NeoX: the YAML of `deepy.py train.py`, DeepSpeed's configuration with Megatron's sizes.
 
 Read by GPT-NeoX ea7aefd8 (`megatron/neox_arguments`). `pipe_parallel_size` 0 and 1 are both no
 pipeline. `intermediate_size` of gated layers is three times the width of one matrix. The batch is
@@ -107,9 +107,13 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
 
 
 OPEN_KEYS = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-    "model_parallel_size", "pipe_parallel_size", "vocab_size",
-)  # fmt: skip
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "model_parallel_size",
+    "pipe_parallel_size",
+    "vocab_size",
+)
 
 
 def _precision(reading: YamlReading) -> str | None:
@@ -164,7 +168,9 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     elif gated:
         if width % 3:
             source = reading.keys.source
-            raise FormatError(f"{source}: intermediate_size: {width} of gated layers: no multiple of 3")
+            raise FormatError(
+                f"{source}: intermediate_size: {width} of gated layers: no multiple of 3"
+            )
         width //= 3
     vocabulary = reading.count("vocab_size") or reading.count("padded_vocab_size")
     if vocabulary is None:

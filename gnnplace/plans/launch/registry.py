@@ -61,7 +61,8 @@ LAUNCHERS: Mapping[str, Launcher] = {
         "bash FILE", "megatron-lm",
     ),
     "accelerate": Launcher(
-        accelerate.write_accelerate, accelerate_reading.read_accelerate, accelerate.nearest_accelerate,
+        accelerate.write_accelerate, accelerate_reading.read_accelerate,
+        accelerate.nearest_accelerate,
         accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
     ),
     "megatron-bridge": Launcher(

@@ -62,9 +62,9 @@ def launcher_told_by(text: str, source: str) -> str:
     elif suffix in SHELL_SUFFIXES or re.search(SHELL_SIGN, text):
         return _shell_launcher(text)
     else:
-        for name, pattern in UNREAD.items():
+        for unread, pattern in UNREAD.items():
             if re.search(pattern, text):
-                raise FormatError(f"{source}: is a file of {name}, which is not read")
+                raise FormatError(f"{source}: is a file of {unread}, which is not read")
         name = _told_by_signs(text, suffix)
         if name is not None:
             return name
@@ -82,6 +82,7 @@ def _shell_launcher(text: str) -> str:
 
 def _told_by_signs(text: str, suffix: str) -> str | None:
     """Return the launcher whose keys a file has, None where it has those of none."""
+    order: tuple[str, ...]
     if suffix == ".json":
         order = ("gpt-neox", "accelerate", "deepspeed")
     elif suffix in (".yaml", ".yml"):

@@ -223,9 +223,7 @@ def modules_of(layers: Sequence[int]) -> list[list[str]]:
     return found
 
 
-def read_torchtitan(
-    text: str, source: str, values: Mapping[str, str] | None = None
-) -> LaunchPlan:
+def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the plan of a module of configurations, or of a TOML.
 
     Args:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.launch.keys import Keys, put_values, toml_lines
+from gnnplace.plans.launch.keys import FileValue, Keys, put_values, toml_lines
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
@@ -30,47 +29,121 @@ from gnnplace.plans.launch.launch_plan import (
 )
 
 SECTIONS = (
-    "job", "profiling", "metrics", "model", "optimizer", "lr_scheduler", "training", "parallelism",
-    "experimental", "checkpoint", "activation_checkpoint", "compile", "quantize", "float8", "mx",
-    "comm", "memory_estimation", "fault_tolerance", "validation", "debug", "custom_args", "encoder",
-    "simple_fsdp", "eval", "preprocess",
-)  # fmt: skip
+    "job",
+    "profiling",
+    "metrics",
+    "model",
+    "optimizer",
+    "lr_scheduler",
+    "training",
+    "parallelism",
+    "experimental",
+    "checkpoint",
+    "activation_checkpoint",
+    "compile",
+    "quantize",
+    "float8",
+    "mx",
+    "comm",
+    "memory_estimation",
+    "fault_tolerance",
+    "validation",
+    "debug",
+    "custom_args",
+    "encoder",
+    "simple_fsdp",
+    "eval",
+    "preprocess",
+)
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "name", "flavor", "norm_type", "tokenizer_path", "hf_assets_path", "converters",
-        "print_after_conversion", "tokenizer_type",
+        "name",
+        "flavor",
+        "norm_type",
+        "tokenizer_path",
+        "hf_assets_path",
+        "converters",
+        "print_after_conversion",
+        "tokenizer_type",
     ),
     "training": (
-        "batch_size", "local_batch_size", "global_batch_size", "seq_len", "warmup_steps",
-        "max_norm", "steps", "data_parallel_degree", "data_parallel_replicate_degree",
-        "data_parallel_shard_degree", "data_parallel_type", "tensor_parallel_degree",
-        "pipeline_parallel_degree", "context_parallel_degree", "compile", "dataset",
-        "dataset_path", "enable_cpu_offload", "dtype", "mixed_precision_param",
-        "mixed_precision_reduce", "gc_freq", "gc_debug", "seed", "deterministic",
-        "disable_loss_parallel", "enable_loss_parallel", "enable_float8_linear",
-        "enable_fp8_linear", "fsdp_reshard_after_forward", "dataloader", "classifier_free_guidance_prob",
-        "img_size", "max_seq_len", "max_batch_size", "debug_moe_force_load_balance",
+        "batch_size",
+        "local_batch_size",
+        "global_batch_size",
+        "seq_len",
+        "warmup_steps",
+        "max_norm",
+        "steps",
+        "data_parallel_degree",
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "data_parallel_type",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "context_parallel_degree",
+        "compile",
+        "dataset",
+        "dataset_path",
+        "enable_cpu_offload",
+        "dtype",
+        "mixed_precision_param",
+        "mixed_precision_reduce",
+        "gc_freq",
+        "gc_debug",
+        "seed",
+        "deterministic",
+        "disable_loss_parallel",
+        "enable_loss_parallel",
+        "enable_float8_linear",
+        "enable_fp8_linear",
+        "fsdp_reshard_after_forward",
+        "dataloader",
+        "classifier_free_guidance_prob",
+        "img_size",
+        "max_seq_len",
+        "max_batch_size",
+        "debug_moe_force_load_balance",
     ),
     "parallelism": (
-        "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward",
-        "tensor_parallel_degree", "disable_loss_parallel", "enable_async_tensor_parallel",
-        "pipeline_parallel_degree", "pipeline_parallel_split_points", "module_fqns_per_model_part",
-        "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
-        "pipeline_parallel_layers_per_stage", "pipeline_parallel_schedule",
-        "pipeline_parallel_schedule_csv", "pipeline_parallel_microbatch_size",
-        "pipeline_parallel_microbatches", "pipeline_parallel_expert_parallel_overlap",
-        "context_parallel_degree", "context_parallel_load_balancer",
-        "context_parallel_rotate_method", "expert_parallel_degree",
-        "expert_tensor_parallel_degree", "expert_parallel_comm_backend", "enable_compiled_autograd",
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "fsdp_reshard_after_forward",
+        "tensor_parallel_degree",
+        "disable_loss_parallel",
+        "enable_async_tensor_parallel",
+        "pipeline_parallel_degree",
+        "pipeline_parallel_split_points",
+        "module_fqns_per_model_part",
+        "pipeline_parallel_first_stage_less_layers",
+        "pipeline_parallel_last_stage_less_layers",
+        "pipeline_parallel_layers_per_stage",
+        "pipeline_parallel_schedule",
+        "pipeline_parallel_schedule_csv",
+        "pipeline_parallel_microbatch_size",
+        "pipeline_parallel_microbatches",
+        "pipeline_parallel_expert_parallel_overlap",
+        "context_parallel_degree",
+        "context_parallel_load_balancer",
+        "context_parallel_rotate_method",
+        "expert_parallel_degree",
+        "expert_tensor_parallel_degree",
+        "expert_parallel_comm_backend",
+        "enable_compiled_autograd",
         "enable_sequence_parallel",
     ),
     "activation_checkpoint": (
-        "mode", "selective_ac_option", "early_stop", "memory_budget", "preserve_rng_state",
-        "per_op_sac_force_recompute_mm_shapes_by_fqns", "determinism_check", "debug",
+        "mode",
+        "selective_ac_option",
+        "early_stop",
+        "memory_budget",
+        "preserve_rng_state",
+        "per_op_sac_force_recompute_mm_shapes_by_fqns",
+        "determinism_check",
+        "debug",
         "visualize_memory_budget_pareto",
     ),
     "compile": ("enable", "components", "backend", "passes", "joint_passes"),
-}  # fmt: skip
+}
 FIRST = ("training", "experimental")
 """Where degrees stand in the first generation."""
 SCHEDULES: Mapping[str, tuple[str, int]] = {
@@ -82,8 +155,11 @@ SCHEDULES: Mapping[str, tuple[str, int]] = {
     "pipelineschedulesingle": ("1f1b", 1),
 }
 RECOMPUTE = {"none": NONE, "full": FULL, "selective": SELECTIVE}
-FLOAT8_SWITCHES = ("float8.enable_float8_linear", "training.enable_float8_linear",
-                   "training.enable_fp8_linear")  # fmt: skip
+FLOAT8_SWITCHES = (
+    "float8.enable_float8_linear",
+    "training.enable_float8_linear",
+    "training.enable_fp8_linear",
+)
 DEGREES: Mapping[str, tuple[str, ...]] = {
     "tp": ("tensor_parallel_degree",),
     "pp": ("pipeline_parallel_degree",),
@@ -255,20 +331,20 @@ def _stages(
         chunks = max(-(-(sizes.layers + 2) // each) // pp, 1)
     if layers is not None:
         if len(layers) % pp:
-            raise FormatError(
-                f"{keys.source}: {len(layers)} stages are no multiple of {pp} ranks"
-            )
+            raise FormatError(f"{keys.source}: {len(layers)} stages are no multiple of {pp} ranks")
         chunks = len(layers) // pp
     elif sizes is not None:
         layers = layers_of(sizes, pp * chunks, "ends")
     return ("interleaved" if schedule == "1f1b" and chunks > 1 else schedule), chunks, layers
 
 
-def _layer_index(point: Any, keys: Keys) -> int:
+def _layer_index(point: FileValue, keys: Keys) -> int:
     index = str(point).rpartition(".")[2]
     if not index.isdigit():
         source = keys.source
-        raise FormatError(f"{source}: pipeline_parallel_split_points: {str(point)[:40]!r}: no layer")
+        raise FormatError(
+            f"{source}: pipeline_parallel_split_points: {str(point)[:40]!r}: no layer"
+        )
     return int(index)
 
 

@@ -6,9 +6,8 @@ Nothing is priced and no model or cluster is needed. The keys are those of the c
 
 from __future__ import annotations
 
-from typing import Any
-
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.keys import FileValue
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.spec import format_layers
 
@@ -38,7 +37,7 @@ SHOWN_WORDS = (
 """Words of a plan in the order in which they are shown. One that is not known is left out."""
 
 
-def word_values(plan: LaunchPlan) -> dict[str, Any]:
+def word_values(plan: LaunchPlan) -> dict[str, FileValue]:
     """Return the value of every word that is known, as `--given` spells it."""
     values = {word: getattr(plan, word) for word in SHOWN_WORDS}
     values["schedule"] = plan.full_schedule
@@ -61,10 +60,10 @@ def missing_values(plan: LaunchPlan) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def size_values(sizes: DecoderSizes) -> dict[str, Any]:
+def size_values(sizes: DecoderSizes) -> dict[str, FileValue]:
     """Return the sizes of a model under the names that its `config.json` would have."""
     experts = sizes.experts
-    values: dict[str, Any] = {
+    values: dict[str, FileValue] = {
         "num_hidden_layers": sizes.layers,
         "hidden_size": sizes.hidden,
         "num_attention_heads": sizes.heads,
@@ -87,7 +86,7 @@ def size_values(sizes: DecoderSizes) -> dict[str, Any]:
     return values
 
 
-def words_data(plan: LaunchPlan, launcher: str) -> dict[str, Any]:
+def words_data(plan: LaunchPlan, launcher: str) -> dict[str, FileValue]:
     """Return what `gnnplace explain FILE --words --json` prints."""
     lines = plan.lines
     return {
@@ -125,7 +124,7 @@ def words_lines(plan: LaunchPlan, launcher: str, path: str) -> list[str]:
     return text
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: FileValue) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

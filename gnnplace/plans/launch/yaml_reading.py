@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from gnnplace.errors import FormatError
 from gnnplace.files import read_text, yaml_of
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.interpolation import Missing, resolve
-from gnnplace.plans.launch.keys import Keys, put_values, yaml_lines
+from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import LaunchPlan, NotPriced
 
 USUAL_OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -66,7 +65,7 @@ class YamlReading:
             if self.keys.has(path) and self.get(path) not in (False, 0, "", {}, []):
                 self.refuse_price(path, effect)
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> FileValue:
         """Return the value at a path, None where it is not there or not known."""
         if not self.keys.has(path):
             return None
@@ -116,7 +115,7 @@ class YamlReading:
         return name
 
 
-def _is_key(data: Any, path: str) -> bool:
+def _is_key(data: FileValue, path: str) -> bool:
     part = data
     for name in path.split("."):
         if not isinstance(part, dict) or name not in part:
@@ -141,8 +140,8 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
     file = Path(source).parent / PurePosixPath(path).name
     if not file.is_file():
         raise FormatError(
-            f"{source}: {key}: {path}: has ZeRO and offloading, and is not beside this file: put it "
-            "there, or give that file itself"
+            f"{source}: {key}: {path}: has ZeRO and offloading, and is not beside this file: "
+            "put it there, or give that file itself"
         )
     engine = read_deepspeed(read_text(file), f"{source}: {path}")
     reading.notes += [f"{path}: beside this file, is read with it", *engine.notes]
@@ -163,13 +162,27 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
 
 
 PLAN_WORDS = (
-    "dp", "tp", "pp", "cp", "ep", "sp", "microbatch_size", "batch", "accumulation", "recompute",
-    "gradients", "optimizer", "compile", "sizes", "precision", "lines",
-)  # fmt: skip
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "sp",
+    "microbatch_size",
+    "batch",
+    "accumulation",
+    "recompute",
+    "gradients",
+    "optimizer",
+    "compile",
+    "sizes",
+    "precision",
+    "lines",
+)
 
 
 def training_optimizer(reading: YamlReading, path: str) -> str | None:
-    """Return the optimizer of Hugging Face's names, as `adamw_torch_fused`; 8-bit ones are noted."""
+    """Return the optimizer of a name such as `adamw_torch_fused`; 8-bit ones are noted."""
     name = reading.text(path)
     if not name:
         return None

@@ -10,9 +10,18 @@ TOKEN = re.compile(
     r"[-+*/%()<>!?:,&|^~])"
 )
 BINARY = (
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="),
-    ("<<", ">>"), ("+", "-"), ("*", "/", "%"), ("**",),
-)  # fmt: skip
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", ">", "<=", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+    ("**",),
+)
 LARGEST = 1 << 63
 DEEPEST = 60
 
@@ -80,9 +89,11 @@ class _Parser:
         if depth > DEEPEST:
             raise ValueError("nested too deeply")
         for sign, apply in (
-            ("-", lambda x: -x), ("+", lambda x: x), ("!", lambda x: int(not x)),
+            ("-", lambda x: -x),
+            ("+", lambda x: x),
+            ("!", lambda x: int(not x)),
             ("~", lambda x: ~x),
-        ):  # fmt: skip
+        ):
             if self._accept(sign):
                 return apply(self.unary(depth + 1))
         if self._accept("("):
@@ -133,15 +144,24 @@ def _apply(operator: str, left: int, right: int) -> int:
     if operator in ("**", "<<") and not 0 <= right <= 63:
         raise ValueError("too large")
     value: int = {
-        "||": lambda: int(bool(left or right)), "&&": lambda: int(bool(left and right)),
-        "|": lambda: left | right, "^": lambda: left ^ right, "&": lambda: left & right,
-        "==": lambda: int(left == right), "!=": lambda: int(left != right),
-        "<": lambda: int(left < right), ">": lambda: int(left > right),
-        "<=": lambda: int(left <= right), ">=": lambda: int(left >= right),
-        "<<": lambda: left << right, ">>": lambda: left >> max(right, 0),
-        "+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right,
+        "||": lambda: int(bool(left or right)),
+        "&&": lambda: int(bool(left and right)),
+        "|": lambda: left | right,
+        "^": lambda: left ^ right,
+        "&": lambda: left & right,
+        "==": lambda: int(left == right),
+        "!=": lambda: int(left != right),
+        "<": lambda: int(left < right),
+        ">": lambda: int(left > right),
+        "<=": lambda: int(left <= right),
+        ">=": lambda: int(left >= right),
+        "<<": lambda: left << right,
+        ">>": lambda: left >> max(right, 0),
+        "+": lambda: left + right,
+        "-": lambda: left - right,
+        "*": lambda: left * right,
         "**": lambda: left**right,
-    }[operator]()  # fmt: skip
+    }[operator]()
     if abs(value) >= LARGEST:
         raise ValueError("too large")
     return value

@@ -11,12 +11,36 @@ from gnnplace.plans.launch.shell.values import Text, names_in, plain
 
 IsUnset = Callable[[Text], bool]
 UNARY = ("-z", "-n")
-FILE_TESTS = ("-a", "-b", "-c", "-d", "-e", "-f", "-g", "-h", "-k", "-L", "-p", "-r", "-s", "-S",
-              "-t", "-u", "-w", "-x", "-v", "-o")  # fmt: skip
+FILE_TESTS = (
+    "-a",
+    "-b",
+    "-c",
+    "-d",
+    "-e",
+    "-f",
+    "-g",
+    "-h",
+    "-k",
+    "-L",
+    "-p",
+    "-r",
+    "-s",
+    "-S",
+    "-t",
+    "-u",
+    "-w",
+    "-x",
+    "-v",
+    "-o",
+)
 NUMBERS = {
-    "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b, "-gt": lambda a, b: a > b, "-ge": lambda a, b: a >= b,
-}  # fmt: skip
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
 TEXTS = ("=", "==", "!=", "=~", "<", ">")
 LONGEST = 2000
 
@@ -53,7 +77,9 @@ def holds_of_words(words: Sequence[Text], is_unset: IsUnset) -> Condition:
     tokens: list[str | Text] = []
     for word in words:
         letters = plain(word)
-        is_operator = letters in operators and not all(part.quoted and part.line == 0 for part in word)
+        is_operator = letters in operators and not all(
+            part.quoted and part.line == 0 for part in word
+        )
         tokens.append(letters if is_operator and letters is not None else word)
     return holds_of_tokens(tokens, is_unset)
 

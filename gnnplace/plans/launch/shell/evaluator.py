@@ -9,36 +9,39 @@ taken to succeed. Time and memory are bounded by `MOST_STEPS` and `LONGEST`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tree_sitter import Node
 
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_text
-from gnnplace.plans.launch.shell.arithmetic import compute
 from gnnplace.plans.launch.shell.conditions import Condition, holds_of_tokens, holds_of_words
-from gnnplace.plans.launch.shell.patterns import expand_operator, matches
+from gnnplace.plans.launch.shell.expansions import (
+    LONGEST,
+    Expander,
+    ShellState,
+    Value,
+    as_items,
+    as_text,
+    as_words,
+)
+from gnnplace.plans.launch.shell.patterns import matches
 from gnnplace.plans.launch.shell.source import Source
 from gnnplace.plans.launch.shell.values import (
-    Segment,
     Text,
-    Unknown,
     join,
     literal,
     merge,
     names_in,
     plain,
-    split_words,
     unknown_text,
     with_quotes,
 )
 
-MOST_STEPS = 100_000  # statements and words of a script
 MOST_ROUNDS = 64  # of a loop
 DEEPEST = 12  # files, functions and texts inside of each other
-LONGEST = 1 << 20  # letters of a value
 SLURM = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 UNREMARKABLE = re.compile(
     r"(RANK|ADDR|PORT|PATH|DIR|HOME|LOG|HOST|USER|PYTHON|NCCL|CUDA|OMP|NAME|PROJECT|ROOT|SEED|SAVE|"
@@ -47,11 +50,7 @@ UNREMARKABLE = re.compile(
 )
 """Names of variables whose defaults say nothing of a step."""
 SHELLS = ("bash", "sh", "zsh", "dash", "sbatch")
-STARTERS = (*SHELLS, "source", ".")
-
-Array = tuple[Text, ...]
-Value = Text | list[Text] | dict[str, Text]
-"""A text, an array, or an array by names. An array is never changed in place."""
+WRITERS = ("cat", "tee", "echo", "printf")
 
 
 @dataclass(frozen=True)
@@ -90,19 +89,6 @@ class ShellRun:
     variables: Mapping[str, Text]
 
 
-@dataclass
-class _State:
-    """Variables and arguments at a place of the script."""
-
-    variables: dict[str, Value] = field(default_factory=dict)
-    arguments: list[Text] | None = None
-    has_ended: bool = False
-    loop_ended: bool = False
-
-    def copy(self) -> _State:
-        return replace(self, variables=dict(self.variables))
-
-
 def evaluate(text: str, path: str, values: Mapping[str, str] | None = None) -> ShellRun:
     """Follow a script.
 
@@ -123,27 +109,40 @@ def evaluate(text: str, path: str, values: Mapping[str, str] | None = None) -> S
     return evaluator.result()
 
 
-class _Evaluator:
+class _Evaluator(Expander):
     """The state of following one script."""
 
     def __init__(self, path: str, values: Mapping[str, str]) -> None:
-        self.path = path
-        self.values = dict(values)
-        self.state = _State()
+        super().__init__(path, values)
         self.commands: list[ShellCommand] = []
         self.files: dict[str, Text] = {}
         self.notes: list[str] = []
-        self.defaults: dict[str, str] = {}
         self.unread: list[str] = []
         self.sources: list[str] = []
         self.functions: dict[str, tuple[Source, Node]] = {}
         self.conditions: list[str] = []
-        self.source = Source.of_file("")
-        self.steps = 0
         self.depth = 0
         self.placeholder_count = 0
-        arguments = [name for name in values if re.fullmatch("[1-9][0-9]?", name)]
-        self.arguments = {int(name): values[name] for name in arguments}
+        self.handlers: dict[str, Callable[[Node], None]] = {
+            "variable_assignment": self._run_assignment,
+            "variable_assignments": self._run_children,
+            "declaration_command": self._run_declaration,
+            "command": self._run_command,
+            "redirected_statement": self._run_redirected,
+            "pipeline": self._run_children,
+            "list": self._run_list,
+            "if_statement": self._run_if,
+            "case_statement": self._run_case,
+            "for_statement": self._run_for,
+            "while_statement": self._run_loop,
+            "c_style_for_statement": self._run_loop,
+            "function_definition": self._run_function,
+            "compound_statement": self._run_compound,
+            "do_group": self._run_children,
+            "subshell": self._run_subshell,
+            "ERROR": self._run_children,
+            "negated_command": self._run_children,
+        }
 
     def run_file(self, text: str) -> None:
         """Follow the script itself, with what its Slurm head sets."""
@@ -171,7 +170,7 @@ class _Evaluator:
             unread=tuple(dict.fromkeys(self.unread)),
             sources=tuple(self.sources),
             variables={
-                name: with_quotes(_as_text(value), quoted=False)
+                name: with_quotes(as_text(value), quoted=False)
                 for name, value in self.state.variables.items()
             },
         )
@@ -188,23 +187,18 @@ class _Evaluator:
         self.depth -= 1
         self.source = outer
 
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise FormatError(f"{self.path}: has more steps than can be followed")
-
     def _run_children(self, node: Node) -> None:
         for child in node.children:
-            self._run(child)
+            self.run(child)
 
-    def _run(self, node: Node) -> None:
+    def run(self, node: Node) -> None:
         """Follow a statement."""
         if self.state.has_ended or self.state.loop_ended:
             return
-        self._step()
-        handler = STATEMENTS.get(node.type)
+        self.step()
+        handler = self.handlers.get(node.type)
         if handler is not None:
-            handler(self, node)
+            handler(node)
 
     def _run_declaration(self, node: Node) -> None:
         """Follow `export`, `declare`, `local`, `readonly`: their assignments."""
@@ -213,10 +207,10 @@ class _Evaluator:
             if child.type == "variable_assignment":
                 self._assign(child, is_mapping=is_mapping)
             elif child.type in ("string", "concatenation"):
-                text = plain(self._value(child)) or ""
+                text = plain(self.value(child)) or ""
                 name, equals, value = text.partition("=")
                 if equals and re.fullmatch(r"\w+", name):
-                    self._set(name, literal(value, self._line(child)))
+                    self.set(name, literal(value, self.line(child)))
 
     def _run_assignment(self, node: Node) -> None:
         self._assign(node)
@@ -232,14 +226,14 @@ class _Evaluator:
         if value_node is not None and value_node.type == "array":
             value = self._array(value_node, is_mapping=is_mapping)
         elif value_node is not None:
-            value = self._value(value_node)
+            value = self.value(value_node)
         if target.type == "subscript":
             self._set_item(target, value, appends=appends)
             return
         name = self.source.text(target)
         if appends:
             value = self._appended(name, value)
-        self._set(name, value)
+        self.set(name, value)
 
     def _array(self, node: Node, *, is_mapping: bool) -> Value:
         """Return the words of `(...)`, by name where they are `[name]=value`."""
@@ -250,15 +244,15 @@ class _Evaluator:
                 continue
             pair = re.match(r"\[([^\]]*)\]=", self.source.text(child))
             if is_mapping and pair is not None:
-                value = self._value(child)
+                value = self.value(child)
                 letters = plain(value)
                 key = pair[1].strip("'\"")
                 if letters is not None:
-                    items[key] = literal(letters.partition("]=")[2], self._line(child))
+                    items[key] = literal(letters.partition("]=")[2], self.line(child))
                 else:
-                    items[key] = unknown_text(names_in(value), self._line(child))
+                    items[key] = unknown_text(names_in(value), self.line(child))
             else:
-                words += self._words(child)
+                words += self.words(child)
         return items if is_mapping else words
 
     def _appended(self, name: str, value: Value) -> Value:
@@ -266,43 +260,32 @@ class _Evaluator:
         if isinstance(before, dict) and isinstance(value, dict):
             return {**before, **value}
         if isinstance(value, list):
-            return [*(before if isinstance(before, list) else _as_words(before)), *value]
+            return [*(before if isinstance(before, list) else as_words(before)), *value]
         if isinstance(before, list):
-            return [*before[:-1], (*(before[-1] if before else ()), *_as_text(value))]
-        return (*_as_text(before), *_as_text(value))
-
-    def _set(self, name: str, value: Value) -> None:
-        """Set a variable, unless the caller named its value."""
-        if name in self.values:
-            return
-        if isinstance(value, tuple) and len(value) == 1 and value[0].unknown is not None:
-            unknown = value[0].unknown
-            anonymous = all(not re.fullmatch(r"[A-Za-z_]\w*", n) for n in unknown.names)
-            if anonymous and not unknown.options:
-                # `TP=$1` and `GPUS=$(nvidia-smi ...)`: asked for by the name of the variable.
-                value = unknown_text([name], value[0].line)
-        if isinstance(value, tuple) and sum(len(part.text) for part in value) > LONGEST:
-            raise FormatError(f"{self.path}: {name}: is longer than can be followed")
-        self.state.variables[name] = value
+            return [*before[:-1], (*(before[-1] if before else ()), *as_text(value))]
+        return (*as_text(before), *as_text(value))
 
     def _set_item(self, target: Node, value: Value, *, appends: bool) -> None:
-        name_node, index_node = target.child_by_field_name("name"), target.child_by_field_name("index")
+        name_node, index_node = (
+            target.child_by_field_name("name"),
+            target.child_by_field_name("index"),
+        )
         if name_node is None or index_node is None:
             return
-        name, key = self.source.text(name_node), plain(self._value(index_node)) or ""
+        name, key = self.source.text(name_node), plain(self.value(index_node)) or ""
         array = self.state.variables.get(name, [])
-        text = _as_text(value)
+        text = as_text(value)
         if isinstance(array, dict) or not key.lstrip("-").isdigit():
             items = dict(array) if isinstance(array, dict) else {}
             items[key] = (*items.get(key, ()), *text) if appends else text
-            self._set(name, items)
+            self.set(name, items)
             return
-        words = list(array) if isinstance(array, list) else _as_words(array)
+        words = list(array) if isinstance(array, list) else as_words(array)
         index = int(key)
         if 0 <= index < 10_000:
             words += [()] * (index + 1 - len(words))
             words[index] = (*words[index], *text) if appends else text
-            self._set(name, words)
+            self.set(name, words)
 
     def _run_if(self, node: Node) -> None:
         """Follow `if`: the branch that is known to be taken, or all that may be."""
@@ -320,7 +303,7 @@ class _Evaluator:
             elif child.type == "else_clause":
                 otherwise = [c for c in child.children if c.type != "else"]
             elif child.type not in ("if", "fi"):
-                (body if is_body and not clauses else condition if not is_body else body).append(child)
+                (body if is_body else condition).append(child)
         clauses.append((condition, body))
         self._run_branches(clauses, otherwise)
 
@@ -345,9 +328,11 @@ class _Evaluator:
 
     def _run_all(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            self._run(node)
+            self.run(node)
 
-    def _fork(self, names: Sequence[str], first, second) -> None:  # type: ignore[no-untyped-def]
+    def _fork(
+        self, names: Sequence[str], first: Callable[[], object], second: Callable[[], object]
+    ) -> None:
         """Follow two branches from one state, and keep what both leave."""
         start = self.state
         outer = list(self.conditions)
@@ -366,7 +351,7 @@ class _Evaluator:
         value_node = node.child_by_field_name("value")
         if value_node is None:
             return
-        text = self._value(value_node)
+        text = self.value(value_node)
         word = plain(text)
         items = [child for child in node.children if child.type == "case_item"]
         if word is not None:
@@ -396,10 +381,10 @@ class _Evaluator:
                 body.append(child)
             elif child.type not in ("(", "|"):
                 is_quoted = child.type in ("string", "raw_string")
-                letters = plain(self._value(child)) if is_quoted else None
+                letters = plain(self.value(child)) if is_quoted else None
                 patterns.append(re.escape(letters) if letters is not None else "")
                 if letters is None:
-                    raw = plain(self._value(child)) or self.source.text(child)
+                    raw = plain(self.value(child)) or self.source.text(child)
                     patterns[-1] = f"glob:{raw}"
         return patterns, body
 
@@ -416,14 +401,14 @@ class _Evaluator:
             if child.type == "in":
                 has_words = True
             elif has_words and child.type not in (";", "do_group", "\n"):
-                words += self._words(child)
+                words += self.words(child)
         if any(plain(word) is None for word in words) or len(words) > MOST_ROUNDS:
-            self._set(name, unknown_text([name], self._line(node)))
+            self.set(name, unknown_text([name], self.line(node)))
             self._run_children(body)
             self.state.loop_ended = False
             return
         for word in words:
-            self._set(name, with_quotes(word, quoted=True))
+            self.set(name, with_quotes(word, quoted=True))
             self._run_children(body)
             if self.state.loop_ended:
                 self.state.loop_ended = False
@@ -438,7 +423,7 @@ class _Evaluator:
         if body is None or condition is None:
             return
         if start is not None:
-            self._compute_node(start)
+            self.compute_node(start)
         is_until = node.children[0].type == "until"
         is_arithmetic = node.type == "c_style_for_statement"
         for _ in range(MOST_ROUNDS):
@@ -447,7 +432,7 @@ class _Evaluator:
             else:
                 status = self._status(condition)
             if status.holds is None:
-                if "#" in status.names or self.state.arguments is None and "@" in status.names:
+                if "#" in status.names or (self.state.arguments is None and "@" in status.names):
                     self.notes.append("arguments of the script: none are assumed")
                 else:
                     self._fork(status.names, lambda: self._run_children(body), lambda: None)
@@ -459,7 +444,7 @@ class _Evaluator:
                 self.state.loop_ended = False
                 return
             if update is not None:
-                self._compute_node(update)
+                self.compute_node(update)
             if self.state.has_ended:
                 return
 
@@ -481,7 +466,7 @@ class _Evaluator:
     def _run_compound(self, node: Node) -> None:
         if node.children and node.children[0].type == "((":
             for child in node.children[1:-1]:
-                self._compute_node(child)
+                self.compute_node(child)
             return
         self._run_children(node)
 
@@ -490,16 +475,16 @@ class _Evaluator:
         body = node.child_by_field_name("body")
         heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
         target = self._redirect_target(node, heredoc)
-        here = None if heredoc is None else self._heredoc(heredoc)
+        here = None if heredoc is None else self.heredoc(heredoc)
         if body is None:
             return
         if body.type == "command":
             self._run_command(body, here=here, target=target)
             for child in heredoc.children if heredoc is not None else ():
                 if child.type == "pipeline":
-                    self._run(child)
+                    self.run(child)
             return
-        self._run(body)
+        self.run(body)
 
     def _redirect_target(self, node: Node, heredoc: Node | None) -> str | None:
         """Return the path of `> PATH`, None where there is none or it is not known."""
@@ -513,53 +498,52 @@ class _Evaluator:
                 if word is not None and (">" in signs or ">>" in signs) and "2" not in signs:
                     if child.children[0].type == "file_descriptor":
                         continue
-                    return _path_text(self._value(word))
+                    return _path_text(self.value(word))
         return None
-
-    def _heredoc(self, node: Node) -> Text:
-        start = next((c for c in node.children if c.type == "heredoc_start"), None)
-        body = next((c for c in node.children if c.type == "heredoc_body"), None)
-        if body is None:
-            return ()
-        is_raw = start is not None and self.source.text(start)[:1] in ("'", '"', "\\")
-        if is_raw:
-            return self._lines(self.source.text(body), body.start_byte)
-        return self._pieces(body, body.start_byte, body.end_byte, in_quotes=True)
 
     def _run_command(
         self, node: Node, *, here: Text | None = None, target: str | None = None
     ) -> None:
         """Follow a command: a function, a builtin, or one that is only noted."""
-        words: list[Text] = []
-        for child in node.children:
-            if child.type == "variable_assignment":
-                continue
-            if child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
-                continue
-            words += self._words(child.children[0] if child.type == "command_name" else child)
+        words = self.command_words(node)
         if not words and any(c.type == "variable_assignment" for c in node.children):
             for child in node.children:
                 if child.type == "variable_assignment":
                     self._assign(child)
             return
         if words:
-            self._run_words(words, self._line(node), here=here, target=target)
+            self._run_words(words, self.line(node), here=here, target=target)
 
     def _run_words(
         self, words: list[Text], line: int, *, here: Text | None, target: str | None
     ) -> None:
         """Follow a command from its words."""
-        self._step()
+        self.step()
         name = plain(words[0])
         arguments = words[1:]
         if name in self.functions:
             self._call(name, arguments)
-        elif name in ("exit", "return"):
+        elif name in ("exit", "return", "break", "continue"):
+            self._leave(name)
+        elif name == "read" and here is not None and arguments:
+            self.set(plain(arguments[-1]) or "", here)
+        elif name in WRITERS and (target or name == "tee" or here):
+            self._write(name, arguments, here=here, target=target)
+        elif not self._run_builtin(name, arguments) and not self._run_nested(words, here=here):
+            command = ShellCommand(words=tuple(words), line=line, conditions=tuple(self.conditions))
+            self.commands.append(command)
+
+    def _leave(self, name: str) -> None:
+        """Follow the end of the script, of a function or of a loop."""
+        if name in ("exit", "return"):
             self.state.has_ended = name == "exit" or self.depth <= 1
             self.state.loop_ended = True
-        elif name in ("break", "continue"):
+        else:
             self.state.loop_ended = name == "break"
-        elif name == "eval":
+
+    def _run_builtin(self, name: str | None, arguments: list[Text]) -> bool:
+        """Follow a command of the shell that changes its state; return whether it is one."""
+        if name == "eval":
             self._run_text(join(arguments))
         elif name in ("source", "."):
             self._run_sourced(arguments)
@@ -570,20 +554,10 @@ class _Evaluator:
         elif name == "unset":
             for word in arguments:
                 self.state.variables[plain(word) or ""] = ()
-        elif name == "read" and here is not None and arguments:
-            self._set(plain(arguments[-1]) or "", here)
         elif name == "let":
             for word in arguments:
-                self._compute_text(plain(word) or "")
-        elif name == ":":
-            return
-        elif name in ("cat", "tee", "echo", "printf") and (target or name == "tee" or here):
-            self._write(name, arguments, here=here, target=target)
-        elif not self._run_nested(words, here=here):
-            command = ShellCommand(
-                words=tuple(words), line=line, conditions=tuple(self.conditions)
-            )
-            self.commands.append(command)
+                self.compute_text(plain(word) or "")
+        return name in ("eval", "source", ".", "set", "shift", "unset", "let", ":")
 
     def _call(self, name: str, arguments: list[Text]) -> None:
         """Follow a function with its arguments."""
@@ -714,7 +688,7 @@ class _Evaluator:
 
     def _status(self, node: Node, *, in_condition: bool = False) -> Condition:
         """Follow a statement and return whether it succeeds."""
-        self._step()
+        self.step()
         if node.type == "test_command":
             return self._test(node)
         if node.type == "negated_command":
@@ -725,18 +699,17 @@ class _Evaluator:
         if node.type == "compound_statement" and node.children[0].type == "((":
             return self._arithmetic_status(node.children[1])
         if node.type == "command":
-            words = [w for c in node.children for w in self._words(
-                c.children[0] if c.type == "command_name" else c)]  # fmt: skip
+            words = self.command_words(node)
             name = plain(words[0]) if words else None
             if name in ("test", "["):
                 return holds_of_words([w for w in words[1:] if plain(w) != "]"], self._is_unset)
             if name in ("true", ":", "false"):
                 return Condition(name != "false")
             if in_condition:
-                self._run(node)
+                self.run(node)
                 shown = plain(words[0]) if words else "a command"
                 return Condition(None, (f"whether `{shown}` succeeds",))
-        self._run(node)
+        self.run(node)
         if in_condition and node.type not in ("variable_assignment",):
             return Condition(None, ("whether a command succeeds",))
         return Condition(True)
@@ -771,19 +744,25 @@ class _Evaluator:
 
     def _flatten(self, node: Node, tokens: list[str | Text], *, is_double: bool) -> None:
         """Append the operators (text) and operands (values) of a test, in order."""
-        kinds = ("binary_expression", "unary_expression", "parenthesized_expression",
-                 "negation_expression")  # fmt: skip
+        kinds = (
+            "binary_expression",
+            "unary_expression",
+            "parenthesized_expression",
+            "negation_expression",
+        )
         if node.type in kinds:
             for child in node.children:
                 self._flatten(child, tokens, is_double=is_double)
         elif node.type == "test_operator" or not node.is_named:
             tokens.append(self.source.text(node))
-        elif node.type in ("extglob_pattern", "regex"):
-            tokens.append(self._value(node))
-        elif is_double or node.type in ("string", "raw_string"):
-            tokens.append(self._value(node))
+        elif (
+            node.type in ("extglob_pattern", "regex")
+            or is_double
+            or node.type in ("string", "raw_string")
+        ):
+            tokens.append(self.value(node))
         else:
-            words = self._words(node)
+            words = self.words(node)
             tokens.append(join(words) if words else ())
 
     def _is_unset(self, text: Text) -> bool:
@@ -798,462 +777,10 @@ class _Evaluator:
         return False
 
     def _arithmetic_status(self, node: Node) -> Condition:
-        value = self._compute_node(node)
+        value = self.compute_node(node)
         if isinstance(value, int):
             return Condition(value != 0)
         return Condition(None, names_in(value))
-
-    # Arithmetic.
-
-    def _compute_node(self, node: Node) -> int | Text:
-        """Return the value of an arithmetic expression; assignments in it are made."""
-        if node.type == "variable_assignment":
-            self._assign_number(node)
-            return 1
-        raw = self._raw(node)
-        return raw if not isinstance(raw, str) else self._compute_text(raw, self._line(node))
-
-    def _assign_number(self, node: Node) -> None:
-        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if target is None or value is None:
-            return
-        number = self._compute_node(value)
-        line = self._line(node)
-        text = literal(str(number), line) if isinstance(number, int) else number
-        self._set(self.source.text(target), text)
-
-    def _raw(self, node: Node) -> str | Text:
-        """Return the letters of arithmetic with `$` put in; what is unknown as a text."""
-        text: Text = ()
-        position = node.start_byte
-        for child in _expansions(node):
-            text += literal(self.source.slice(position, child.start_byte), self._line(node))
-            text += self._expand(child)
-            position = child.end_byte
-        text += literal(self.source.slice(position, node.end_byte), self._line(node))
-        letters = plain(text)
-        return text if letters is None else letters
-
-    def _compute_text(self, text: str, line: int = 0) -> int | Text:
-        text = text.strip()
-        assignment = re.fullmatch(r"([A-Za-z_]\w*)\s*([-+*/]?)=(?!=)(.*)", text, re.DOTALL)
-        step = re.fullmatch(r"([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)", text)
-        name = ""
-        if assignment is not None:
-            name = assignment[1]
-            text = f"{name}{assignment[2]}({assignment[3]})" if assignment[2] else assignment[3]
-        elif step is not None:
-            name = step[1] or step[4]
-            text = f"{name}{(step[2] or step[3])[0]}1"
-        missing: list[str] = []
-
-        def value_of(variable: str) -> int:
-            value = self._variable(variable, line)
-            letters = plain(value)
-            if letters is None:
-                missing.extend(names_in(value))
-                return 1
-            return int(letters) if re.fullmatch(r"\s*-?\d+\s*", letters) else 0
-
-        try:
-            number = compute(text, value_of)
-        except (ValueError, RecursionError):
-            return unknown_text(missing or [f"$(({text[:40]}))"], line)
-        if missing:
-            return unknown_text(missing, line)
-        if name:
-            self._set(name, literal(str(number), line))
-        return number
-
-    # Words and values.
-
-    def _line(self, node: Node) -> int:
-        return self.source.line(node.start_byte)
-
-    def _lines(self, text: str, offset: int, *, quoted: bool = True) -> Text:
-        """Return letters as segments, one for each line of the script."""
-        segments: list[Segment] = []
-        for piece in text.splitlines(keepends=True):
-            line = self.source.line(offset)
-            segments.append(Segment(text=piece, line=line, quoted=quoted))
-            offset += len(piece.encode())
-        return tuple(segments)
-
-    def _words(self, node: Node) -> list[Text]:
-        """Return the words that a node makes in a command."""
-        self._step()
-        if node.type in ("comment", "file_redirect", "herestring_redirect", "&", ";"):
-            return []
-        array = self._array_expansion(node)
-        if array is not None:
-            is_quoted = node.type == "string"
-            if is_quoted:
-                return [with_quotes(word, quoted=True) for word in array]
-            return [w for word in array for w in split_words(with_quotes(word, quoted=False))]
-        if node.type == "brace_expression":
-            return [literal(self.source.text(node), self._line(node))]
-        return split_words(self._value(node))
-
-    def _array_expansion(self, node: Node) -> list[Text] | None:
-        """Return the words of `${X[@]}`, `"${X[@]}"`, `$@` and `"$@"`, None for others."""
-        inner = node
-        if node.type == "string":
-            named = [c for c in node.children if c.is_named]
-            if len(named) != 1 or named[0].end_byte - named[0].start_byte != (
-                node.end_byte - node.start_byte - 2
-            ):
-                return None
-            inner = named[0]
-        text = self.source.text(inner)
-        if text in ("$@", "$*", "${@}", "${*}"):
-            return self._all_arguments()
-        match = re.fullmatch(r"\$\{([A-Za-z_]\w*)\[[@*]\](?::(\d+))?\}", text)
-        if match is None or (node.type == "string" and "[*]" in text):
-            return None
-        value = self.state.variables.get(match[1])
-        if value is None:
-            return [unknown_text([match[1]], self._line(node))]
-        words = _as_items(value)
-        return words[int(match[2] or 0) :]
-
-    def _all_arguments(self) -> list[Text]:
-        if self.state.arguments is not None:
-            return self.state.arguments
-        count = max(self.arguments, default=0)
-        return [literal(self.arguments.get(k + 1, ""), 0) for k in range(count)]
-
-    def _value(self, node: Node) -> Text:
-        """Return the text of a word, a string or an expansion."""
-        self._step()
-        kind = node.type
-        if kind in ("word", "variable_name", "extglob_pattern", "regex", "test_operator"):
-            text = re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1],
-                          self.source.text(node), flags=re.DOTALL)  # fmt: skip
-            named = [c for c in node.children if c.is_named]
-            if named:
-                return self._pieces(node, node.start_byte, node.end_byte, in_quotes=False)
-            return literal(text, self._line(node))
-        if kind == "raw_string":
-            return self._lines(self.source.text(node)[1:-1], node.start_byte + 1)
-        if kind == "ansi_c_string":
-            text = self.source.text(node)[2:-1]
-            return literal(text.replace("\\n", "\n").replace("\\t", "\t"), self._line(node))
-        if kind in ("string", "translated_string"):
-            start = node.start_byte + (2 if kind == "translated_string" else 1)
-            text = self._pieces(node, start, node.end_byte - 1, in_quotes=True)
-            return text or literal("", self._line(node))
-        if kind == "concatenation":
-            return tuple(part for child in node.children for part in self._value(child))
-        if kind in EXPANSIONS:
-            return with_quotes(self._expand(node), quoted=False)
-        return literal(self.source.text(node), self._line(node))
-
-    def _pieces(self, node: Node, start: int, end: int, *, in_quotes: bool) -> Text:
-        """Return the letters between two bytes with the expansions among them put in."""
-        text: Text = ()
-        position = start
-        for child in node.children:
-            if child.type in EXPANSIONS and child.start_byte >= position:
-                # The parser counts what stands before `$` to the expansion: blanks, a `\\`.
-                offset = child.start_byte
-                while offset < child.end_byte and self.source.data[offset] not in b"$`":
-                    offset += 1
-                text += self._letters(position, offset)
-                text += with_quotes(self._expand(child), quoted=in_quotes)
-                position = child.end_byte
-        return text + self._letters(position, end)
-
-    def _letters(self, start: int, end: int) -> Text:
-        """Return quoted letters, their escapes resolved."""
-        segments = []
-        for segment in self._lines(self.source.slice(start, end), start):
-            letters = re.sub(r"\\(\n|[$`\"\\])", lambda m: "" if m[1] == "\n" else m[1],
-                             segment.text)  # fmt: skip
-            segments.append(replace(segment, text=letters))
-        return tuple(segments)
-
-    def _expand(self, node: Node) -> Text:
-        """Return the text of `$X`, `${...}`, `$(...)` or `$((...))`."""
-        if node.type == "simple_expansion":
-            return self._variable(self.source.text(node).partition("$")[2], self._line(node))
-        if node.type == "arithmetic_expansion":
-            return self._arithmetic(node)
-        if node.type in ("command_substitution", "process_substitution"):
-            return self._substitute(node)
-        return self._expand_braces(node)
-
-    def _arithmetic(self, node: Node) -> Text:
-        inner = [c for c in node.children if c.type not in ("$((", "))", "$[", "]")]
-        if not inner:
-            return literal("0", self._line(node))
-        text: Text = ()
-        position = inner[0].start_byte
-        for child in _expansions(node):
-            text += literal(self.source.slice(position, child.start_byte), self._line(node))
-            text += self._expand(child)
-            position = child.end_byte
-        text += literal(self.source.slice(position, inner[-1].end_byte), self._line(node))
-        letters = plain(text)
-        if letters is None:
-            return unknown_text(names_in(text), self._line(node))
-        number = self._compute_text(letters, self._line(node))
-        return literal(str(number), self._line(node)) if isinstance(number, int) else number
-
-    def _variable(self, name: str, line: int) -> Text:
-        """Return the value of a variable, an array's first word, or what is not known."""
-        if re.fullmatch("[0-9]+", name):
-            return self._argument(int(name), line)
-        if name in ("@", "*"):
-            return join(self._all_arguments())
-        if name == "#":
-            if self.state.arguments is not None or self.arguments:
-                return literal(str(len(self._all_arguments())), line)
-            return unknown_text(["#"], line)
-        value = self.state.variables.get(name)
-        if value is None:
-            return unknown_text([name], line)
-        if isinstance(value, list):
-            return value[0] if value else ()
-        return () if isinstance(value, dict) else value
-
-    def _argument(self, index: int, line: int) -> Text:
-        if index == 0:
-            return literal(self.path, line)
-        if self.state.arguments is not None:
-            arguments = self.state.arguments
-            return arguments[index - 1] if index <= len(arguments) else ()
-        if index in self.arguments:
-            return literal(self.arguments[index], 0)
-        return unknown_text([str(index)], line)
-
-    def _expand_braces(self, node: Node) -> Text:
-        """Return the text of `${...}`."""
-        line = self._line(node)
-        children = [c for c in node.children if c.type not in ("${", "}")]
-        if not children:
-            return ()
-        first = children[0]
-        text = self.source.text(node).lstrip("\\ \n\t")
-        if first.type in ("#", "!"):
-            return self._expand_prefixed(first.type, text[3:-1], line)
-        name = self.source.text(first)
-        value = self._subscripted(first) if first.type == "subscript" else self._variable(name, line)
-        if len(children) == 1:
-            return value
-        operator = self.source.text(children[1])
-        operands = children[2:]
-        if operator in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
-            return self._expand_default(name, value, operator, operands, first)
-        letters = plain(value)
-        if letters is None:
-            return unknown_text(names_in(value), line)
-        operand = plain(self._pieces(node, children[1].end_byte, node.end_byte - 1, in_quotes=True))
-        if operand is None:
-            return unknown_text(names_in(value) or [name], line)
-        if operator == ":":
-            operand = operand.strip()
-        expanded = expand_operator(letters, operator, operand)
-        return unknown_text([name], line) if expanded is None else literal(expanded, line)
-
-    def _expand_default(
-        self, name: str, value: Text, operator: str, operands: Sequence[Node], first: Node
-    ) -> Text:
-        """Return `${X:-v}` and its like. A default that counts is noted."""
-        line = self._line(first)
-        default: Text = ()
-        if operands:
-            start, end = operands[0].start_byte, operands[-1].end_byte
-            single = operands[0] if len(operands) == 1 else None
-            if single is not None:
-                default = self._value(single)
-            else:
-                default = tuple(part for child in operands for part in self._value(child))
-            default = default or literal(self.source.slice(start, end), line)
-        letters = plain(value)
-        is_unset = self._is_environment(name, value)
-        if operator in (":+", "+"):
-            return default if letters else () if is_unset or letters == "" else value
-        if operator in (":?", "?"):
-            return value
-        if letters is not None and (letters or operator in ("-", "=")):
-            return value
-        if letters is None and not is_unset:
-            return value
-        if is_unset:
-            shown = plain(default)
-            self.defaults.setdefault(name, "?" if shown is None else shown[:40])
-        if operator in (":=", "="):
-            self._set(name, default)
-        return default
-
-    def _is_environment(self, name: str, value: Text) -> bool:
-        """Return whether a value is unknown because nothing sets the variable."""
-        unknown = value[0].unknown if len(value) == 1 else None
-        return unknown is not None and unknown.names == (name,) and not unknown.options
-
-    def _expand_prefixed(self, sign: str, name: str, line: int) -> Text:
-        """Return `${#X}`, `${#X[@]}` and `${!X}`."""
-        base = re.sub(r"\[.*\]$", "", name)
-        value = self.state.variables.get(base)
-        if sign == "!":
-            target = plain(self._variable(base, line))
-            if isinstance(value, dict):
-                return join([literal(key, line) for key in value])
-            return unknown_text([base], line) if target is None else self._variable(target, line)
-        if value is None:
-            return unknown_text([base], line)
-        if isinstance(value, (list, dict)):
-            return literal(str(len(value)), line)
-        letters = plain(value)
-        return unknown_text(names_in(value), line) if letters is None else literal(
-            str(len(letters)), line)  # fmt: skip
-
-    def _subscripted(self, node: Node) -> Text:
-        """Return `X[K]` and `X[@]`."""
-        name_node, index_node = node.child_by_field_name("name"), node.child_by_field_name("index")
-        line = self._line(node)
-        if name_node is None or index_node is None:
-            return ()
-        name = self.source.text(name_node)
-        value = self.state.variables.get(name)
-        if value is None:
-            return unknown_text([name], line)
-        key = plain(self._value(index_node))
-        if key in ("@", "*"):
-            return join(_as_items(value))
-        if isinstance(value, dict):
-            return value.get(key or "", ())
-        number = self._compute_text(key, line) if key is not None else None
-        items = _as_items(value)
-        if not isinstance(number, int):
-            names = names_in(self._value(index_node)) or (name,)
-            return unknown_text(names, line)
-        return items[number] if -len(items) <= number < len(items) else ()
-
-    def _substitute(self, node: Node) -> Text:
-        """Return what `$(...)` prints, where that needs no running."""
-        line = self._line(node)
-        inner = [c for c in node.children if c.is_named and c.type != "comment"]
-        shown = " ".join(self.source.text(node).lstrip("\\ \n\t").split())[:60]
-        if not inner:
-            return ()
-        start = self.state.copy()
-        for statement in inner[:-1]:
-            self._run(statement)
-        text = self._printed(inner[-1])
-        self.state = start
-        if text is None:
-            return unknown_text([shown], line)
-        letters = plain(text)
-        if letters is not None:
-            return (*with_quotes(self._trimmed(text), quoted=False),)
-        return text
-
-    def _trimmed(self, text: Text) -> Text:
-        """Return a text without the newlines at its end."""
-        segments = list(text)
-        while segments and not segments[-1].text.rstrip("\n"):
-            segments.pop()
-        if segments:
-            segments[-1] = replace(segments[-1], text=segments[-1].text.rstrip("\n"))
-        return tuple(segments)
-
-    def _printed(self, node: Node) -> Text | None:
-        """Return what a statement prints, None where that is not known."""
-        line = self._line(node)
-        if node.type == "redirected_statement":
-            heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
-            body = node.child_by_field_name("body")
-            if heredoc is not None and body is not None and self.source.text(body) == "cat":
-                return self._heredoc(heredoc)
-            return None if body is None else self._printed(body)
-        if node.type == "list" and node.children[1].type == "&&":
-            first, last = node.children[0], node.children[-1]
-            if self.source.text(first).startswith("cd ") and self.source.text(last).startswith("pwd"):
-                words = self._words(first.children[1]) if first.child_count > 1 else []
-                return words[0] if words else None
-            return self._printed(last)
-        if node.type == "pipeline":
-            return self._piped(node)
-        if node.type != "command":
-            return None
-        words = [w for c in node.children
-                 for w in self._words(c.children[0] if c.type == "command_name" else c)]  # fmt: skip
-        name = plain(words[0]) if words else None
-        arguments = words[1:]
-        if name == "pwd":
-            return literal(".", line)
-        if name == "echo":
-            return join([w for w in arguments if plain(w) not in ("-n", "-e")])
-        if name == "printf" and arguments and plain(arguments[0]) in ("%s", "%s\\n", "%d"):
-            return join(arguments[1:])
-        letters = [plain(word) for word in arguments]
-        if name is None or any(text is None for text in letters):
-            known = name in ("dirname", "basename", "realpath", "readlink", "expr", "seq")
-            return unknown_text(names_in(join(arguments)), line) if known else None
-        return _printed_by(name, [text or "" for text in letters], line, self._compute_text)
-
-    def _piped(self, node: Node) -> Text | None:
-        """Return what `echo ... | bc` prints, and `| tr`, `| wc -w` of what is known."""
-        stages = [c for c in node.children if c.is_named]
-        text = self._printed(stages[0])
-        if text is None:
-            return None
-        if plain(text) is None:
-            return unknown_text(names_in(text), self._line(node))
-        letters = plain(text) or ""
-        for stage in stages[1:]:
-            words = [plain(w) or "" for c in stage.children
-                     for w in self._words(c.children[0] if c.type == "command_name" else c)]  # fmt: skip
-            if words[:1] == ["bc"]:
-                number = self._compute_text(letters, self._line(node))
-                if not isinstance(number, int):
-                    return None
-                letters = str(number)
-            elif words[:1] == ["tr"] and len(words) == 3 and len(words[1]) == len(words[2]) == 1:
-                letters = letters.replace(words[1], words[2])
-            elif words[:2] == ["wc", "-w"]:
-                letters = str(len(letters.split()))
-            elif words[:1] == ["xargs"] and len(words) == 1:
-                letters = " ".join(letters.split())
-            else:
-                return None
-        return literal(letters, self._line(node))
-
-
-EXPANSIONS = (
-    "simple_expansion", "expansion", "command_substitution", "arithmetic_expansion",
-    "process_substitution",
-)  # fmt: skip
-STATEMENTS = {
-    "variable_assignment": _Evaluator._run_assignment,
-    "variable_assignments": _Evaluator._run_children,
-    "declaration_command": _Evaluator._run_declaration,
-    "command": _Evaluator._run_command,
-    "redirected_statement": _Evaluator._run_redirected,
-    "pipeline": _Evaluator._run_children,
-    "list": _Evaluator._run_list,
-    "if_statement": _Evaluator._run_if,
-    "case_statement": _Evaluator._run_case,
-    "for_statement": _Evaluator._run_for,
-    "while_statement": _Evaluator._run_loop,
-    "c_style_for_statement": _Evaluator._run_loop,
-    "function_definition": _Evaluator._run_function,
-    "compound_statement": _Evaluator._run_compound,
-    "do_group": _Evaluator._run_children,
-    "subshell": _Evaluator._run_subshell,
-    "ERROR": _Evaluator._run_children,
-    "negated_command": _Evaluator._run_children,
-}
-
-
-def _expansions(node: Node) -> Iterator[Node]:
-    """Yield the expansions inside of a node, the outermost alone."""
-    for child in node.children:
-        if child.type in EXPANSIONS:
-            yield child
-        else:
-            yield from _expansions(child)
 
 
 def _split_clause(node: Node) -> tuple[list[Node], list[Node]]:
@@ -1269,24 +796,7 @@ def _split_clause(node: Node) -> tuple[list[Node], list[Node]]:
     return condition, body
 
 
-def _as_text(value: Value) -> Text:
-    if isinstance(value, dict):
-        return ()
-    return join(value) if isinstance(value, list) else value
-
-
-def _as_items(value: Value) -> list[Text]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list) else _as_words(value)
-
-
-def _as_words(value: Value) -> list[Text]:
-    """Return a text as the one word of an array."""
-    return [value] if isinstance(value, tuple) and value else []
-
-
-def _merge_states(first: _State, second: _State, names: Sequence[str]) -> _State:
+def _merge_states(first: ShellState, second: ShellState, names: Sequence[str]) -> ShellState:
     """Return the state after a branch that may have run. One that ended the script has not."""
     if first.has_ended or second.has_ended:
         return second if first.has_ended else first
@@ -1302,11 +812,11 @@ def _merge_states(first: _State, second: _State, names: Sequence[str]) -> _State
         else:
             # A variable that only one branch sets is empty after the other one.
             merged[name] = merge(mine or (), theirs or (), names)
-    return _State(variables=merged, arguments=first.arguments)
+    return ShellState(variables=merged, arguments=first.arguments)
 
 
 def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Text]:
-    mine, theirs = _as_items(first), _as_items(second)
+    mine, theirs = as_items(first), as_items(second)
     count = 0
     while count < min(len(mine), len(theirs)) and mine[count] == theirs[count]:
         count += 1
@@ -1357,26 +867,3 @@ def _slurm_values(text: str) -> dict[str, str]:
     if cpus.isdigit():
         values["SLURM_CPUS_PER_TASK"] = cpus
     return values
-
-
-def _printed_by(name: str, arguments: list[str], line: int, compute_text) -> Text | None:  # type: ignore[no-untyped-def]
-    """Return what a command on paths or numbers prints."""
-    paths = [word for word in arguments if not word.startswith("-")]
-    if name == "dirname" and paths:
-        return literal(str(PurePosixPath(paths[0]).parent), line)
-    if name == "basename" and paths:
-        base = PurePosixPath(paths[0]).name
-        return literal(base.removesuffix(paths[1]) if len(paths) > 1 else base, line)
-    if name in ("realpath", "readlink") and paths:
-        return literal(paths[0], line)
-    if name == "expr":
-        number = compute_text(" ".join(arguments), line)
-        return literal(str(number), line) if isinstance(number, int) else number
-    if name == "seq" and 1 <= len(paths) <= 3 and all(p.isdigit() for p in paths):
-        numbers = [int(p) for p in paths]
-        start = numbers[0] if len(numbers) > 1 else 1
-        step = numbers[1] if len(numbers) == 3 else 1
-        if not step or (numbers[-1] - start) // step > 1000:
-            return None
-        return literal(" ".join(map(str, range(start, numbers[-1] + 1, step))), line, quoted=False)
-    return None

@@ -18,7 +18,10 @@ def matches(word: str, pattern: str) -> bool:
         pattern: A regular expression, or a glob behind "glob:".
     """
     if pattern.startswith(GLOB):
-        return len(word) < LONGEST and glob_expression(pattern[len(GLOB) :]).fullmatch(word) is not None
+        return (
+            len(word) < LONGEST
+            and glob_expression(pattern[len(GLOB) :]).fullmatch(word) is not None
+        )
     return word == re.sub(r"\\(.)", r"\1", pattern)
 
 

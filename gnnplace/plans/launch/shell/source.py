@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from functools import cache
 
@@ -9,6 +10,11 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from gnnplace.plans.launch.shell.values import Text
+
+PLACEHOLDER = re.compile(
+    r"(?m)^([ \t]*(?:export[ \t]+)?\w+=)(<[^<>|&;'\n]{1,200}>\S{0,200})[ \t]*$"
+)
+"""`PATH=<your path>`: what examples leave to be filled in, which a shell cannot read."""
 
 
 @cache
@@ -33,7 +39,7 @@ class Source:
     @classmethod
     def of_file(cls, text: str, *, is_sourced: bool = False) -> Source:
         """Return the source of a file. Lines of a file that another one sources are 0."""
-        data = text.encode()
+        data = PLACEHOLDER.sub(r"\1'\2'", text).encode()
         if is_sourced:
             return cls(data, [0], [0])
         starts = [0]

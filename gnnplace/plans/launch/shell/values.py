@@ -80,43 +80,57 @@ def split_words(text: Text) -> list[Text]:
 
     An option of an unknown part that begins or ends with a blank separates words, too.
     """
-    words: list[Text] = []
-    word: list[Segment] = []
-    is_word = False
-
-    def end_word() -> None:
-        nonlocal is_word
-        if is_word:
-            words.append(tuple(word))
-            word.clear()
-        is_word = False
-
+    splitter = _Splitter()
     for segment in text:
+        splitter.add(segment)
+    splitter.end_word()
+    return splitter.words
+
+
+class _Splitter:
+    """Collects words from segments.
+
+    Attributes:
+        words: Those that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[Text] = []
+        self._word: list[Segment] = []
+
+    def end_word(self) -> None:
+        """End the word that has begun, if one has."""
+        if self._word:
+            self.words.append(tuple(self._word))
+            self._word = []
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment to the word that has begun, or as words of its own."""
         if segment.unknown is not None:
-            separates = segment.unknown.options and not segment.quoted
-            if separates and _all_blank_at(segment.unknown.options, 0):
-                end_word()
-            word.append(segment)
-            is_word = True
-            if separates and _all_blank_at(segment.unknown.options, -1):
-                end_word()
+            self._add_unknown(segment, segment.unknown)
         elif segment.quoted:
-            word.append(segment)
-            is_word = True
+            self._word.append(segment)
         else:
-            pieces = segment.text.split()
-            if segment.text[:1].isspace() or not segment.text:
-                if segment.text:
-                    end_word()
-            for index, piece in enumerate(pieces):
-                if index:
-                    end_word()
-                word.append(replace(segment, text=piece))
-                is_word = True
-            if segment.text[-1:].isspace():
-                end_word()
-    end_word()
-    return words
+            self._add_blanks(segment)
+
+    def _add_unknown(self, segment: Segment, unknown: Unknown) -> None:
+        separates = bool(unknown.options) and not segment.quoted
+        if separates and _all_blank_at(unknown.options, 0):
+            self.end_word()
+        self._word.append(segment)
+        if separates and _all_blank_at(unknown.options, -1):
+            self.end_word()
+
+    def _add_blanks(self, segment: Segment) -> None:
+        """Add an unquoted segment, whose blanks separate words."""
+        if segment.text[:1].isspace():
+            self.end_word()
+        for index, piece in enumerate(segment.text.split()):
+            if index:
+                self.end_word()
+            self._word.append(replace(segment, text=piece))
+        if segment.text[-1:].isspace():
+            self.end_word()
 
 
 def _all_blank_at(options: Sequence[Text], index: int) -> bool:
