@@ -11,6 +11,7 @@ unless `data_types.grad_accum_dtype` says fp32.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -164,6 +165,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "optimizer": ("optimizer.type",),
 }
+PLACEHOLDER = re.compile(r":\s{0,9}([A-Z][A-Z0-9_]{3,60})(?=\s{0,9}[,}\n])")
 OFFLOADS = ("offload_optimizer", "offload_param")
 SWITCHED: Mapping[str, str] = {
     "zero_optimization.zero_quantized_weights": "quantized weights are gathered; priced in the "
@@ -208,8 +210,28 @@ def read_deepspeed(text: str, source: str, values: Mapping[str, str] | None = No
     Raises:
         FormatError: It is no such file, or its batches contradict.
     """
-    data = put_values(json_of(text, source), values or {}, source, TOP)
+    text, remaining = _with_placeholders(text, source, values or {})
+    data = put_values(json_of(text, source), remaining, source, TOP)
     return plan_of_keys(Keys(data, source, yaml_lines(text)))
+
+
+def _with_placeholders(
+    text: str, source: str, values: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Return a template's text with its placeholders put in, and the values that remain.
+
+    Raises:
+        FormatError: A placeholder, as `"train_batch_size": CONFIG_BATCH_SIZE`, has no value.
+    """
+    names = list(dict.fromkeys(match[1] for match in PLACEHOLDER.finditer(text)))
+    missing = [name for name in names if name not in values]
+    if missing:
+        options = " ".join(f"--set {name}=VALUE" for name in missing)
+        raise FormatError(
+            f"{source}: is a template that needs {', '.join(missing)}: give {options}"
+        )
+    filled = PLACEHOLDER.sub(lambda m: m[0].replace(m[1], values[m[1]]), text)
+    return filled, {name: value for name, value in values.items() if name not in names}
 
 
 def plan_of_keys(keys: Keys) -> LaunchPlan:

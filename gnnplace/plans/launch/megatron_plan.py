@@ -409,6 +409,9 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
     Raises:
         FormatError: a frequency that is none, or is not of all layers.
     """
+    counts = set(flags.get("num-experts", "0").split())
+    if len(counts) > 1:  # layers with unlike numbers of experts, which no sizes say
+        return ExpertLayers(count=1, active=1, width=width, dense=-1)
     if number_of(flags, "num-experts", source, 0) < 2:
         return None
     freq = flags.get("moe-layer-freq", "1").strip("'\"")

@@ -155,7 +155,7 @@ def read_megatron(text: str, source: str, values: Mapping[str, str] | None = Non
     if not flags.values:
         raise FormatError(f"{source}: has no flag of Megatron-LM, such as --num-layers 32")
     _check_missing(flags, source)
-    plan = _plan_of(flags, run, source)
+    plan = _checked(_plan_of(flags, run, source), flags, run, source)
     unknown = [name for name in flags.values if not is_known(name)]
     notes = list(flags.notes)
     if unknown:
@@ -190,19 +190,32 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     return _with_deepspeed(plan, read_deepspeed(text, f"{source}: {path}"), path)
 
 
+def _checked(plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
+    """Return a plan whose words agree; too few processes name the flag that says them."""
+    try:
+        return check_plan_words(plan, source)
+    except FormatError as error:
+        raise _hinted(error, flags, run) from None
+
+
+def _hinted(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatError:
+    """Return an error about processes with the flag whose variable says the servers."""
+    if "process" not in str(error) or run is None:
+        return error
+    line = flags.lines.get("nnodes") or flags.lines.get("nproc-per-node")
+    place = "" if line is None else f" (line {line})"
+    return FormatError(
+        f"{error}; say the servers of the run by the variable of --nnodes{place}, such as "
+        "--set NUM_NODES=16"
+    )
+
+
 def _with_hint(known: Flags, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     """Return the plan of flags; too few processes name the variable that says the servers."""
     try:
         return plan_of_flags(known, source, flags.lines)
     except FormatError as error:
-        if "processes are no multiple" not in str(error) or run is None:
-            raise
-        line = flags.lines.get("nnodes") or flags.lines.get("nproc-per-node")
-        place = "" if line is None else f" (line {line})"
-        raise FormatError(
-            f"{error}; say the servers of the run by the variable of --nnodes{place}, such as "
-            "--set NUM_NODES=16"
-        ) from None
+        raise _hinted(error, flags, run) from None
 
 
 def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPlan:
@@ -531,7 +544,7 @@ def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet
         substitution = re.search(r"\$\(|`", value)
         if substitution is not None:
             missing.append(value[:60])
-        if flags.values.get(name, value) != value:
+        if flags.values.get(name, value) != value and is_counted(name):
             told = f"{value[:40]}: was {flags.values[name][:40]} before"
             raise fault(f"{source}: line {number}", name, told)
         flags.values[name] = value

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
 from gnnplace.plans.launch.yaml_reading import YamlReading
@@ -148,11 +147,7 @@ def _note_attention(reading: YamlReading) -> None:
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:
-    """Return the sizes of the model, None where the file has not all of them.
-
-    Raises:
-        FormatError: The width of gated layers is no multiple of 3.
-    """
+    """Return the sizes of the model, None where the file has not all of them."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
     layers, hidden, heads, length = (reading.count(name) for name in names)
     if not layers or not hidden or not heads or not length:
@@ -165,13 +160,8 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     multiple = reading.count("mlp_multiple_of", 1) or 1
     if width is None:
         width = -(-int(8 * hidden / 3) // multiple) * multiple if gated else 4 * hidden
-    elif gated:
-        if width % 3:
-            source = reading.keys.source
-            raise FormatError(
-                f"{source}: intermediate_size: {width} of gated layers: no multiple of 3"
-            )
-        width //= 3
+    elif gated:  # three matrices have the width that two would have
+        width = -(-width // (3 * multiple)) * multiple
     vocabulary = reading.count("vocab_size") or reading.count("padded_vocab_size")
     if vocabulary is None:
         vocabulary = 50257

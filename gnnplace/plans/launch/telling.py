@@ -10,7 +10,7 @@ from gnnplace.errors import FormatError
 SIGNS = {  # what the files of one launcher have and those of others do not, in this order
     "torchtitan": r"(?m)^(from|import) torchtitan|Trainer\.Config",
     "megatron-bridge": r"(?m)^[ \t]{0,40}((cfg|config)\.)?(model|train|ddp)\.\w+[ \t]*=",
-    "nanotron": r"(?m)^(parallelism|tokens):",
+    "nanotron": r"(?m)^parallelism:|^tokens:[ \t]*(\{|\n[ \t]+[a-z_]+:)",
     "nemo": r"(?m)^[ \t]+(tensor_model_parallel_size|megatron_amp_O2|encoder_seq_length)\s*:",
     "gpt-neox": r"(?m)^[ \t]*[\"']?(pipe[-_]parallel[-_]size|model[-_]parallel[-_]size|"
     r"checkpoint[-_]factor|no[-_]weight[-_]tying)[\"']?\s*:",

@@ -30,6 +30,7 @@ from gnnplace.plans.launch.shell.expansions import (
 from gnnplace.plans.launch.shell.patterns import matches
 from gnnplace.plans.launch.shell.source import Source
 from gnnplace.plans.launch.shell.values import (
+    Segment,
     Text,
     join,
     literal,
@@ -233,6 +234,9 @@ class _Evaluator(Expander):
         name = self.source.text(target)
         if appends:
             value = self._appended(name, value)
+        elif isinstance(value, tuple) and len(value) > 1 and name not in self.state.variables:
+            # `X="$X more"` where nothing has set X: it begins empty.
+            value = tuple(part for part in value if not is_variable(part, name))
         self.set(name, value)
 
     def _array(self, node: Node, *, is_mapping: bool) -> Value:
@@ -781,6 +785,12 @@ class _Evaluator(Expander):
         if isinstance(value, int):
             return Condition(value != 0)
         return Condition(None, names_in(value))
+
+
+def is_variable(segment: Segment, name: str) -> bool:
+    """Return whether a segment is the value of a variable that nothing has set."""
+    unknown = segment.unknown
+    return unknown is not None and unknown.names == (name,) and not unknown.options
 
 
 def _split_clause(node: Node) -> tuple[list[Node], list[Node]]:

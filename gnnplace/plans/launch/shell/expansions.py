@@ -27,6 +27,7 @@ from gnnplace.plans.launch.shell.values import (
 
 MOST_STEPS = 100_000  # statements and words of a script
 LONGEST = 1 << 20  # letters of a value
+MOST_PARTS = 10_000  # segments of a text, words of an array
 EXPANSIONS = (
     "simple_expansion",
     "expansion",
@@ -105,7 +106,8 @@ class Expander:
             if anonymous and not unknown.options:
                 # `TP=$1` and `GPUS=$(nvidia-smi ...)`: asked for by the name of the variable.
                 value = unknown_text([name], value[0].line)
-        if isinstance(value, tuple) and sum(len(part.text) for part in value) > LONGEST:
+        is_text = isinstance(value, tuple)
+        if len(value) > MOST_PARTS or (is_text and sum(len(p.text) for p in value) > LONGEST):
             raise FormatError(f"{self.path}: {name}: is longer than can be followed")
         self.state.variables[name] = value
 
@@ -314,22 +316,20 @@ class Expander:
         return self.expand_braces(node)
 
     def arithmetic(self, node: Node) -> Text:
-        """Return the text of `$((...))`."""
-        inner = [c for c in node.children if c.type not in ("$((", "))", "$[", "]")]
-        if not inner:
-            return literal("0", self.line(node))
+        """Return the text of `$((...))`, whose inner letters begin three after its `$`."""
+        line = self.line(node)
+        start = self.source.data.index(b"$", node.start_byte) + 3
         text: Text = ()
-        position = inner[0].start_byte
         for child in expansions_in(node):
-            text += literal(self.source.slice(position, child.start_byte), self.line(node))
+            text += literal(self.source.slice(start, child.start_byte), line)
             text += self.expand(child)
-            position = child.end_byte
-        text += literal(self.source.slice(position, inner[-1].end_byte), self.line(node))
+            start = child.end_byte
+        text += literal(self.source.slice(start, node.end_byte - 2), line)
         letters = plain(text)
         if letters is None:
-            return unknown_text(names_in(text), self.line(node))
-        number = self.compute_text(letters, self.line(node))
-        return literal(str(number), self.line(node)) if isinstance(number, int) else number
+            return unknown_text(names_in(text), line)
+        number = self.compute_text(letters, line)
+        return literal(str(number), line) if isinstance(number, int) else number
 
     def variable(self, name: str, line: int) -> Text:
         """Return the value of a variable, an array's first word, or what is not known."""
@@ -471,6 +471,8 @@ class Expander:
         line = self.line(node)
         inner = [c for c in node.children if c.is_named and c.type != "comment"]
         shown = " ".join(self.source.text(node).lstrip("\\ \n\t").split())[:60]
+        if shown.startswith("$((") and shown.endswith("))"):
+            return self.arithmetic(node)  # in a heredoc the parser takes it for a command
         if not inner:
             return ()
         start = self.state.copy()
