@@ -18,7 +18,7 @@ from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_text
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words, with_header
-from gnnplace.plans.launch.megatron_flags import EFFECTS, HARMLESS, UNUSUAL
+from gnnplace.plans.launch.megatron_flags import EFFECTS, HARMLESS
 from gnnplace.plans.launch.megatron_plan import (
     NUMBERS,
     SEVERAL,
@@ -492,10 +492,9 @@ def _check_missing(flags: FlagSet, source: str) -> None:
     }
     if needed:
         raise _needs_error(source, needed)
-    for name in list(flags.missing):
-        if name in UNUSUAL or name in EFFECTS or not is_counted(name):
-            continue
-        flags.values.pop(name, None)
+    for name in ("nproc-per-node", "nnodes", "world-size"):
+        if name in flags.missing:  # the cluster says the processes instead
+            flags.values.pop(name, None)
 
 
 def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatError:

@@ -201,3 +201,53 @@ def test_what_dynamo_compiles_is_read(dynamo, compiled, told):
     plan = read_accelerate(text, "file")
     assert plan.compile is compiled
     assert any(told in note for note in plan.notes) or not told
+
+
+HYBRID = """distributed_type: FSDP
+fsdp_config: {fsdp_version: 1, fsdp_sharding_strategy: HYBRID_SHARD, fsdp_offload_params: true}
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+
+
+def test_hybrid_shard_has_two_meanings():
+    """FSDP 1 shards within a machine; `fully_shard` is given a mesh of all processes."""
+    first = read_accelerate(HYBRID, "file")
+    assert (first.zero, first.group, first.lines["group"]) == (3, 8, 2)
+    assert first.not_priced[0].key == "fsdp_config.fsdp_offload_params"
+    second = read_accelerate(HYBRID.replace("version: 1", "version: 2"), "file")
+    assert second.group is None
+    assert "HYBRID_SHARD: FSDP 2 does not obey it" in second.notes[0]
+
+
+def test_deepspeed_and_megatron_inside_are_read(tmp_path):
+    inside = "gradient_accumulation_steps: 4, zero_stage: 2, offload_optimizer_device: cpu"
+    text = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+    plan = read_accelerate(f"{text}deepspeed_config: {{{inside}}}\n", "file")
+    assert (plan.zero, plan.accumulation, plan.precision) == (2, 4, "bf16-master")
+    assert plan.not_priced[0].key == "deepspeed_config.offload_optimizer_device"
+    named = f"{text}deepspeed_config: {{deepspeed_config_file: a/z.json}}\n"
+    path = str(tmp_path / "acc.yaml")
+    with pytest.raises(FormatError, match=r"a/z.json: .* is not beside this file"):
+        read_accelerate(named, path)
+    (tmp_path / "z.json").write_text(
+        '{"zero_optimization": {"stage": 3}, "fp16": {"enabled": true}}'
+    )
+    beside = read_accelerate(named, path)
+    assert (beside.zero, beside.precision, beside.dp) == (3, "16-master", 8)
+    keys = "tp_degree: 2, pp_degree: 2, num_micro_batches: 4, recompute_activations: true"
+    prefixed = ", ".join(f"megatron_lm_{key}" for key in keys.split(", "))
+    megatron = text.replace("DEEPSPEED", "MEGATRON_LM")
+    plan = read_accelerate(f"{megatron}megatron_lm_config: {{{prefixed}}}\n", "file")
+    assert (plan.dp, plan.tp, plan.pp, plan.accumulation) == (2, 2, 2, 4)
+    assert (plan.recompute, plan.zero, plan.sp) == ("selective", 0, False)
+
+
+def test_fp8_is_named_and_processes_may_be_given():
+    text = "distributed_type: MULTI_GPU\nmixed_precision: fp8\n"
+    plan = read_accelerate(text, "file")
+    assert (plan.dp, plan.needs, plan.not_priced[0].key) == (
+        None, ("num_processes",), "mixed_precision",
+    )  # fmt: skip
+    assert read_accelerate(text, "file", {"num_processes": "4"}).dp == 4

@@ -116,3 +116,47 @@ def test_experts_lie_whole_on_autoep():
     assert (back.ep, back.etp, back.tp) == (4, 1, 2)
     with pytest.raises(InfeasibleError, match="in one stage"):
         write_deepspeed(replace(whole, pp=2), [])
+
+
+@pytest.mark.parametrize("keys", [{"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
+                                  {"fp16": {"enabled": "auto", "loss_scale": 0}}])  # fmt: skip
+def test_a_precision_that_is_auto_is_none_until_the_trainer_says_it(keys):
+    text = json.dumps({"train_batch_size": "auto", "zero_optimization": {"stage": 1}, **keys})
+    plan = read_deepspeed(text, "file")
+    assert (plan.precision, plan.batch, plan.zero) == (None, None, 1)
+    assert "fp16.enabled" in plan.notes[0]
+    with pytest.raises(FormatError, match=r"fp16.enabled: 'false': must be true or false"):
+        read_deepspeed(text.replace('"auto"', '"false"', 2).replace('"false"', "64", 1), "file")
+
+
+def test_what_no_price_counts_is_named_and_what_is_off_is_not():
+    text = """{"bf16": {"enabled": true},
+ "optimizer": {"type": "Lamb"},
+ "zero_optimization": {"stage": 3, "zero_quantized_weights": true, "zero_hpz_partition_size": 8,
+  "offload_param": {"device": "none"},
+  "offload_optimizer": {"device": "nvme", "ratio": 0.3}}}"""
+    plan = read_deepspeed(text, "file")
+    assert {(entry.key.rpartition(".")[2], entry.line) for entry in plan.not_priced} == {
+        ("type", 2), ("zero_quantized_weights", 3), ("zero_hpz_partition_size", 3),
+        ("offload_optimizer", 5),
+    }  # fmt: skip
+    assert plan.optimizer == "lamb"
+
+
+def test_autocast_is_mixed_and_states_in_bf16_are_true():
+    mixed = read_deepspeed('{"torch_autocast": {"enabled": true, "dtype": "bfloat16"}}', "file")
+    true = read_deepspeed('{"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, '
+                          '"bf16_optimizer_states": true}}', "file")  # fmt: skip
+    assert (mixed.precision, true.precision) == ("bf16-mixed", "bf16-true")
+
+
+def test_a_template_asks_for_its_placeholders():
+    text = '{"train_batch_size": CONFIG_BATCH, "zero_optimization": {"stage": ZERO_STAGE}}'
+    with pytest.raises(
+        FormatError, match="needs CONFIG_BATCH, ZERO_STAGE: give --set CONFIG_BATCH"
+    ):
+        read_deepspeed(text, "file")
+    plan = read_deepspeed(text, "file", {"CONFIG_BATCH": "8", "ZERO_STAGE": "2"})
+    assert (plan.batch, plan.zero) == (8, 2)
+    with pytest.raises(FormatError, match="--set stages: the file has no such key"):
+        read_deepspeed('{"train_batch_size": 8}', "file", {"stages": "2"})
