@@ -8,9 +8,10 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_lines, say
+from gnnplace.cli.options import values_of
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
-from gnnplace.plans.launch.launch_plan import NAMES
+from gnnplace.plans.launch.registry import READERS as LAUNCH_READERS
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
@@ -22,13 +23,13 @@ def run(args: Namespace) -> int:
         raise InputError("convert: give --from FORMAT, or --to LAUNCHER for a plan; one of them")
     if args.launcher is not None:
         return _export(args)
-    if args.format in NAMES:
+    if args.format in LAUNCH_READERS:
         return _import(args)
     if args.format not in READERS:
-        near = suggestion(args.format, [*READERS, *NAMES])
+        near = suggestion(args.format, [*READERS, *LAUNCH_READERS])
         raise InputError(
             f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
-            f"launchers: {', '.join(NAMES)}{near}"
+            f"launchers: {', '.join(LAUNCH_READERS)}{near}"
         )
     cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
     problem = gnnplace.convert(args.file, args.format, cluster)
@@ -63,7 +64,7 @@ def _import(args: Namespace) -> int:
         raise InputError(
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"
         )
-    given = gnnplace.read_launch_file(args.file, args.format)
+    given = gnnplace.read_launch_file(args.file, args.format, values_of(args))
     print_lines(f"{Path(args.file).name}: {given.words or 'says nothing of a plan'}")
     (plan,) = gnnplace.plan(args.model, args.cluster, batch=args.batch, given=given, progress=say)
     plan.save(args.output)

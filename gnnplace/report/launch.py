@@ -58,6 +58,7 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "free_step_time": step,
         "tried": found.tried,
         "told": list(found.told),
+        "notes": list(found.told),
     }
 
 

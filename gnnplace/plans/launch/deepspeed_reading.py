@@ -314,9 +314,12 @@ def _precision(keys: Keys) -> str | None:
     is_auto = False
     for section, half in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "16")):
         path = f"{section}.enabled"
-        if keys.get(path) == AUTO:
+        value = _peek(keys, path)
+        if value == AUTO:
             is_auto = True
-        elif keys.switch(path):
+        elif value not in (None, True, False):
+            raise keys.fault(path, "must be true or false, or auto, which the Trainer fills in")
+        elif value is True:
             both = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
             if half == "bf16" and all(keys.get(f"{section}.{name}") is True for name in both):
                 return "bf16-true"
