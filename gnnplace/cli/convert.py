@@ -11,7 +11,7 @@ from gnnplace.cli.console import check_output, console, print_lines, say
 from gnnplace.cli.options import values_of
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
-from gnnplace.plans.launch.registry import READERS as LAUNCH_READERS
+from gnnplace.plans import READERS as LAUNCH_READERS
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 

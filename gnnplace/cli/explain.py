@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
 
 def _show_words(args: Namespace) -> int:
     """Show what a launch file says, without a model and a cluster."""
-    from gnnplace.plans.launch.words import words_data, words_lines
+    from gnnplace.plans import words_data, words_lines
 
     name = args.source_launcher or gnnplace.launcher_of_file(args.what)
     plan = gnnplace.read_launch_file(args.what, name, values_of(args))

@@ -19,7 +19,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans.launch.launch_plan import LaunchPlan
+    from gnnplace.plans import LaunchPlan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST = "time", "gpus"
@@ -86,19 +86,24 @@ def _is_launched(args: Namespace) -> bool:
 
 
 def _read_given(args: Namespace, launcher: str) -> LaunchPlan:
-    """Returns the plan of a launch file, with what the options say and the file leaves open."""
-    from gnnplace.plans.launch.importing import with_missing
+    """Return the plan of a launch file, with what the options say and the file leaves open."""
+    from gnnplace.plans import with_missing
 
     plan = gnnplace.read_launch_file(args.given, launcher, values_of(args))
     return with_missing(plan, microbatch_size=args.microbatch_size, precision=args.precision)
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
-    """Returns what `--given` names: a launch file as it was read, anything else by its text."""
+    """Return what `--given` names: a launch file as it was read, anything else by its text."""
     text: str | None = args.given
-    if text is None or "=" in text or text.endswith(".csv") or not gnnplace.is_launch_file(text):
+    if text is None or "=" in text or text.endswith(".csv"):
         return text
-    return _read_given(args, args.source_launcher or gnnplace.launcher_of_file(text))
+    if not gnnplace.is_launch_file(text):
+        return text
+    launcher = args.source_launcher
+    if launcher is None:
+        launcher = gnnplace.launcher_of_file(text)
+    return _read_given(args, launcher)
 
 
 def _launched(args: Namespace, rate: float | None) -> int:

@@ -478,6 +478,6 @@ def _count(
 ) -> int:
     value = part.get(name, 1)
     if type(value) is not int or not 1 <= value <= 10**6:
-        told = f"{shown(value)}: must be a whole number from 1 on"
-        raise FormatError(f"{source}: {section}.{name}: {told}")
+        reason = f"{shown(value)}: must be a whole number from 1 on"
+        raise FormatError(f"{source}: {section}.{name}: {reason}")
     return value

@@ -18,7 +18,13 @@ from dataclasses import replace
 from gnnplace.errors import FormatError
 from gnnplace.files import json_of
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
-from gnnplace.plans.launch.launch_plan import LaunchPlan, NotPriced, check_plan_words, with_fields
+from gnnplace.plans.launch.launch_plan import (
+    PRICED_OPTIMIZERS,
+    LaunchPlan,
+    NotPriced,
+    check_plan_words,
+    with_fields,
+)
 
 HELD = "x-gnnplace"
 KEPT = ("pp", "chunks", "layers", "recompute", "schedule", "zero", "dp")
@@ -250,6 +256,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     part = "expert_parallel."
     ep = keys.count(f"{part}autoep_size", 1) if keys.switch(f"{part}enabled") else 1
     etp = keys.count(f"{part}expert_tensor_parallel_size", 1) if (ep or 1) > 1 else None
+    # ZeRO, its groups and what it hides.
     zero = (
         0
         if keys.get("zero_optimization.stage") == AUTO
@@ -382,7 +389,7 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
         effect = "a part of the optimizer's states in bf16; priced in fp32"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     optimizer = _optimizer(keys)
-    if optimizer not in (None, "sgd", "adam", "adamw"):
+    if optimizer not in (None, *PRICED_OPTIMIZERS):
         effect = f"the update and the state of {optimizer}; priced as adamw"
         yield NotPriced(key="optimizer.type", effect=effect, line=keys.line("optimizer.type"))
     for path in ("communication_data_type", "seq_parallel_communication_data_type"):
@@ -433,6 +440,6 @@ def _replicas(batch: int | None, size: int | None, steps: int | None, source: st
         return None
     dp, remainder = divmod(batch, size * steps)
     if remainder or not dp:
-        told = f"{batch}: is no multiple of micro-batch {size} x accumulation {steps}"
-        raise FormatError(f"{source}: train_batch_size: {told}")
+        reason = f"{batch}: is no multiple of micro-batch {size} x accumulation {steps}"
+        raise FormatError(f"{source}: train_batch_size: {reason}")
     return dp

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import InputError
-from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words
+from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, check_plan_words
 from gnnplace.plans.spec import PlanSpec
 
 
@@ -40,7 +39,7 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
 
 def priced_optimizer(plan: LaunchPlan) -> str | None:
     """Return the optimizer that a plan is priced with; a line of `not_priced` says the rest."""
-    return plan.optimizer if plan.optimizer in (None, *MOMENTS) else "adamw"
+    return plan.optimizer if plan.optimizer in (None, *PRICED_OPTIMIZERS) else "adamw"
 
 
 def assumed_values(plan: LaunchPlan, precision: str) -> list[str]:

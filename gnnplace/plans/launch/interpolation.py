@@ -50,101 +50,88 @@ def resolve(data: FileValue, values: Mapping[str, str]) -> FileValue:
         data: Keys and values of a file.
         values: Values of the environment, by name.
     """
-    return _resolve(data, data, (), values, 0)
+    return _Resolver(data, values).resolve(data, ())
 
 
-def _resolve(
-    part: FileValue, root: FileValue, way: tuple[str, ...], values: Mapping[str, str], depth: int
-) -> FileValue:
-    if depth > DEEPEST:
-        return part
-    if isinstance(part, dict):
-        return {
-            key: _resolve(value, root, (*way, str(key)), values, depth + 1)
-            for key, value in part.items()
-        }
-    if isinstance(part, list):
-        return [_resolve(value, root, way, values, depth + 1) for value in part]
-    if not isinstance(part, str):
-        return part
-    return _resolve_text(part, root, way, values)
+@dataclass(frozen=True)
+class _Resolver:
+    """Puts interpolations in.
 
+    Attributes:
+        root: The whole of the file.
+        values: Values of the environment, by name.
+    """
 
-def _resolve_text(
-    text: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
-) -> FileValue:
-    """Return the value of a text, read as YAML where it held an interpolation."""
-    if text == "???":
-        return Missing(".".join(way))
-    if "${" not in text:
-        return text
-    for _ in range(ROUNDS):
-        match = INNERMOST.search(text)
-        if match is None:
-            break
-        value = _looked_up(match[1].strip(), root, way, values)
-        if isinstance(value, (Missing, dict, list)):
-            whole = match[0] == text
-            if whole:
+    root: FileValue
+    values: Mapping[str, str]
+
+    def resolve(self, part: FileValue, way: tuple[str, ...]) -> FileValue:
+        """Return a part of the file, which stands at a path, with its interpolations put in."""
+        if len(way) > DEEPEST:
+            return part
+        if isinstance(part, dict):
+            return {key: self.resolve(value, (*way, str(key))) for key, value in part.items()}
+        if isinstance(part, list):
+            return [self.resolve(value, (*way, "")) for value in part]
+        return self._text(part, way) if isinstance(part, str) else part
+
+    def _text(self, text: str, way: tuple[str, ...]) -> FileValue:
+        """Return the value of a text, read as YAML where it held an interpolation."""
+        if text == "???":
+            return Missing(".".join(way))
+        if "${" not in text:
+            return text
+        for _ in range(ROUNDS):
+            match = INNERMOST.search(text)
+            if match is None:
+                break
+            value = self._looked_up(match[1].strip(), way)
+            if isinstance(value, Missing) or (isinstance(value, (dict, list)) and match[0] == text):
                 return value
-            return value if isinstance(value, Missing) else text
-        shown = "null" if value is None else str(value)
-        text = text[: match.start()] + shown + text[match.end() :]
-    try:
-        return yaml.load(text, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError):
-        return text
-
-
-def _looked_up(
-    expression: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
-) -> FileValue:
-    """Return the value of one `${...}`."""
-    name, colon, rest = expression.partition(":")
-    if colon and name in OPERATIONS:
+            if isinstance(value, (dict, list)):
+                return text
+            shown = "null" if value is None else str(value)
+            text = text[: match.start()] + shown + text[match.end() :]
         try:
-            numbers = [float(word) for word in rest.split(",")]
-            number = OPERATIONS[name](numbers)
-        except (ValueError, ZeroDivisionError, IndexError, OverflowError):
-            return Missing(expression[:40])
-        return int(number) if float(number).is_integer() else number
-    if colon and name in ("oc.env", "env"):
-        variable, comma, default = rest.partition(",")
-        variable = variable.strip()
-        if variable in values:
-            return values[variable]
-        return default.strip() if comma else Missing(variable)
-    if colon:
-        return Missing(expression[:40])
-    return _value_at(expression, root, way, values)
+            return yaml.load(text, Loader=yaml.CSafeLoader)
+        except (yaml.YAMLError, ValueError):
+            return text
+
+    def _looked_up(self, expression: str, way: tuple[str, ...]) -> FileValue:
+        """Return the value of one `${...}`."""
+        name, colon, argument = expression.partition(":")
+        if colon and name in OPERATIONS:
+            return _computed(name, argument)
+        if colon and name in ("oc.env", "env"):
+            variable, comma, default = argument.partition(",")
+            variable = variable.strip()
+            if variable in self.values:
+                return self.values[variable]
+            return default.strip() if comma else Missing(variable)
+        return Missing(expression[:40]) if colon else self._at(expression, way)
+
+    def _at(self, path: str, way: tuple[str, ...]) -> FileValue:
+        """Return the value at a path, which begins with dots where it is relative."""
+        dots = len(path) - len(path.lstrip("."))
+        start = way[: len(way) - dots] if dots else ()
+        place = (*start, *(name for name in path[dots:].split(".") if name))
+        part = self.root
+        for name in place:
+            if not isinstance(part, dict) or name not in part:
+                return self.values.get(path, Missing(path))
+            part = part[name]
+        if not isinstance(part, str) or "${" not in part:
+            return part
+        # A chain of interpolations ends after a few, or stands for itself.
+        if f"${{{path}}}" in part or len(place) + len(way) > DEEPEST:
+            return Missing(path)
+        return self._text(part, (*way, *place))
 
 
-def _value_at(
-    path: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
-) -> FileValue:
-    """Return the value at a path, which begins with dots where it is relative."""
-    dots = len(path) - len(path.lstrip("."))
-    start = way[: len(way) - dots] if dots else ()
-    names = [name for name in path[dots:].split(".") if name]
-    part = root
-    for name in (*start, *names):
-        if not isinstance(part, dict) or name not in part:
-            return values.get(path, Missing(path))
-        part = part[name]
-    if isinstance(part, str) and "${" in part and part != f"${{{path}}}":
-        inner = INNERMOST.search(part)
-        if inner is not None and inner[1].strip() != path:
-            return _resolve_once(part, root, (*start, *names), values)
-    return part
-
-
-def _resolve_once(
-    text: str, root: FileValue, way: tuple[str, ...], values: Mapping[str, str]
-) -> FileValue:
-    """Return a value that is an interpolation itself; a chain of more than a few is left."""
-    if len(way) > DEEPEST or text.count("${") > DEEPEST:
-        return Missing(text[:40])
+def _computed(name: str, argument: str) -> FileValue:
+    """Return the number of an operation, `Missing` where its words are none."""
     try:
-        return _resolve_text(text, root, way, values)
-    except RecursionError:
-        return Missing(text[:40])
+        number = OPERATIONS[name]([float(word) for word in argument.split(",")])
+    except (ValueError, ZeroDivisionError, IndexError, OverflowError):
+        return Missing(f"{name}:{argument}"[:40])
+    return int(number) if float(number).is_integer() else number

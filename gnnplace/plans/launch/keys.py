@@ -30,7 +30,7 @@ def yaml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _collect_lines(node: Any, path: str, lines: dict[str, int], depth: int) -> None:
+def _collect_lines(node: FileValue, path: str, lines: dict[str, int], depth: int) -> None:
     if not isinstance(node, yaml.MappingNode) or depth > DEEPEST:
         return
     for key, value in node.value:
@@ -54,7 +54,9 @@ def toml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def put_values(data: Any, values: Mapping[str, str], source: str, known: Sequence[str] = ()) -> Any:
+def put_values(
+    data: FileValue, values: Mapping[str, str], source: str, known: Sequence[str] = ()
+) -> FileValue:
     """Return a file's data with values that were given for its keys.
 
     Args:
@@ -71,7 +73,7 @@ def put_values(data: Any, values: Mapping[str, str], source: str, known: Sequenc
     changed = dict(data)
     for path, text in values.items():
         way = path.split(".")
-        part: Any = changed
+        part: FileValue = changed
         for name in way[:-1]:
             copy = dict(part[name]) if isinstance(part.get(name), dict) else None
             if copy is None:
@@ -202,14 +204,14 @@ class Keys:
         Args:
             keys: Paths that say a word, by the word.
         """
-        found: dict[str, int | None] = {}
+        lines: dict[str, int | None] = {}
         for word, paths in keys.items():
             path = next((path for path in paths if self.has(path)), None)
             if path is not None:
-                found[word] = self.line(path)
-        return found
+                lines[word] = self.line(path)
+        return lines
 
-    def walk(self, path: str = "") -> Iterator[tuple[str, Any]]:
+    def walk(self, path: str = "") -> Iterator[tuple[str, FileValue]]:
         """Yield the path and the value of every key that holds no mapping."""
         part = self.get(path) if path else self.data
         yield from _walk(part, f"{path}." if path else "", 0)
@@ -219,7 +221,7 @@ class Keys:
         return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")
 
 
-def _walk(part: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _walk(part: FileValue, path: str, depth: int) -> Iterator[tuple[str, FileValue]]:
     if not isinstance(part, dict) or depth > DEEPEST:
         return
     for key, value in part.items():

@@ -23,6 +23,8 @@ NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
 BYTES = 1 << 20  # of a launch file at most
+PRICED_OPTIMIZERS = ("sgd", "adam", "adamw")
+"""Optimizers whose state and update have a price; others are priced as adamw, and said."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,14 @@ from dataclasses import replace
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAttention
-from gnnplace.plans.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan, NotPriced
+from gnnplace.plans.launch.launch_plan import (
+    FULL,
+    NONE,
+    PRICED_OPTIMIZERS,
+    SELECTIVE,
+    LaunchPlan,
+    NotPriced,
+)
 from gnnplace.plans.launch.megatron_flags import effects, is_listed
 
 Flags = dict[str, str]
@@ -225,9 +232,9 @@ def with_todays_names(
     return renamed, places
 
 
-def fault(source: str, flag: str, told: str) -> FormatError:
+def fault(source: str, flag: str, reason: str) -> FormatError:
     """Return the error of a flag."""
-    return FormatError(f"{source}: --{flag}: {told}")
+    return FormatError(f"{source}: --{flag}: {reason}")
 
 
 def plan_of_flags(
@@ -273,13 +280,14 @@ def plan_of_flags(
         precision=half,
         gradients=_gradients(flags, half),
         optimizer={"adam": "adamw"}.get(optimizer, optimizer),
-        overlap=tuple(told for name, told in overlap.items() if is_on(flags, name)),
+        overlap=tuple(reason for name, reason in overlap.items() if is_on(flags, name)),
         cuda_graphs=_graphs(flags)[0],
         sizes=sizes,
         notes=tuple(_notes(flags, sizes)),
         not_priced=tuple(_not_priced(flags, places)),
         lines=_word_lines(flags, places),
     )
+    # Replicas are what the processes leave; without them the cluster says.
     processes = [number_of(flags, x, source) for x in ("nproc-per-node", "nnodes") if x in flags]
     if len(processes) == 2:
         plan = plan.with_dp(processes[0] * processes[1], source)
@@ -288,8 +296,8 @@ def plan_of_flags(
     count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
     if count > 1 and plan.dp and plan.zero and plan.dp % count == 0:
         return replace(plan, group=plan.dp // count)
-    told = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (count > 1)
-    return replace(plan, notes=(*plan.notes, *told))
+    reason = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (count > 1)
+    return replace(plan, notes=(*plan.notes, *reason))
 
 
 def _zero(flags: Flags, source: str) -> int:
@@ -333,7 +341,7 @@ def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotP
     """Yield what flags change that no price counts."""
     yield from effects(flags, places)
     optimizer = flags.get("optimizer", "adam")
-    if optimizer not in ("adam", "adamw", "sgd"):
+    if optimizer not in PRICED_OPTIMIZERS:
         effect = f"the update and the state of {optimizer}; priced as adamw"
         yield NotPriced(key="--optimizer", effect=effect, line=places.get("optimizer"))
 
@@ -348,8 +356,8 @@ def number_of(flags: Flags, name: str, source: str, default: int | None = None) 
     if value is None and default is not None:
         return default
     if value is None or re.fullmatch("[0-9]{1,12}", value.strip()) is None:
-        told = "is missing" if value is None else f"{value[:40]!r} is no whole number"
-        raise fault(source, name, told)
+        reason = "is missing" if value is None else f"{value[:40]!r} is no whole number"
+        raise fault(source, name, reason)
     return int(value)
 
 
@@ -416,21 +424,23 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
         return None
     freq = flags.get("moe-layer-freq", "1").strip("'\"")
     if re.fullmatch("[1-9][0-9]{0,4}", freq):
-        told = [int(k % int(freq) == 0) for k in range(layers)]
+        has_experts = [int(k % int(freq) == 0) for k in range(layers)]
     else:
         try:
-            told = _pattern(ast.parse(freq[:LONGEST_PATTERN], mode="eval").body)
+            has_experts = _pattern(ast.parse(freq[:LONGEST_PATTERN], mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise fault(source, "moe-layer-freq", f"{freq[:40]!r}: is no pattern") from None
-    if len(told) != layers:
-        raise fault(source, "moe-layer-freq", f"is of {len(told)} layers, and there are {layers}")
-    dense = told.index(1) if 1 in told else layers
+    if len(has_experts) != layers:
+        raise fault(
+            source, "moe-layer-freq", f"is of {len(has_experts)} layers, and there are {layers}"
+        )
+    dense = has_experts.index(1) if 1 in has_experts else layers
     return ExpertLayers(
         number_of(flags, "num-experts", source),
         number_of(flags, "moe-router-topk", source, 2),
         number_of(flags, "moe-ffn-hidden-size", source, width),
         number_of(flags, "moe-shared-expert-intermediate-size", source, 0),
-        dense if all(told[dense:]) else -1,
+        dense if all(has_experts[dense:]) else -1,
     )
 
 
@@ -474,8 +484,8 @@ def stages_of_flags(
     if EACH in flags and total is not None:
         each = number_of(flags, EACH, source)
         if not each or total % (pp * each):
-            told = f"{total} layers are no multiple of {each} on {pp} ranks"
-            raise fault(source, EACH, told)
+            reason = f"{total} layers are no multiple of {each} on {pp} ranks"
+            raise fault(source, EACH, reason)
         chunks = total // (pp * each)
     if not used and total is not None and pp > 1:
         return chunks, _by_type(flags, pp * chunks, total)
@@ -517,10 +527,10 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
     """Layers where embedding and loss count as a layer each."""
     first, last = (is_on(flags, name) for name in ACCOUNTED)
     stages = pp * chunks
-    each, rest = divmod(total + first + last, stages)
-    if rest:
-        told = f"{total} layers, embedding and loss are no multiple of {stages} stages"
-        raise fault(source, ACCOUNTED[0], told)
+    each, remainder = divmod(total + first + last, stages)
+    if remainder:
+        reason = f"{total} layers, embedding and loss are no multiple of {stages} stages"
+        raise fault(source, ACCOUNTED[0], reason)
     layers = [each] * stages
     layers[0] -= first
     layers[-1] -= last
@@ -528,13 +538,15 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
 
 
 def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
-    """Layers where those of the first and the last rank are told, over all their stages."""
-    told = {0: ENDS[0], pp - 1: ENDS[1]}
-    known = {r: number_of(flags, name, source) for r, name in told.items() if name in flags}
-    others, left = pp - len(known), total - sum(known.values())
-    if left < 0 or (left % others if others else left):
-        raise fault(source, ENDS[0], f"{left} layers are left for {others} ranks")
-    ranks = [known.get(rank, left // max(others, 1)) for rank in range(pp)]
+    """Return layers where flags say those of the first and the last rank, over their stages."""
+    end_flags = {0: ENDS[0], pp - 1: ENDS[1]}
+    given_layers = {
+        r: number_of(flags, name, source) for r, name in end_flags.items() if name in flags
+    }
+    num_middle_ranks, remaining = pp - len(given_layers), total - sum(given_layers.values())
+    if remaining < 0 or (remaining % num_middle_ranks if num_middle_ranks else remaining):
+        raise fault(source, ENDS[0], f"{remaining} layers are left for {num_middle_ranks} ranks")
+    ranks = [given_layers.get(rank, remaining // max(num_middle_ranks, 1)) for rank in range(pp)]
     if any(count % chunks for count in ranks):
         raise fault(source, ENDS[0], f"ranks have {ranks} layers, in {chunks} stages each")
     return tuple(ranks[k % pp] // chunks for k in range(pp * chunks))
@@ -578,8 +590,8 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
     impl = flags.get("cuda-graph-impl", "none")
     for name in ("enable-cuda-graph", "external-cuda-graph"):
         impl = name if is_on(flags, name) else impl
-    told = " ".join(flags.get(name, "") for name in SEVERAL)
-    parts = set(re.findall(r"\b(attn|mlp|moe|moe_\w+|mamba|full_iteration)\b", told))
+    reason = " ".join(flags.get(name, "") for name in SEVERAL)
+    parts = set(re.findall(r"\b(attn|mlp|moe|moe_\w+|mamba|full_iteration)\b", reason))
     if impl == "none":
         return None, ""
     if "full_iteration" in (impl, *parts):

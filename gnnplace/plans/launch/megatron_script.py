@@ -273,8 +273,8 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     if not starts:
         return _flags_without_command(run, source)
     first = starts[0][1]
-    others = [flags for _, flags in starts if flags.counted() != first.counted()]
-    if not others:
+    unlike = [flags for _, flags in starts if flags.counted() != first.counted()]
+    if not unlike:
         return first
     deciders = list(dict.fromkeys(n for command, _ in starts for n in command.conditions))
     if deciders and any(command.conditions for command, _ in starts):
@@ -282,7 +282,7 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     lines = sorted({command.line for command, _ in starts})
     places = ", ".join(map(str, lines))
     raise FormatError(
-        f"{source}: starts {len(others) + 1} runs that differ (lines {places}); keep the one that "
+        f"{source}: starts {len(unlike) + 1} runs that differ (lines {places}); keep the one that "
         "is meant in a file of its own"
     )
 
@@ -501,14 +501,14 @@ def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatEr
     """Return the error that asks for values by name."""
     names = dict.fromkeys(name for entry in needed.values() for name in entry)
     settable = [name for name in names if re.fullmatch(r"\w+", name)]
-    made = [name for name in names if name not in settable]
-    told = ", ".join(f"{what} needs {' and '.join(entry)}" for what, entry in needed.items())
-    if made and not settable:
+    computed = [name for name in names if name not in settable]
+    needs = ", ".join(f"{what} needs {' and '.join(entry)}" for what, entry in needed.items())
+    if computed and not settable:
         return FormatError(
-            f"{source}: {told}: is made by a shell, and nothing is run; write its value"
+            f"{source}: {needs}: is made by a shell, and nothing is run; write its value"
         )
     options = " ".join(f"--set {name}=VALUE" for name in settable)
-    return FormatError(f"{source}: {told}; only the run's environment has them: give {options}")
+    return FormatError(f"{source}: {needs}; only the run's environment has them: give {options}")
 
 
 def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet:
@@ -544,8 +544,8 @@ def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet
         if substitution is not None:
             missing.append(value[:60])
         if flags.values.get(name, value) != value and is_counted(name):
-            told = f"{value[:40]}: was {flags.values[name][:40]} before"
-            raise fault(f"{source}: line {number}", name, told)
+            reason = f"{value[:40]}: was {flags.values[name][:40]} before"
+            raise fault(f"{source}: line {number}", name, reason)
         flags.values[name] = value
         flags.lines[name] = number
         if missing:

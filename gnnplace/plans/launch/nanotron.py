@@ -22,6 +22,7 @@ from gnnplace.plans.launch.keys import Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
+    PRICED_OPTIMIZERS,
     LaunchPlan,
     NotPriced,
     check_plan_words,
@@ -271,7 +272,7 @@ def _not_priced(keys: Keys, optimizer: str) -> Iterator[NotPriced]:
         if keys.get(f"{model}{name}") is False:
             effect = "by unfused kernels; priced with the framework's usual ones"
             yield NotPriced(key=f"{model}{name}", effect=effect, line=keys.line(f"{model}{name}"))
-    if optimizer not in ("adamw", "adam", "sgd"):
+    if optimizer not in PRICED_OPTIMIZERS:
         path = "optimizer.optimizer_factory.name"
         effect = f"the update and the state of {optimizer}; priced as adamw"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))

@@ -78,6 +78,7 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
     )
     chunks = reading.count("model.virtual_pipeline_model_parallel_size", 1) or 1
     chunks = chunks if pp > 1 else 1
+    # What changes the step and has no word is noted before the words are made.
     precision = _precision(reading)
     effects = {path: effect for path, effect in EFFECTS.items() if path not in FREE}
     reading.refuse_switches(effects)
@@ -113,6 +114,7 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
         sizes=_sizes(reading),
         lines=reading.keys.word_lines(WORD_KEYS),
     )
+    # Replicas are what the processes leave; without them the cluster says.
     devices, nodes = reading.get("trainer.devices"), reading.get("trainer.num_nodes")
     if type(devices) is int and devices > 0 and type(nodes) in (int, type(None)):
         plan = plan.with_dp(devices * (nodes or 1), source)

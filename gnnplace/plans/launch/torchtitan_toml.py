@@ -21,6 +21,7 @@ from gnnplace.plans.launch.keys import FileValue, Keys, put_values, toml_lines
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
+    PRICED_OPTIMIZERS,
     SELECTIVE,
     LaunchPlan,
     NotPriced,
@@ -432,7 +433,7 @@ def _not_priced(keys: Keys, mode: str, optimizer: str) -> Iterator[NotPriced]:
         path = "activation_checkpoint.mode"
         effect = f"{mode}: what is recomputed is chosen by a budget; priced as selective"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
-    if optimizer not in ("adam", "adamw", "sgd"):
+    if optimizer not in PRICED_OPTIMIZERS:
         effect = f"the update and the state of {optimizer}; priced as adamw"
         yield NotPriced(key="optimizer.name", effect=effect, line=keys.line("optimizer.name"))
     backend = _place(keys, "expert_parallel_comm_backend")

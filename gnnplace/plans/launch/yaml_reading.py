@@ -11,9 +11,7 @@ from gnnplace.files import read_text, yaml_of
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.interpolation import Missing, resolve
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
-from gnnplace.plans.launch.launch_plan import LaunchPlan, NotPriced
-
-USUAL_OPTIMIZERS = ("adam", "adamw", "sgd")
+from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, NotPriced
 
 
 @dataclass
@@ -109,7 +107,7 @@ class YamlReading:
         """Return an optimizer; one of another kind is noted and keeps its name."""
         if not name:
             return None
-        if name not in USUAL_OPTIMIZERS:
+        if name not in PRICED_OPTIMIZERS:
             effect = f"the update and the state of {name}; priced as adamw"
             self.refuse_price(path, effect)
         return name

@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 
 import pytest
 
+from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.exporting import unlike
-from gnnplace.plans.launch.launch_plan import NAMES, LaunchPlan
+from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_told_by, read_launch_file
 from gnnplace.plans.launch.torchtitan import MODELS
 
@@ -127,3 +128,7 @@ def test_a_function_of_a_module_is_named_behind_the_file(tmp_path):
     assert read_launch_file(f"{path}:two").tp == 4
     with pytest.raises(FormatError, match="say which function, as FILE:NAME; it has one, two"):
         read_launch_file(path)
+
+
+def test_optimizers_with_a_price_are_those_of_the_costs():
+    assert set(PRICED_OPTIMIZERS) == set(MOMENTS)

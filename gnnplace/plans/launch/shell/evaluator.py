@@ -812,29 +812,29 @@ def _merge_states(first: ShellState, second: ShellState, names: Sequence[str]) -
         return second if first.has_ended else first
     merged = dict(first.variables)
     for name in {**first.variables, **second.variables}:
-        mine, theirs = first.variables.get(name), second.variables.get(name)
-        if mine == theirs:
+        value, alternative = first.variables.get(name), second.variables.get(name)
+        if value == alternative:
             continue
-        if isinstance(mine, list) or isinstance(theirs, list):
-            merged[name] = _merge_arrays(mine or [], theirs or [], names)
-        elif isinstance(mine, dict) or isinstance(theirs, dict):
+        if isinstance(value, list) or isinstance(alternative, list):
+            merged[name] = _merge_arrays(value or [], alternative or [], names)
+        elif isinstance(value, dict) or isinstance(alternative, dict):
             merged[name] = unknown_text(names, 0)
         else:
             # A variable that only one branch sets is empty after the other one.
-            merged[name] = merge(mine or (), theirs or (), names)
+            merged[name] = merge(value or (), alternative or (), names)
     return ShellState(variables=merged, arguments=first.arguments)
 
 
 def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Text]:
-    mine, theirs = as_items(first), as_items(second)
+    value, alternative = as_items(first), as_items(second)
     count = 0
-    while count < min(len(mine), len(theirs)) and mine[count] == theirs[count]:
+    while count < min(len(value), len(alternative)) and value[count] == alternative[count]:
         count += 1
-    options = (join(mine[count:]), join(theirs[count:]))
+    options = (join(value[count:]), join(alternative[count:]))
     if options == ((), ()):
-        return mine[:count]
+        return value[:count]
     deciders = [*names, *names_in(options[0]), *names_in(options[1])]
-    return [*mine[:count], unknown_text(deciders, 0, options)]
+    return [*value[:count], unknown_text(deciders, 0, options)]
 
 
 def _path_text(text: Text) -> str:

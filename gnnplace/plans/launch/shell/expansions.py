@@ -106,8 +106,10 @@ class Expander:
             if anonymous and not unknown.options:
                 # `TP=$1` and `GPUS=$(nvidia-smi ...)`: asked for by the name of the variable.
                 value = unknown_text([name], value[0].line)
-        is_text = isinstance(value, tuple)
-        if len(value) > MOST_PARTS or (is_text and sum(len(p.text) for p in value) > LONGEST):
+        num_letters = 0
+        if isinstance(value, tuple):
+            num_letters = sum(len(part.text) for part in value)
+        if len(value) > MOST_PARTS or num_letters > LONGEST:
             raise FormatError(f"{self.path}: {name}: is longer than can be followed")
         self.state.variables[name] = value
 

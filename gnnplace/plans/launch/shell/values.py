@@ -161,8 +161,8 @@ def merge(first: Text, second: Text, names: Iterable[str]) -> Text:
     if first == second:
         return first
     count = 0
-    for mine, theirs in zip(first, second, strict=False):
-        if mine != theirs:
+    for segment, alternative in zip(first, second, strict=False):
+        if segment != alternative:
             break
         count += 1
     options = (first[count:], second[count:])
