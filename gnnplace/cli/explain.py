@@ -44,10 +44,19 @@ def _show_words(args: Namespace) -> int:
     """Show what a launch file says, without a model and a cluster."""
     from gnnplace.plans import words_data, words_lines
 
-    name = args.source_launcher or gnnplace.launcher_of_file(args.what)
-    plan = gnnplace.read_launch_file(args.what, name, values_of(args))
-    data = words_data(plan, name)
-    print_answer(args, lambda: data, lambda: words_lines(plan, name, args.what))
+    launcher = args.source_launcher
+    if launcher is None:
+        launcher = gnnplace.launcher_of_file(args.what)
+    plan = gnnplace.read_launch_file(
+        args.what,
+        launcher,
+        values_of(args),
+    )
+    print_answer(
+        args,
+        lambda: words_data(plan, launcher),
+        lambda: words_lines(plan, launcher, args.what),
+    )
     return 0
 
 
@@ -63,7 +72,9 @@ def _explain_plan(args: Namespace) -> int:
     if gnnplace.is_launch_file(args.what):
         if args.cluster is None:
             raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
-        name = args.source_launcher or gnnplace.launcher_of_file(args.what)
+        name = args.source_launcher
+        if name is None:
+            name = gnnplace.launcher_of_file(args.what)
         priced = gnnplace.price_launch_plan(
             gnnplace.read_launch_file(args.what, name, values_of(args)),
             name,

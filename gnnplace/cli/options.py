@@ -144,11 +144,12 @@ def values_of(args: Namespace) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in args.environment_values or ():
         name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
+        name = name.strip()
+        if not equals or not name:
             raise InputError(f"--set {pair}: must be NAME=VALUE")
-        if name.strip() in values:
-            raise InputError(f"--set {name.strip()}: is given twice")
-        values[name.strip()] = value
+        if name in values:
+            raise InputError(f"--set {name}: is given twice")
+        values[name] = value
     return values
 
 

@@ -89,8 +89,16 @@ def _read_given(args: Namespace, launcher: str) -> LaunchPlan:
     """Return the plan of a launch file, with what the options say and the file leaves open."""
     from gnnplace.plans import with_missing
 
-    plan = gnnplace.read_launch_file(args.given, launcher, values_of(args))
-    return with_missing(plan, microbatch_size=args.microbatch_size, precision=args.precision)
+    plan = gnnplace.read_launch_file(
+        args.given,
+        launcher,
+        values_of(args),
+    )
+    return with_missing(
+        plan,
+        microbatch_size=args.microbatch_size,
+        precision=args.precision,
+    )
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
@@ -113,7 +121,9 @@ def _launched(args: Namespace, rate: float | None) -> int:
         "memory_limit": args.memory_limit,
     }  # fmt: skip
     if args.given is not None:
-        name = args.source_launcher or args.launcher or gnnplace.launcher_of_file(args.given)
+        name = args.source_launcher or args.launcher
+        if name is None:
+            name = gnnplace.launcher_of_file(args.given)
         plan = _read_given(args, name)
         found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
     else:

@@ -111,6 +111,8 @@ READERS: Mapping[str, Reader] = {
     "llama-factory": Reader(finetuners.read_factory, "pytorch"),
 }
 """Every launcher whose files are read; those of `LAUNCHERS` are written, too."""
+OF_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
+"""Launchers whose runs have the times of Megatron-DeepSpeed."""
 
 
 def launcher_of(name: str) -> Launcher:
@@ -142,8 +144,9 @@ def framework_of(launcher: str, plan: LaunchPlan) -> str:
 
     Megatron-DeepSpeed's constants have ZeRO 0 and 1; its ZeRO 2 and 3 are priced as PyTorch's.
     """
-    framework = reader_of(launcher).framework
-    return "pytorch" if framework == "megatron-deepspeed" and plan.zero > 1 else framework
+    if plan.zero > 1 and launcher in OF_DEEPSPEED:
+        return "pytorch"
+    return reader_of(launcher).framework
 
 
 def read_launch_file(
