@@ -130,6 +130,17 @@ EFFECTS: Mapping[str, str] = {
     "compression-training": "compression; priced without",
     "use-cpu-initialization": "parameters are made on the CPU; priced the same",
     "inference": "runs no training",
+    "out-seq-length": "generates text and runs no training",
+    "num-samples": "generates text and runs no training",
+    "task": "a task of its own; priced as training of a decoder of text",
+    "language-model-type": "a model of images and text; its image encoder is not counted",
+    "vision-model-type": "an image encoder is not counted",
+    "audio-encoder-model": "an encoder of sounds is not counted",
+    "img-h": "images; an image encoder is not counted",
+    "freeze-ViT": "the image encoder is frozen; it is not counted",
+    "mamba-state-dim": "layers of several kinds; priced as attention and feed-forward",
+    "hidden-size-teacher": "a teacher's forward pass (distillation) is not priced",
+    "mup": "initial values by muP; priced the same",
     "ds-inference": "runs no training",
 }
 """What a flag changes that no price counts. `{value}` is the flag's own."""
