@@ -306,11 +306,11 @@ def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
         relative = Path(*match[1].split(".")).with_suffix(".py")
         for folder in list(Path(path).resolve().parents)[:8]:
             candidate = folder / relative
-            if candidate.is_file() and candidate.stat().st_size < BYTES:
-                try:
+            try:
+                if candidate.is_file() and candidate.stat().st_size < BYTES:
                     return str(candidate), read_text(candidate)
-                except GnnplaceError:
-                    return None
+            except (OSError, GnnplaceError):
+                return None
     return None
 
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from gnnplace.errors import FormatError, GnnplaceError
-from gnnplace.files import read_text
+from gnnplace.errors import FormatError
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.launch_plan import LaunchPlan, check_plan_words, with_header
 from gnnplace.plans.launch.megatron_flags import EFFECTS, HARMLESS
@@ -30,6 +29,7 @@ from gnnplace.plans.launch.megatron_plan import (
     is_on,
     plan_of_flags,
 )
+from gnnplace.plans.launch.neighbours import read_neighbour
 from gnnplace.plans.launch.shell import (
     ShellCommand,
     ShellRun,
@@ -252,14 +252,8 @@ def _deepspeed_text(
         text = run.files[path]
         letters = plain(text)
         return letters, path, () if letters is not None else names_in(text)
-    name = PurePosixPath(path).name
-    candidate = Path(source).parent / name
-    if name.endswith(".json") and candidate.is_file():
-        try:
-            return read_text(candidate), path, ()
-        except GnnplaceError:
-            pass
-    return None, path, ()
+    text_beside = read_neighbour(source, path) if path.endswith(".json") else None
+    return text_beside, path, ()
 
 
 def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
@@ -499,6 +493,9 @@ def _check_missing(flags: FlagSet, source: str) -> None:
 
 def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatError:
     """Return the error that asks for values by name."""
+    needed = {
+        flag: tuple(" ".join(name.split())[:60] for name in entry) for flag, entry in needed.items()
+    }
     names = dict.fromkeys(name for entry in needed.values() for name in entry)
     settable = [name for name in names if re.fullmatch(r"\w+", name)]
     computed = [name for name in names if name not in settable]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 
 from gnnplace.errors import FormatError
-from gnnplace.files import read_text, yaml_of
+from gnnplace.files import yaml_of
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.interpolation import Missing, resolve
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, NotPriced
+from gnnplace.plans.launch.neighbours import read_neighbour
 
 
 @dataclass
@@ -135,13 +135,13 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
         FormatError: The JSON is not beside the file, or cannot be read.
     """
     source = reading.keys.source
-    file = Path(source).parent / PurePosixPath(path).name
-    if not file.is_file():
+    text = read_neighbour(source, path)
+    if text is None:
         raise FormatError(
             f"{source}: {key}: {path}: has ZeRO and offloading, and is not beside this file: "
             "put it there, or give that file itself"
         )
-    engine = read_deepspeed(read_text(file), f"{source}: {path}")
+    engine = read_deepspeed(text, f"{source}: {path}")
     reading.notes += [f"{path}: beside this file, is read with it", *engine.notes]
     for entry in engine.not_priced:
         reading.not_priced.append(NotPriced(key=entry.key, effect=entry.effect))

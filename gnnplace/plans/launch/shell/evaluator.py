@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from tree_sitter import Node
 
-from gnnplace.errors import FormatError, GnnplaceError
-from gnnplace.files import read_text
+from gnnplace.errors import FormatError
+from gnnplace.plans.launch.neighbours import read_neighbour
 from gnnplace.plans.launch.shell.conditions import Condition, holds_of_tokens, holds_of_words
 from gnnplace.plans.launch.shell.expansions import (
-    LONGEST,
     Expander,
     ShellState,
     Value,
@@ -632,27 +631,18 @@ class _Evaluator(Expander):
         path = _path_text(arguments[0])
         text = self._file_beside(path)
         if text is None:
-            self.unread.append(PurePosixPath(path).name or path)
+            self.unread.append(" ".join((PurePosixPath(path).name or path).split())[:80])
             return
         self._run_source(Source.of_file(text, is_sourced=True))
 
     def _file_beside(self, path: str) -> str | None:
         """Return the text of a file in the script's folder, None where there is none."""
-        folder = Path(self.path).parent
-        name = PurePosixPath(path).name
-        if not name or name == Path(self.path).name:
-            return None
-        for candidate in (folder / path, folder / name):
-            if not candidate.is_file() or candidate.stat().st_size > LONGEST:
-                continue
-            try:
-                text = read_text(candidate)
-            except GnnplaceError:
-                continue
-            self.sources.append(candidate.name)
-            self.notes.append(f"{candidate.name}: beside the script, is read with it")
-            return text
-        return None
+        text = read_neighbour(self.path, path)
+        if text is not None:
+            name = PurePosixPath(path).name
+            self.sources.append(name)
+            self.notes.append(f"{name}: beside the script, is read with it")
+        return text
 
     def _run_set(self, arguments: Sequence[Text]) -> None:
         letters = [plain(word) for word in arguments]
