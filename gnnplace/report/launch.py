@@ -58,7 +58,6 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "free_step_time": step,
         "tried": found.tried,
         "told": list(found.told),
-        "notes": list(found.told),
     }
 
 
