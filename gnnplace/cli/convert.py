@@ -11,7 +11,7 @@ from gnnplace.cli.console import check_output, console, print_lines, say
 from gnnplace.cli.options import values_of
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
-from gnnplace.plans import READERS as LAUNCH_READERS
+from gnnplace.plans import READ_NAMES
 from gnnplace.problem import write_problem
 from gnnplace.problem.formats import READERS
 
@@ -23,13 +23,13 @@ def run(args: Namespace) -> int:
         raise InputError("convert: give --from FORMAT, or --to LAUNCHER for a plan; one of them")
     if args.launcher is not None:
         return _export(args)
-    if args.format in LAUNCH_READERS:
+    if args.format in READ_NAMES:
         return _import(args)
     if args.format not in READERS:
-        near = suggestion(args.format, [*READERS, *LAUNCH_READERS])
+        near = suggestion(args.format, [*READERS, *READ_NAMES])
         raise InputError(
             f"--from {args.format}: unknown; formats: {', '.join(READERS)}; "
-            f"launchers: {', '.join(LAUNCH_READERS)}{near}"
+            f"launchers: {', '.join(READ_NAMES)}{near}"
         )
     cluster = gnnplace.resolve_cluster(args.cluster) if args.cluster else None
     problem = gnnplace.convert(args.file, args.format, cluster)

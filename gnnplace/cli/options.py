@@ -96,7 +96,7 @@ CHOICES: Mapping[str, Callable[[], str]] = {
     ),
     "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),
-    "readers": partial(_listed, "gnnplace.plans.launch.registry", "READERS"),
+    "readers": partial(_listed, "gnnplace.plans.launch.launch_plan", "READ_NAMES"),
     "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
     "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),

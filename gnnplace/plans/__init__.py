@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.job import SearchOptions as SearchOptions
     from gnnplace.plans.job import TrainingJob as TrainingJob
     from gnnplace.plans.launch.importing import with_missing as with_missing
+    from gnnplace.plans.launch.launch_plan import READ_NAMES as READ_NAMES
     from gnnplace.plans.launch.launch_plan import LaunchPlan as LaunchPlan
-    from gnnplace.plans.launch.registry import READERS as READERS
     from gnnplace.plans.launch.words import words_data as words_data
     from gnnplace.plans.launch.words import words_lines as words_lines
     from gnnplace.plans.spec import PlanSpec as PlanSpec

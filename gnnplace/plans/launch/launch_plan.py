@@ -22,6 +22,17 @@ MARK = "gnnplace: "  # before what a header holds
 NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
+READ_NAMES = (
+    *NAMES,
+    "megatron-deepspeed",
+    "gpt-neox",
+    "nemo",
+    "llm-foundry",
+    "lightning",
+    "axolotl",
+    "llama-factory",
+)
+"""Launchers whose files are read; those of `NAMES` are written, too."""
 BYTES = 1 << 20  # of a launch file at most
 PRICED_OPTIMIZERS = ("sgd", "adam", "adamw")
 """Optimizers whose state and update have a price; others are priced as adamw, and said."""

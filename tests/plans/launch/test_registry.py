@@ -13,7 +13,7 @@ from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.exporting import unlike
 from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, LaunchPlan
-from gnnplace.plans.launch.registry import LAUNCHERS, launcher_told_by, read_launch_file
+from gnnplace.plans.launch.registry import LAUNCHERS, READERS, launcher_told_by, read_launch_file
 from gnnplace.plans.launch.torchtitan import MODELS
 
 NAMED = {  # what a line begins with for a field that is another one then
@@ -128,6 +128,10 @@ def test_a_function_of_a_module_is_named_behind_the_file(tmp_path):
     assert read_launch_file(f"{path}:two").tp == 4
     with pytest.raises(FormatError, match="say which function, as FILE:NAME; it has one, two"):
         read_launch_file(path)
+
+
+def test_names_of_readers_are_those_of_their_table():
+    assert set(READ_NAMES) == set(READERS)
 
 
 def test_optimizers_with_a_price_are_those_of_the_costs():
