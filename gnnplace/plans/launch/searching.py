@@ -123,7 +123,7 @@ def price_launch_plan(
     )  # fmt: skip
     plan, notes = with_cut_experts(plan)
     notes += plan.remarks
-    notes += assumed_values(plan, setting.precision)
+    notes += assumed_values(plan, setting.framework.precision)
     if plan.precision == "32-true":
         notes.append(f"precision 32-true: priced as {setting.framework.precision}")
     if plan.schedule in ("zero-bubble", "v"):

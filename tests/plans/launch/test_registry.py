@@ -12,7 +12,7 @@ from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.exporting import unlike
-from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, LaunchPlan
+from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, READ_NAMES, LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, READERS, launcher_told_by, read_launch_file
 from gnnplace.plans.launch.torchtitan import MODELS
 
