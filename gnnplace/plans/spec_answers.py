@@ -221,6 +221,23 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     )
 
 
+def device_peaks(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
+    """Return the bytes that every used device reserves at its fullest, by its name.
+
+    They are none where the plan cannot be priced.
+    """
+    try:
+        priced = priced_spec(setting, spec)
+    except InputError:
+        return {}
+    names = [device.name for device in setting.cluster.devices]
+    return {
+        names[index]: memory.reserved
+        for mesh, memory in zip(meshes_of(priced.draft), rank_bytes(priced), strict=True)
+        for index in mesh.devices
+    }
+
+
 def _lacks(memory: RankBytes, usable: float, rank: int) -> str:
     """Return what does not fit, in a sentence."""
     mend = (

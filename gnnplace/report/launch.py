@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.plans.launch.registry import launcher_of
-from gnnplace.plans.launch.searching import LaunchAnswer
+from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
 from gnnplace.plans.plan import Plan
+from gnnplace.plans.spec_answers import device_peaks
 from gnnplace.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -54,10 +55,12 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "words": found.plan.words,
         "framework": found.framework,
         **asdict(found.answer),
+        "interval": None if found.answer.low is None else [found.answer.low, found.answer.high],
+        "memory": device_peaks(found.setting, priced_spec(found.plan)),
         "free": free,
         "free_step_time": step,
         "tried": found.tried,
-        "told": list(found.told),
+        "notes": list(found.told),
     }
 
 
