@@ -222,7 +222,9 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
     if line.startswith(("while ", "for ")):
         return " (how often a loop runs)", "loop a fixed number of times, and use torch.where in it"
     if line.startswith("assert "):
-        return " (an assertion)", "check it outside of the model"
+        return " (an assertion)", (
+            "compare it without int(), float() or tolist(), or check it outside of the model"
+        )
     if line.startswith(("if ", "elif ")) or " if " in line:
         return " (an `if`)", (
             "compute both branches and choose with torch.where(condition, a, b), or decide before "

@@ -18,7 +18,8 @@ A number of a tensor that follows from no input, such as a mask made of `arange`
 every step: code that asks for it is answered, on every road (`as_eager`). `gaussian_nll_loss` of
 torch, which looks at its variances and raises where one is negative, gives no number there instead.
 `torch._check_tensor_all`, by which transformers refuses a batch whose text has not as many places
-for pictures as there are pictures, is not asked for a tensor without numbers, which is said.
+for pictures as there are pictures, is not asked for a tensor without numbers, which is said. Nor is
+a branch that only raises (`assertions`).
 
 `other_autocasts`: autocast looks at the device of every tensor. A model that says
 `torch.autocast("cuda")` computes in half precision on a GPU; captured on a CPU its ops have no
@@ -67,6 +68,7 @@ from gnnplace.torch_names import (
     pytree,
     torch_utils,
 )
+from gnnplace.tracing import assertions
 from gnnplace.tracing.blame import user_place
 from gnnplace.tracing.fake_mode import without_pretended_gpus
 from gnnplace.tracing.numbering import storage_of
@@ -119,24 +121,39 @@ def as_eager() -> Iterator[list[str]]:
     """
     left: list[str] = []
 
+    def note() -> None:
+        left.append(f"the check of a tensor{user_place()} is not made by the step")
+
     def checked(error: object, found: torch.Tensor, message: object = None) -> None:
         found = known.numbers([found]).get(id(found), found)
         if fake_tensor.is_fake(found):
-            left.append(f"the check of a tensor{user_place()} is not made by the step")
+            note()
         else:
             with disable_current_modes(), DisableTorchFunction():
                 _CHECK(error, found, message)
+
+    def checked_number(
+        error: type[Exception],
+        condition: bool | torch.SymBool | torch.Tensor,
+        message: Callable[[], str],
+    ) -> None:
+        if isinstance(condition, torch.Tensor):
+            checked(error, condition, message)
+        else:
+            _CHECK_NUMBER(error, condition, message)
 
     with ExitStack() as stack:
         if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing is wrapped
             stack.enter_context(dynamo.set_stance("force_eager"))
             stack.enter_context(dynamo.config.patch(error_on_nested_fx_trace=False))
         stack.enter_context(without_pretended_gpus())
-        known = stack.enter_context(_Constants())
+        known = stack.enter_context(_Constants(note))
         stack.enter_context(patch.object(FunctionalTensor, "tolist", _listed))
+        stack.enter_context(patch.object(FunctionalTensor, "__bool__", torch.Tensor.__bool__))
         stack.enter_context(patch.object(nn.Module, "to", _converted))
         stack.enter_context(patch.object(functional, "gaussian_nll_loss", _gaussian_nll_loss))
         stack.enter_context(patch.object(torch, "_check_tensor_all_with", checked))
+        stack.enter_context(patch.object(torch, "_check_with", checked_number))
         masks = sys.modules.get("transformers.masking_utils")
         if (find := getattr(masks, "find_packed_sequence_indices", None)) is not None:
 
@@ -157,11 +174,16 @@ class _Constants(TorchFunctionMode):
     """Knows how tensors were made that follow from no others, and answers what asks for numbers.
 
     A change in place, if it follows from no others either, is one of all that share the memory.
-    What draws random numbers, or has memory that nobody wrote, has none that are known.
+    What draws random numbers, or has memory that nobody wrote, has none that are known. An
+    assertion about numbers that are not known is answered so that it holds.
+
+    Args:
+        note: Is called where an assertion was answered so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[], None]) -> None:
         super().__init__()
+        self._note = note
         self._made: dict[int, tuple[torch.Tensor, int]] = {}  # with its version
         self._calls: list[tuple[list[int], bool, Any, list[Any], Any]] = []
 
@@ -171,6 +193,11 @@ class _Constants(TorchFunctionMode):
         if name in QUESTIONS and (numbers := self.numbers(given)):
             with disable_current_modes(), DisableTorchFunction():
                 return _called(func, given, form, numbers)
+        unknown = name in QUESTIONS and args and fake_tensor.is_fake(args[0])
+        if unknown and (outcome := assertions.answer(name, args[0])) is not None:
+            if outcome is not args[0]:
+                self._note()
+            return outcome
         read = [x for x in given if torch.is_tensor(x)]
         if name in SIZED and args and len(read) > 1 and (numbers := self.numbers(read[1:])):
             with disable_current_modes():
@@ -219,7 +246,8 @@ class _Constants(TorchFunctionMode):
             return values if torch.equal(before, torch.get_rng_state()) else {}
 
 
-_CHECK, _CONVERT = check_tensor_all_with, nn.Module.to
+_CHECK, _CHECK_NUMBER = check_tensor_all_with, torch._check_with
+_CONVERT = nn.Module.to
 
 
 def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:

@@ -125,7 +125,7 @@ class Item(Layer):
 
 class Asserting(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert (x < 9).all()  # here
+        assert int(x.max()) < 9  # here
         return self.layer(x)
 
 
@@ -183,7 +183,7 @@ CASES = [
     (Positions, "give the positions as an input"),
     (Unique, "make it before the model"),
     (Item, "leave it a tensor"),
-    (Asserting, "check it outside of the model"),
+    (Asserting, "compare it without int(), float() or tolist(), or check it outside"),
     (Printing, "take it out of the forward pass"),
     (Numpy, "use torch's function of that name"),
     (Custom, "leave it a tensor"),

@@ -113,7 +113,7 @@ def record_calls(
         without_cache(),
         as_one_call(step),
         warnings.catch_warnings(),
-        as_eager(),
+        as_eager() as unchecked,
         quiet(),
     ):
         warnings.simplefilter("ignore")
@@ -135,6 +135,7 @@ def record_calls(
                 raise
             except Exception as error:
                 raise CaptureError(blame(error, step)) from error
+        graph = replace(graph, notices=tuple(dict.fromkeys(unchecked)))
         if not proven:
             return graph
         known = _proved(step, graph, layers, name, stand.mode)

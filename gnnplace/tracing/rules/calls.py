@@ -112,6 +112,7 @@ class CallGraph:
         random: Indices of calls that draw random numbers, as often as they draw.
         statistics: Buffers that take what they hold from the batch, batch norms' aside.
         changed: Indices of the calls that change each buffer, by its name.
+        notices: What the calls do otherwise than the model, each in one line.
     """
 
     name: str
@@ -122,6 +123,7 @@ class CallGraph:
     random: tuple[int, ...] = ()
     statistics: tuple[str, ...] = ()
     changed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     def readers(self, buffer: str) -> tuple[int, ...]:
         """Return the calls that read a buffer as a step finds it, and not what a call left."""
