@@ -371,16 +371,17 @@ def _node_of(frame: FrameType) -> tuple[ast.AST | None, _Syntax | None]:
     """Return the innermost node of the code that a frame is running, and its file."""
     code = frame.f_code
     source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
-    return _find_node(code, frame.f_lasti, source)
+    return _find_node(code, _position(code, frame.f_lasti), source)
 
 
 @lru_cache(256)
-def _find_node(code: CodeType, offset: int, source: str) -> tuple[ast.AST | None, _Syntax | None]:
-    """Return the innermost node of an instruction, and the file; None for what is not found."""
+def _find_node(
+    code: CodeType, place: _Position | None, source: str
+) -> tuple[ast.AST | None, _Syntax | None]:
+    """Return the innermost node at a place, and the file; None for what is not found."""
     syntax = _parse(source)
     if syntax is None:
         return None, None
-    place = _position(code, offset)
     node: ast.AST | None = None
     inner = next((x for x in ast.walk(syntax.tree) if _is_source_of(x, code)), None)
     while inner is not None:

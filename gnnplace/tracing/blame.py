@@ -205,9 +205,7 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
     """What of a line does it, and what to write instead."""
     shape = next((name for name in SHAPES if name in op or f"{name}(" in line), "")
     if "ctc_loss" in op or "ctc_loss(" in line:
-        return " (ctc_loss asks for its lengths)", (
-            "split the model without the loss by gnnplace.shard: any loss takes what it returns"
-        )
+        return " (ctc_loss asks for its lengths)", ("call it as torch.nn.functional.ctc_loss")
     if "gaussian_nll_loss(" in line:
         return (
             " (whether a variance is negative)",

@@ -17,6 +17,7 @@ flash kernel is there. Whether they are packed, position ids say, which mostly f
 A number of a tensor that follows from no input, such as a mask made of `arange`, is the same at
 every step: code that asks for it is answered, on every road (`as_eager`). `gaussian_nll_loss` of
 torch, which looks at its variances and raises where one is negative, gives no number there instead.
+`ctc_loss`, which asks for its lengths, is one call that asks where it runs (`ctc`).
 `torch._check_tensor_all`, by which transformers refuses a batch whose text has not as many places
 for pictures as there are pictures, is not asked for a tensor without numbers, which is said. Nor is
 a branch that only raises (`assertions`).
@@ -38,11 +39,13 @@ change what a captured LSTM, GRU or RNN computes in training:
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -69,12 +72,14 @@ from gnnplace.torch_names import (
     torch_utils,
 )
 from gnnplace.tracing import assertions
-from gnnplace.tracing.blame import user_place
+from gnnplace.tracing.blame import on_numbers, user_place
+from gnnplace.tracing.ctc import Selection, ctc_loss, selection_of
 from gnnplace.tracing.fake_mode import without_pretended_gpus
 from gnnplace.tracing.numbering import storage_of
 
 TRACED_LIBRARIES = ("transformers",)
 """Libraries that are told that they are being traced."""
+_PACKAGE = str(Path(__file__).parents[1])
 HOST = "cpu"
 ASKED = "_gnnplace_asked"
 """Attribute of an autocast: whether it was asked for; torch turns it off where there is no GPU."""
@@ -152,6 +157,7 @@ def as_eager() -> Iterator[list[str]]:
         stack.enter_context(patch.object(FunctionalTensor, "__bool__", torch.Tensor.__bool__))
         stack.enter_context(patch.object(nn.Module, "to", _converted))
         stack.enter_context(patch.object(functional, "gaussian_nll_loss", _gaussian_nll_loss))
+        stack.enter_context(patch.object(functional, "ctc_loss", ctc_loss))
         stack.enter_context(patch.object(torch, "_check_tensor_all_with", checked))
         stack.enter_context(patch.object(torch, "_check_with", checked_number))
         masks = sys.modules.get("transformers.masking_utils")
@@ -199,6 +205,10 @@ class _Constants(TorchFunctionMode):
                 self._note()
             return outcome
         read = [x for x in given if torch.is_tensor(x)]
+        _check_selections(read)
+        selects = name == "masked_select" and len(read) == 2 and fake_tensor.is_fake(read[0])
+        if selects and read[0].shape == read[1].shape:
+            return Selection(read[0], read[1], user_place()).stand_in()
         if name in SIZED and args and len(read) > 1 and (numbers := self.numbers(read[1:])):
             with disable_current_modes():
                 sizes = as_numbers((args[1:], kwargs or {}), numbers)
@@ -246,8 +256,26 @@ class _Constants(TorchFunctionMode):
             return values if torch.equal(before, torch.get_rng_state()) else {}
 
 
-_CHECK, _CHECK_NUMBER = check_tensor_all_with, torch._check_with
+_CHECK, _CHECK_NUMBER = (getattr(torch, name) for name in ("_check_tensor_all_with", "_check_with"))
 _CONVERT = nn.Module.to
+
+
+def _check_selections(tensors: list[torch.Tensor]) -> None:
+    """Refuse a call of the model's that reads a row of an unknown length.
+
+    Raises:
+        CaptureError: naming the line that makes it.
+    """
+    selections = [row for row in map(selection_of, tensors) if row is not None]
+    mode = inspect.currentframe()
+    caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
+    if not selections or caller is None:
+        return
+    code = caller.f_code
+    if code.co_filename.startswith(_PACKAGE) and code.co_name != "__torch_function__":
+        return  # what records the step looks at shapes
+    place = selections[0].place
+    raise CaptureError(f"capture failed{place}: {on_numbers('masked_select', place)}")
 
 
 def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:

@@ -30,7 +30,6 @@ from gnnplace.sharding.captured.problem import (
 )
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.costs import CostParts
-from gnnplace.tracing.notices import give
 from gnnplace.tracing.rules.calls import CallGraph
 from gnnplace.tracing.rules.registry import rules_of
 from gnnplace.tracing.rules.rule import Rule
@@ -78,7 +77,7 @@ def layer_graph(
     """
     step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
     calls = record_calls(step, name, zeros=zeros, proven=proven)
-    give(calls.notices)
+    calls.give_notices()
     rules = rules_of(calls)
     return LayerGraph(step, calls, rules, split_graph(calls, rules))
 

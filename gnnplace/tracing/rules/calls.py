@@ -125,6 +125,12 @@ class CallGraph:
     changed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
+    def give_notices(self) -> None:
+        """Warn of each notice."""
+        from gnnplace.tracing.notices import give
+
+        give(self.notices)
+
     def readers(self, buffer: str) -> tuple[int, ...]:
         """Return the calls that read a buffer as a step finds it, and not what a call left."""
         values = {

@@ -246,8 +246,22 @@ def _reduction(call: LayerCall, position: int) -> Any:
     return call.argument(position, "reduction", MEAN)
 
 
+def alignment(case: Case) -> Rule:
+    """`ctc_losses`: along the examples, whose targets are padded."""
+    log_probs, targets = case.shapes[:2]
+    if len(targets) != 2 or targets[0] != log_probs[1]:
+        return whole(case, "targets of all examples in one row")
+    draft = RuleDraft(case)
+    draft.read(0, (None, "0", None))
+    draft.read(1, ("0", None))
+    draft.read(2, (None, "0"))
+    draft.read(case.slot(3, "mask"), ("0", None))
+    return draft.rule(LOSS, ("0",))
+
+
 LOSS_RULES: dict[str, Callable[[Case], Rule]] = {
     "cross_entropy": classification,
+    "ctc_losses": alignment,
     "logsumexp": log_sum,
     "nll_loss": classification,
     "mse_loss": comparison(4),

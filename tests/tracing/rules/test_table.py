@@ -176,6 +176,8 @@ CASES = {
        ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
         "binary_cross_entropy_with_logits")},
     "binary_cross_entropy": (functional.binary_cross_entropy, HALF, HALF),
+    "ctc_losses": (torch.ops.gnnplace.ctc_losses, real(8, 4, 6), PLACES[:, :2] + 1,
+                   torch.tensor([[8, 7, 6, 8], [2, 1, 2, 0]]), None, 0, False),
     "experts": (torch.ops.gnnplace.experts, real(4, 6), PLACES[:, :2], real(4, 2),
                 real(4, 16, 6), real(4, 6, 8), "silu", 0),
 }  # fmt: skip
