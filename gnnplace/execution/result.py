@@ -161,6 +161,11 @@ class Execution:
         return {name: memory.peak for name, memory in self.memory.items()}
 
     @property
+    def uses_gpus(self) -> bool:
+        """Whether a worker computed on a GPU."""
+        return self.mode == "measured" and any(name.startswith("cuda:") for name in self.devices)
+
+    @property
     def caveat(self) -> str:
         """Why its seconds must not be compared with the prediction; empty where they may."""
         if not self.played:

@@ -99,7 +99,7 @@ def execute_placement(
         progress("comparing with one process")
         verification = verify(program, execution)
     progress("comparing with eager PyTorch on the whole batch")
-    whole = beside_whole_batch(program, execution.first)
+    whole = beside_whole_batch(program, execution.first, on_gpus=execution.uses_gpus)
     if recorder is None:
         return Executed(execution, verification, whole=whole)
     recorder.finish(verification)

@@ -5,6 +5,8 @@
 module, once, on all of the batch; orders of sums differ there, so that there is a tolerance. Where
 that is too little, the module runs once more in double precision: a step that eager PyTorch itself
 computes badly (a rectifier behind a batch norm, of few examples) is allowed as much, some times.
+A module that draws random numbers draws those of the run: its generator is seeded before each draw
+as the run's op is. Where it draws otherwise nothing is compared, and the reason is said.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +34,7 @@ from gnnplace.tracing.cut_numbers import (
     largest_of,
     relative_error,
 )
+from gnnplace.tracing.draws import ProgramDraws
 from gnnplace.tracing.loading import doubled
 from gnnplace.tracing.operations import seeded, set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs, on_device
@@ -161,6 +165,7 @@ class WholeBatch:
         relative: By how much, over its largest magnitude.
         tolerance: The largest relative difference that is allowed.
         reason: Why nothing was compared; empty if it was.
+        draws: Draws of random numbers, the same on both sides.
     """
 
     gradients: int = 0
@@ -168,6 +173,7 @@ class WholeBatch:
     relative: float = 0.0
     tolerance: float = 0.0
     reason: str = ""
+    draws: int = 0
 
     @property
     def passed(self) -> bool:
@@ -179,37 +185,43 @@ class WholeBatch:
         if self.reason:
             return f"not compared with eager PyTorch on the whole batch: {self.reason}"
         verdict = "equal" if self.passed else "are NOT"
+        same = " with the same random numbers" if self.draws else ""
         return (
             f"loss and {self.gradients} gradients {verdict} those of eager PyTorch on the whole "
-            f"batch; the worst is {self.worst}: {self.relative:.2g} relative, allowed "
+            f"batch{same}; the worst is {self.worst}: {self.relative:.2g} relative, allowed "
             f"{self.tolerance:.2g}"
         )
 
 
-def beside_whole_batch(program: Program, values: StepValues | None) -> WholeBatch:
+def beside_whole_batch(
+    program: Program, values: StepValues | None, *, on_gpus: bool = False
+) -> WholeBatch:
     """Compares a run's first step with eager PyTorch on the whole batch.
 
     Args:
         program: As captured or cut; it knows the module and the batch.
         values: The values of the run's first step.
+        on_gpus: Whether the run was on GPUs, whose generators draw other numbers than a CPU's.
     """
-    reason = _reason(program, values)
+    reason = _reason(program, values, on_gpus)
     if reason:
         return WholeBatch(reason=reason)
     assert program.batch is not None
     assert program.batch.whole is not None
     assert values is not None
-    loss, gradients = eager_step(program.batch.whole)
-    eager = _Step(loss, gradients)
+    draws = ProgramDraws(program)
+    eager = _Step(*eager_step(program.batch.whole, draws))
+    if reason := draws.finish():
+        return WholeBatch(reason=reason)
     run = _Step(torch.tensor(values.loss), values.gradients)
     errors, tolerance = run.off(eager), coarsest(info.dtype for info in program.values.values())
     worst = max(errors, key=errors.__getitem__)
-    if errors[worst] <= tolerance or (exact := _in_double(program.batch.whole)) is None:
-        return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance)
+    if errors[worst] <= tolerance or (exact := _in_double(program)) is None:
+        return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=draws.count)
     own, errors = eager.off(exact), run.off(exact)
     allowed = {name: max(tolerance, min(TIMES * own[name], MOST)) for name in errors}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
-    return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst])
+    return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst], draws=draws.count)
 
 
 @dataclass(frozen=True)
@@ -230,35 +242,50 @@ class _Step:
         return found
 
 
-def _in_double(step: torch.nn.Module) -> _Step | None:
-    """Eager PyTorch's step in double precision; None of one that has other types in its code."""
+def _in_double(program: Program) -> _Step | None:
+    """Return eager PyTorch's step in double precision; None if it has other types or draws."""
+    assert program.batch is not None
+    step = program.batch.whole
     assert isinstance(step, StepModule)
+    draws = ProgramDraws(program)
     inputs = pytree.tree_map(doubled, step.kwargs or step.args)
     try:
         model = copy.deepcopy(step.model).double()
-        return _Step(*eager_step(StepModule(model, step.loss, inputs)))
+        exact = _Step(*eager_step(StepModule(model, step.loss, inputs), draws))
     except RuntimeError:
         return None
+    return None if draws.finish() else exact
 
 
-def _reason(program: Program, values: StepValues | None) -> str:
+def _reason(program: Program, values: StepValues | None, on_gpus: bool) -> str:
     batch = program.batch
     if batch is None or batch.whole is None or values is None or values.loss is None:
         return "the run has no loss, or was captured without its module"
     if batch.count != program.microbatches and program.microbatches > 1:
         return "the batch was cut by hand"
     if any(op.target is seeded for op in program.ops):
-        return "the step draws random numbers"
+        if program.microbatches > 1:
+            return "the step draws random numbers, anew for every micro-batch"
+        if on_gpus:
+            return "the step draws random numbers, on GPUs others than on a CPU"
     return batch.differs or "; ".join(batch.exceptions)
 
 
-def eager_step(step: torch.nn.Module) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Loss and gradients of a copy of a `StepModule` on its inputs, by the model's names."""
+def eager_step(
+    step: torch.nn.Module, draws: AbstractContextManager[object]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return loss and gradients of a copy of a `StepModule` on its inputs, by the model's names.
+
+    Args:
+        step: The module; left as it is, and so are the generators.
+        draws: Is entered around both passes.
+    """
     with warnings.catch_warnings():  # of torch's own classes, about their own attributes
         warnings.simplefilter("ignore", FutureWarning)
         own = copy.deepcopy(step)
-    loss = own(*own.inputs())  # type: ignore[operator]
-    loss.backward()
+    with torch.random.fork_rng(devices=[]), draws:
+        loss = own(*own.inputs())  # type: ignore[operator]
+        loss.backward()
     named = own.named_parameters()
     found = {n.removeprefix("model."): p.grad for n, p in named if p.grad is not None}
     return loss.detach(), found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution import Execution, reference_step, verify
@@ -140,7 +143,7 @@ def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("between", "reason"),
-    [(nn.Dropout(0.5), "draws random numbers"), (nn.BatchNorm1d(6), "batch norm (1 in all)")],
+    [(nn.Dropout(0.5), "anew for every micro-batch"), (nn.BatchNorm1d(6), "batch norm (1 in all)")],
 )
 def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str) -> None:
     cut = microbatched(capture_workload(work(between), 2), 2)
@@ -148,6 +151,61 @@ def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str)
     assert reason in found.reason
     assert found.passed
     assert "not compared" in found.summary()
+
+
+class Calling(nn.Module):
+    """A layer that is a function."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class Repeating(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+DRAWING = {
+    "dropout": (nn.Dropout(0.5), 1),
+    "alpha dropout": (nn.AlphaDropout(0.3), 1),
+    "slopes": (nn.RReLU(), 1),
+    "noise": (Calling(lambda x: x + torch.randn_like(x)), 1),
+    "order": (Calling(lambda x: x[:, torch.randperm(6)]), 1),
+    "channels": (Calling(lambda x: functional.dropout2d(x.view(8, 6, 1, 1))[:, :, 0, 0]), 1),
+    "columns": (Calling(lambda x: functional.dropout(x.view(2, 4, 6).mT).mT.reshape(8, 6)), 1),
+    "attention": (nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2), 4),
+    "checkpoint": (Repeating(nn.Linear(6, 6), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3)), 2),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_a_model_that_draws_is_compared_with_eager_on_the_same_numbers(name: str) -> None:
+    layer, draws = DRAWING[name]
+    program = capture_workload(work(layer))
+    values, state = reference_step(program), torch.get_rng_state()
+    found = beside_whole_batch(program, values)
+    assert found.passed
+    assert found.draws == draws, found.summary()
+    assert "whole batch with the same random numbers" in found.summary()
+    assert torch.equal(state, torch.get_rng_state())
+    wrong = dict(values.gradients) | {"0.bias": values.gradients["0.bias"] * 1.01}
+    assert not beside_whole_batch(program, replace(values, gradients=wrong)).passed
+
+
+def test_a_model_that_draws_what_the_step_leaves_out_is_not_compared() -> None:
+    program = capture_workload(work(Calling(lambda x: (functional.dropout(x), x)[1])))
+    found = beside_whole_batch(program, reference_step(program))
+    assert "eager PyTorch draws otherwise at aten.bernoulli_" in found.reason
+
+
+def test_random_numbers_of_gpus_are_not_compared() -> None:
+    program = capture_workload(work(nn.Dropout(0.5)))
+    found = beside_whole_batch(program, reference_step(program), on_gpus=True)
+    assert "on GPUs" in found.reason
 
 
 class Steep(nn.Module):

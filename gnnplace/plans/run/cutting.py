@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.torch_names import TorchDispatchMode, pytree
-from gnnplace.tracing.numbering import draws
+from gnnplace.torch_names import pytree
+from gnnplace.tracing.draws import SeededAgain
 from gnnplace.tracing.rules.calls import (
     CALL,
     PARAMETER,
@@ -224,51 +225,21 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
     return found
 
 
-class Seeded(TorchDispatchMode):
-    """Seeds before every op that draws.
+class _SharesSeeded(SeededAgain):
+    """Seeds the draws of a step, micro-batch after micro-batch.
 
     Args:
-        causes: seed of the run, number of the step, number of the micro-batch.
-        number: of the first draw within.
+        base: Seed of the run.
+        step: Number of the step.
     """
 
-    def __init__(self, causes: tuple[int, int, int], number: int = 0) -> None:
-        super().__init__()
-        self.causes, self.number = causes, number
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if draws(func, args, kwargs):
-            torch.manual_seed(seed_of(*self.causes, self.number))
-            self.number += 1
-        return func(*args, **kwargs)
-
-
-class _SeededAgain(Seeded):
-    """The same, also of draws that checkpoints repeat: they begin in the generator's state then."""
-
-    def __init__(self, causes: tuple[int, int, int]) -> None:
-        super().__init__(causes)
-        self._after: dict[bytes, tuple[tuple[int, int, int], int]] = {}
+    def __init__(self, base: int, step: int) -> None:
+        super().__init__(partial(seed_of, base, step, 0))
+        self._causes = base, step
 
     def begin(self, example: int) -> None:
-        """What is drawn now is of a micro-batch."""
-        self.causes, self.number = (*self.causes[:2], example), 0
-        self._after[_state()] = self.causes, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if draws(func, args, kwargs):
-            now = self.causes, self.number
-            self.causes, self.number = self._after.setdefault(_state(), now)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if draws(func, args, kwargs):
-            self._after[_state()] = self.causes, self.number
-        return result
-
-
-def _state() -> bytes:
-    return bytes(torch.get_rng_state().numpy())
+        """Begin with a micro-batch."""
+        self.begin_with(partial(seed_of, *self._causes, example))
 
 
 class _Undropped(TorchFunctionMode):
@@ -285,7 +256,7 @@ class _Undropped(TorchFunctionMode):
 @contextmanager
 def drawn_alike(
     base: int, step: int, example: int, *, attention: bool = True
-) -> Iterator[_SeededAgain]:
+) -> Iterator[_SharesSeeded]:
     """The random numbers that a plan's run draws, in a model that runs as it is, and its gradients.
 
     Args:
@@ -294,6 +265,6 @@ def drawn_alike(
         example: number of the micro-batch.
         attention: whether attention drops; a part of its heads draws other numbers than all.
     """
-    with nullcontext() if attention else _Undropped(), _SeededAgain((base, step, example)) as draws:
+    with nullcontext() if attention else _Undropped(), _SharesSeeded(base, step) as draws:
         draws.begin(example)
         yield draws

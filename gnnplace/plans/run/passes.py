@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.plans.run.buffers import PassBuffers, observed_buffers
-from gnnplace.plans.run.cutting import ATTENTION, Seeded, StageCalls
+from gnnplace.plans.run.cutting import ATTENTION, StageCalls, seed_of
 from gnnplace.plans.run.parameters import Parameters
 from gnnplace.plans.run.weights import QUEUED, Pack, Queue, product
 from gnnplace.plans.segments.placements import border_layout
@@ -27,6 +28,7 @@ from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
 from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
+from gnnplace.tracing.draws import Seeded
 from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,
@@ -227,7 +229,7 @@ class _Pass:
     def _call(self, index: int) -> None:
         code = self.code
         if index in code.draws:
-            with Seeded(self.causes, code.draws[index] + self._apart(index)):
+            with Seeded(partial(seed_of, *self.causes), code.draws[index] + self._apart(index)):
                 self._ran(index)
         else:
             self._ran(index)
