@@ -54,7 +54,8 @@ class Selection(NamedTuple):
 
 def selection_of(tensor: Tensor) -> Selection | None:
     """Return the selection that a tensor stands for, if it does."""
-    selection: Selection | None = vars(tensor).get(_SELECTION)
+    attributes = getattr(tensor, "__dict__", {})  # what is no tensor may have none
+    selection: Selection | None = attributes.get(_SELECTION)
     return selection
 
 

@@ -43,7 +43,7 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,15 @@ ASKED = "_gnnplace_asked"
 QUESTIONS = ("__bool__", "__int__", "__float__", "__index__", "__contains__", "item", "tolist",
              "equal", "allclose", "is_nonzero")  # fmt: skip
 """Functions that say numbers of tensors."""
+INQUIRIES = frozenset(
+    (
+        *("layout", "shape", "requires_grad", "dtype", "device", "ndim", "is_leaf", "_version"),
+        *("is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_meta", "grad_fn"),
+        *("size", "stride", "storage_offset", "untyped_storage", "numel", "dim", "_is_view"),
+        *("is_conj", "is_neg", "is_inference", "is_floating_point", "is_complex"),
+    )
+)
+"""Properties and methods of tensors that say neither numbers nor tensors."""
 SIZED = ("view", "reshape", "as_strided", "expand", "repeat", "unflatten")
 """Functions whose other arguments are sizes, which a tensor may say that follows from no other."""
 STACK = "nn_module_stack"
@@ -194,8 +203,11 @@ class _Constants(TorchFunctionMode):
         self._calls: list[tuple[list[int], bool, Any, list[Any], Any]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given, form = pytree.tree_flatten((args, kwargs or {}))
         name = getattr(func, "__name__", "")
+        if (getattr(func.__self__, "__name__", "") if name == "__get__" else name) in INQUIRIES:
+            _check_selections(args[:1])  # nine of ten calls are such ones
+            return func(*args, **(kwargs or {}))
+        given, form = pytree.tree_flatten((args, kwargs or {}))
         if name in QUESTIONS and (numbers := self.numbers(given)):
             with disable_current_modes(), DisableTorchFunction():
                 return _called(func, given, form, numbers)
@@ -260,7 +272,7 @@ _CHECK, _CHECK_NUMBER = (getattr(torch, name) for name in ("_check_tensor_all_wi
 _CONVERT = nn.Module.to
 
 
-def _check_selections(tensors: list[torch.Tensor]) -> None:
+def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     """Refuse a call of the model's that reads a row of an unknown length.
 
     Raises:
