@@ -215,7 +215,9 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
     if len(ranks) > len(chain):
-        raise InputError(f"--given: {len(ranks)} stages, but the model has {len(chain)} segments")
+        reason = f" ({chain.joined}; give each layer a buffer of its own)" if chain.joined else ""
+        most = f"the model can be cut into {len(chain)} at most"
+        raise InputError(f"--given: {len(ranks)} stages, but {most}{reason}")
     if split.num_shards == 1 and spec.regather:
         raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
     mesh_size = replicas * split.num_shards

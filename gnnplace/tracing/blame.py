@@ -150,7 +150,7 @@ def _of_chance(module: nn.Module | None) -> str:
 
 def _of_experts(module: nn.Module | None) -> str:
     """What the experts of a mixture can be written by, where a module looks like them."""
-    if module is None:
+    if module is None or hasattr(module, "add_self_loops"):
         return ""
     solid = [p.shape[0] for p in module.parameters(recurse=False) if p.dim() == 3]
     alike = any(
@@ -195,7 +195,7 @@ def on_numbers(op: str, place: str, module: Any = None) -> str:
         return (
             f"the step depends on the numbers of a tensor: {type(module).__name__} looks for self "
             "loops among the edges; make it with add_self_loops=False, and add them to edge_index "
-            "before the model (torch_geometric.utils.add_self_loops)"
+            "before the model (torch_geometric.utils.add_remaining_self_loops)"
         )
     what, instead = _of_numbers(op, source_line(place))
     return f"the step depends on the numbers of a tensor{what}, and {STEP}; {instead}"

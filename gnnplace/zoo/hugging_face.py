@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from gnnplace.files import read_json
 from gnnplace.transformers_names import has_model_for, make_model
 from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
 """Fields that a model reads and its configuration does not declare."""
@@ -73,10 +76,30 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
         raise
     except Exception as error:  # of transformers' models, which check few of their fields
         raise InputError(
-            f"hf:{name}: transformers makes no model of it: {_reason(error)}"
+            f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
         ) from None
     called = name if _file(name) is None else type(model).__name__
     return Workload(called, model.train(), inputs)
+
+
+def _null_sizes(fields: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the sizes of a configuration, and of its parts, that are null."""
+    for key, value in fields.items():
+        if isinstance(value, dict) and key.endswith("_config"):
+            yield from _null_sizes(value, f"{path}{key}.")
+        elif value is None and key.endswith("_size"):
+            yield f"{path}{key}"
+
+
+def _reason_for(name: str, config: PretrainedConfig, error: Exception) -> str:
+    """Return why transformers makes no model of a configuration, null fields by their names."""
+    if "NoneType" not in str(error) or not isinstance(error, TypeError | AttributeError):
+        return _reason(error)
+    sizes = [size for size in _null_sizes(config.to_dict()) if not size.endswith("chunk_size")]
+    if not sizes:
+        return "a field that it needs is null; give it a value, or the path of a whole config.json"
+    example = f", as in hf:{name}?{sizes[0]}=64" if "." not in sizes[0] else ""
+    return f"its configuration has no {' and no '.join(sizes)}; give it a number{example}"
 
 
 def _reason(error: Exception) -> str:

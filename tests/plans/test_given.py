@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.plans.given import draft_of_spec, layer_bounds
@@ -188,3 +189,31 @@ def test_divisors_are_those_of_the_definition():
     sizes = micro_batch_sizes(10**9)  # within a moment, and none with a billion shares
     assert 3 < len(sizes) <= SIZES
     assert 10**9 // min(sizes) <= MICROBATCHES
+
+
+class Averaging(nn.Linear):
+    """A layer that keeps a mean of what it reads in a buffer that it is given."""
+
+    def forward(self, x, mean):
+        mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return super().forward(x) - mean.clone()
+
+
+class Sharing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Averaging(4, 4) for _ in range(3))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, self.mean)
+        return x
+
+
+def test_layers_that_stay_in_one_stage_are_told_with_their_buffer():
+    words = (
+        r"2 stages, but the model can be cut into 1 at most \(buffer 'mean' is changed by .*own\)"
+    )
+    with pytest.raises(InputError, match=words):
+        plan_model(Sharing(), "cpu:2", (torch.ones(4, 4),), given="pp=2")

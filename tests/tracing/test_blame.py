@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.utils import add_remaining_self_loops
 
 from gnnplace.errors import CaptureError
 from gnnplace.plans.plans import plan_model
@@ -17,6 +18,7 @@ from gnnplace.tracing.blame import blame
 from gnnplace.tracing.step import StepModule
 from tests.plans.run.toys import cpus
 from tests.tracing import models
+from tests.tracing.straight_run import run_program
 
 
 class Broken(nn.Module):
@@ -223,8 +225,18 @@ def test_branches_of_torch_cond(kind: type[nn.Module]) -> None:
 @pytest.mark.parametrize("kind", [GATConv, GCNConv])
 def test_self_loops_of_a_graph_layer(kind: type[nn.Module]) -> None:
     graph = torch.ones(5, 4), torch.tensor([[0, 1, 2], [1, 2, 4]])
-    assert "add_self_loops=False" in refusal(kind(4, 4), graph)
-    assert capture(kind(4, 4, add_self_loops=False), graph).ops
+    reason = refusal(kind(4, 4), graph)
+    assert "add_self_loops=False" in reason
+    assert reason.endswith("before the model (torch_geometric.utils.add_remaining_self_loops)")
+    torch.manual_seed(0)
+    layer = kind(4, 4, add_self_loops=False)
+    truth = kind(4, 4)
+    truth.load_state_dict(layer.state_dict())
+    x, edges = graph
+    edges = torch.cat([edges, edges[:1].repeat(2, 1)[:, :2]], 1)  # some edges are loops already
+    looped, _ = add_remaining_self_loops(edges, num_nodes=len(x))
+    loss = run_program(capture(layer, (x, looped))).loss
+    torch.testing.assert_close(loss, truth(x, edges).sum().detach())
 
 
 class Chosen(Layer):

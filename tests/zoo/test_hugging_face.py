@@ -102,3 +102,19 @@ def test_a_sound_has_as_many_samples_as_make_the_frames() -> None:
         assert sound.model.eval()(**sound.inputs).last_hidden_state.shape == (2, 16, 32)
     picture = hugging_face("audio-spectrogram-transformer", **TINY, max_length=64)
     assert picture.inputs["input_values"].shape == (4, 64, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "esm",
+            r"its configuration has no vocab_size; give it a number, as in hf:esm\?vocab_",
+        ),
+        ("diffusion_gemma", r"has no text_config\.moe_intermediate_size; give it a number$"),
+        ("granite4_vision", r"a field that it needs is null; give it a value"),
+    ],
+)
+def test_fields_that_are_null_are_named(name: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        hugging_face(name)

@@ -326,6 +326,7 @@ class Chain:
         notices: what is priced otherwise than it runs, each in one line.
         allowed: whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
+        joined: why layers that could be apart stay in one stage; empty where none do.
         inputs: of the model: name or None, shape and type of each; none where they are nested.
         framework: whose terms price its stages; None: exchanges are bare and nothing is added.
         layer: number of every segment's layer, negative outside; None: by names of modules.
@@ -348,6 +349,7 @@ class Chain:
     allowed: BoolArray | None = None
     framework: Framework | None = None
     layer: IntArray | None = None
+    joined: str = ""
     _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
         default_factory=dict
     )

@@ -116,12 +116,13 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"experts: the fullest device is priced with {job.imbalance:g} times the mean's rows "
             "(imbalance)",
         )
+    joined = ""
     if cuts.shared:
-        notices = (
-            *notices,
+        joined = (
             f"buffer {cuts.shared[0]!r} is changed by the forward pass and used in several layers: "
-            "they stay in one stage",
+            "they stay in one stage"
         )
+        notices = (*notices, joined)
     if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
         rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
         notices = (rates, *notices)
@@ -139,6 +140,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         loss="sum" if SUMMED in notices else "mean",
         notices=notices,
         inputs=told_inputs(workload.inputs),
+        joined=joined,
     )
     return chain, workload
 
