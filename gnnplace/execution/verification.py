@@ -26,6 +26,7 @@ from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.comparison import Verification, differences
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.torch_names import pytree
+from gnnplace.tracing import ProgramDraws
 from gnnplace.tracing.cut_numbers import (
     NEGLIGIBLE,
     TOLERANCE,
@@ -34,7 +35,6 @@ from gnnplace.tracing.cut_numbers import (
     largest_of,
     relative_error,
 )
-from gnnplace.tracing.draws import ProgramDraws
 from gnnplace.tracing.loading import doubled
 from gnnplace.tracing.operations import seeded, set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs, on_device

@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.batch_objects import leaves_by_path as leaves_by_path
     from gnnplace.tracing.batch_objects import refuse_input_gradients as refuse_input_gradients
     from gnnplace.tracing.batch_objects import register_types as register_types
+    from gnnplace.tracing.draws import ProgramDraws as ProgramDraws
+    from gnnplace.tracing.draws import Seeded as Seeded
+    from gnnplace.tracing.draws import SeededAgain as SeededAgain
     from gnnplace.tracing.fake_mode import make_fake_mode as make_fake_mode
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import load as load

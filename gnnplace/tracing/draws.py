@@ -41,11 +41,20 @@ class Seeded(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: Operands = (), kwargs: Options | None = None
     ) -> object:
-        kwargs = kwargs or {}
-        if draws(func, args, kwargs):
-            torch.manual_seed(self.seed(self.number))
-            self.number += 1
-        return func(*args, **kwargs)
+        if not draws(func, args, kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        self.begin_draw()
+        torch.manual_seed(self.seed(self.number))
+        self.number += 1
+        result = func(*args, **(kwargs or {}))
+        self.end_draw(func, result)
+        return result
+
+    def begin_draw(self) -> None:
+        """Look at the generator before a draw."""
+
+    def end_draw(self, func: OpOverload, result: object) -> None:
+        """Look at what an op drew."""
 
 
 class SeededAgain(Seeded):
@@ -60,16 +69,13 @@ class SeededAgain(Seeded):
         self.seed, self.number = seed, 0
         self._after[_state()] = seed, 0
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Operands = (), kwargs: Options | None = None
-    ) -> object:
-        kwargs = kwargs or {}
-        if not draws(func, args, kwargs):
-            return func(*args, **kwargs)
+    def begin_draw(self) -> None:
+        """Take the number that the draw had at first, where a checkpoint repeats it."""
         self.seed, self.number = self._after.setdefault(_state(), (self.seed, self.number))
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+
+    def end_draw(self, func: OpOverload, result: object) -> None:
+        """Keep which draw follows in the state of the generator."""
         self._after[_state()] = self.seed, self.number
-        return result
 
 
 def _state() -> bytes:
@@ -106,16 +112,13 @@ class ProgramDraws(SeededAgain):
         """Return the seed of a draw in the first step."""
         return op_seed(str(self._ops[number].args[0]) if number < self.count else "", 0)
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Operands = (), kwargs: Options | None = None
-    ) -> object:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if draws(func, args, kwargs or {}):
-            number = self.number - 1
-            self._drawn.add(number)
-            if not self.difference and not self._draws_alike(func, result, number):
-                self.difference = f"eager PyTorch draws otherwise at {func}"
-        return result
+    def end_draw(self, func: OpOverload, result: object) -> None:
+        """Compare what an op drew with what the recorded one draws."""
+        super().end_draw(func, result)
+        number = self.number - 1
+        self._drawn.add(number)
+        if not self.difference and not self._draws_alike(func, result, number):
+            self.difference = f"eager PyTorch draws otherwise at {func}"
 
     def finish(self) -> str:
         """Return why the module drew otherwise, after its passes; empty if it did not."""

@@ -61,7 +61,6 @@ from gnnplace.errors import CaptureError
 from gnnplace.torch_names import (
     DisableTorchFunction,
     FunctionalTensor,
-    check_tensor_all_with,
     decompositions,
     disable_current_modes,
     fake_tensor,

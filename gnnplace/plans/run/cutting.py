@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.draws import SeededAgain
+from gnnplace.tracing import SeededAgain
 from gnnplace.tracing.rules.calls import (
     CALL,
     PARAMETER,

@@ -28,7 +28,7 @@ from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
 from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
-from gnnplace.tracing.draws import Seeded
+from gnnplace.tracing import Seeded
 from gnnplace.tracing.rules.calls import (
     BUFFER,
     CONSTANT,
