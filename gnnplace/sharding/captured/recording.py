@@ -364,7 +364,7 @@ class _Recorder(TorchFunctionMode):
         self.values: list[LayerValue] = []
         self.constants: dict[int, torch.Tensor] = {}
         self.values_of: dict[int, int] = {}
-        self._alive: list[tuple[torch.Tensor, int]] = []
+        self._alive: dict[int, list[tuple[torch.Tensor, int]]] = {}  # by their memory
         self._stale: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self._parts: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -377,7 +377,11 @@ class _Recorder(TorchFunctionMode):
         if source == BUFFER:
             self._names_of.setdefault(storage_of(tensor), []).append(name)
         self.values_of[id(tensor)] = index
-        self._alive.append((tensor, index))
+        try:
+            memory = storage_of(tensor)
+        except RuntimeError:  # what torch.func makes has none
+            memory = id(tensor)
+        self._alive.setdefault(memory, []).append((tensor, index))
         return index
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -453,8 +457,8 @@ class _Recorder(TorchFunctionMode):
         storage = storage_of(tensor)
         if storage in self._buffers:
             return  # changed in place on every device alike
-        for other, index in self._alive:
-            if other is not tensor and storage_of(other) == storage:
+        for other, index in self._alive.get(storage, ()):
+            if other is not tensor:
                 self._stale[index] = name
 
     def _name(self, func: Any) -> str:
@@ -498,7 +502,9 @@ class _Recorder(TorchFunctionMode):
 
     def _transformed(self) -> bool:
         within = is_functorch_wrapped_tensor
-        made = {index for tensor, index in self._alive if within(tensor)}
+        made = {
+            index for group in self._alive.values() for tensor, index in group if within(tensor)
+        }
         read = {i for call in self.calls if not made.isdisjoint(call.results) for i in call.reads}
         return any(self.values[i].source == PARAMETER for i in read)
 
