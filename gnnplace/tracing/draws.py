@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnnplace.torch_names import OpOverload, TorchDispatchMode
 from gnnplace.tracing.numbering import draws, tensors_in
 from gnnplace.tracing.operations import drawing, op_seed, seeded
 from gnnplace.tracing.program import Program, ProgramOp
