@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 from unittest.mock import patch
 
 from gnnplace.errors import VersionError
@@ -41,17 +42,17 @@ def foreign_names(
     get_name, list_names = lazy_names(module)
 
     def get_or_explain(name: str) -> object:
-        if name not in list_names():
-            return get_name(name)  # raises Python's own error
         try:
             return get_name(name)
         except (ImportError, AttributeError) as error:
+            if name not in list_names():
+                raise  # Python's own error
             raise missing_name(library, str(error)) from error
 
     return get_or_explain, list_names
 
 
-def read_private(owner: object, name: str, library: str) -> object:
+def read_private(owner: object, name: str, library: str) -> Any:  # noqa: ANN401 (the caller knows it)
     """Return a private attribute of a library's class, module or object.
 
     Raises:

@@ -18,17 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def _import_from(module: str, name: str) -> object:
-    """Return what ``from module import name`` binds: an attribute, else a submodule."""
-    owner = import_module(module)
-    if hasattr(owner, name):
-        return getattr(owner, name)
-    submodule = f"{module}.{name}"
-    if find_spec(submodule) is not None:
-        return import_module(submodule)
-    raise ImportError(f"cannot import name {name!r} from {module!r}")
-
-
 def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package, for the names under ``TYPE_CHECKING``.
 
@@ -57,7 +46,15 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
         module, original = homes()[name]
         if module == package:  # a submodule
             return import_module(f"{module}.{original}")
-        value = _import_from(module, original)
+        owner = import_module(module)
+        try:
+            value = getattr(owner, original)
+        except AttributeError:
+            # What ``from module import name`` binds else: a submodule.
+            submodule = f"{module}.{original}"
+            if find_spec(submodule) is None:
+                raise ImportError(f"cannot import name {original!r} from {module!r}") from None
+            value = import_module(submodule)
         vars(sys.modules[package])[name] = value
         return value
 

@@ -73,41 +73,11 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
 __getattr__, __dir__ = foreign_names(__name__, "torch")
 
 REGION = "_checkpoint_without_reentrant_generator"
+"""What `torch.utils.checkpoint` runs a region by, if it is not reentrant."""
 MODULE_CALL = "_call_impl"
+"""How an `nn.Module` is called: `(module, *args, **options) -> outputs`."""
 PRETENDED_GPUS = "_ensureCUDADeviceGuardSet"
-
-
-def region_generator() -> Callable[..., Any]:
-    """Return what `torch.utils.checkpoint` runs a region by, if it is not reentrant.
-
-    Raises:
-        VersionError: The installed torch has another one.
-    """
-    return cast("Callable[..., Any]", read_private(checkpoint, REGION, "torch"))
-
-
-def patch_regions(generator: Callable[..., Any]) -> AbstractContextManager[object]:
-    """Return a context in which another generator runs the regions that are checkpointed."""
-    return patch_private(checkpoint, REGION, generator, "torch")
-
-
-def module_call() -> Callable[..., Any]:
-    """Return how a module is called: `(module, *args, **options) -> outputs`.
-
-    Raises:
-        VersionError: The installed torch calls modules otherwise.
-    """
-    return cast("Callable[..., Any]", read_private(nn.Module, MODULE_CALL, "torch"))
-
-
-def patch_module_calls(call: Callable[..., Any]) -> AbstractContextManager[object]:
-    """Return a context in which every module is called by another function."""
-    return patch_private(nn.Module, MODULE_CALL, call, "torch")
-
-
-def patch_pretended_gpus(register: Callable[[], None]) -> AbstractContextManager[object]:
-    """Return a context in which another function registers GPUs where torch finds none."""
-    return patch_private(c_library, PRETENDED_GPUS, register, "torch")
+"""What registers GPUs in torch's own library where torch finds none."""
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:

@@ -163,7 +163,11 @@ class Execution:
     @property
     def uses_gpus(self) -> bool:
         """Whether a worker computed on a GPU."""
-        return self.mode == "measured" and any(name.startswith("cuda:") for name in self.devices)
+        if self.mode == "measured":
+            for name in self.devices:
+                if name.startswith("cuda:"):
+                    return True
+        return False
 
     @property
     def caveat(self) -> str:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from gnnplace.tracing.operations import seeded, set_step
 from gnnplace.tracing.program import Program, ProgramOp, map_refs, on_device
 from gnnplace.tracing.step import StepModule
 
+TARGET = attrgetter("target")  # of an op
 TIMES, MOST = 4.0, 0.1
 """What a run may be off from double precision: so many times what eager PyTorch is, but no more."""
 
@@ -209,19 +211,21 @@ def beside_whole_batch(
     assert program.batch is not None
     assert program.batch.whole is not None
     assert values is not None
-    draws = ProgramDraws(program)
-    eager = _Step(*eager_step(program.batch.whole, draws))
-    if reason := draws.finish():
+    # The module's draws are looked at only where the recorded step has some.
+    draws = ProgramDraws(program) if seeded in map(TARGET, program.ops) else None
+    eager = _Step(*eager_step(program.batch.whole, draws or nullcontext()))
+    if draws is not None and (reason := draws.finish()):
         return WholeBatch(reason=reason)
+    count = 0 if draws is None else draws.count
     run = _Step(torch.tensor(values.loss), values.gradients)
     errors, tolerance = run.off(eager), coarsest(info.dtype for info in program.values.values())
     worst = max(errors, key=errors.__getitem__)
     if errors[worst] <= tolerance or (exact := _in_double(program)) is None:
-        return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=draws.count)
+        return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=count)
     own, errors = eager.off(exact), run.off(exact)
     allowed = {name: max(tolerance, min(TIMES * own[name], MOST)) for name in errors}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
-    return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst], draws=draws.count)
+    return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst], draws=count)
 
 
 @dataclass(frozen=True)
@@ -247,14 +251,14 @@ def _in_double(program: Program) -> _Step | None:
     assert program.batch is not None
     step = program.batch.whole
     assert isinstance(step, StepModule)
-    draws = ProgramDraws(program)
+    draws = ProgramDraws(program) if seeded in map(TARGET, program.ops) else None
     inputs = pytree.tree_map(doubled, step.kwargs or step.args)
     try:
         model = copy.deepcopy(step.model).double()
-        exact = _Step(*eager_step(StepModule(model, step.loss, inputs), draws))
+        exact = _Step(*eager_step(StepModule(model, step.loss, inputs), draws or nullcontext()))
     except RuntimeError:
         return None
-    return None if draws.finish() else exact
+    return None if draws is not None and draws.finish() else exact
 
 
 def _reason(program: Program, values: StepValues | None, on_gpus: bool) -> str:
@@ -263,7 +267,7 @@ def _reason(program: Program, values: StepValues | None, on_gpus: bool) -> str:
         return "the run has no loss, or was captured without its module"
     if batch.count != program.microbatches and program.microbatches > 1:
         return "the batch was cut by hand"
-    if any(op.target is seeded for op in program.ops):
+    if seeded in map(TARGET, program.ops):
         if program.microbatches > 1:
             return "the step draws random numbers, anew for every micro-batch"
         if on_gpus:

@@ -88,6 +88,10 @@ def plan_of(
     low, high = _interval(priced)
     rank, lack = priced.lacking
     reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
+    # Bare costs are counted without a spread; a framework's have the probability that they fit.
+    fits = float(lack <= 0)
+    if chain.framework is not None:
+        fits = chain.framework.fit_probability(priced.held(rank), priced.memory[rank])
     bound, one_stage_bound = (None, None) if found is None else (found.bound, found.bound_of_one)
     file = PlanFile(
         format="gnnplace-plan",
@@ -114,7 +118,7 @@ def plan_of(
         claim=_claim(bound, one_stage_bound, step),
         parts=_parts(priced),
         memory=_memory(priced, cluster),
-        fits=_fits(priced, rank),
+        fits=fits,
         sent=list(priced.line.sent),
         ends=list(priced.ends),
         frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
@@ -203,22 +207,6 @@ def _interval(priced: Priced) -> tuple[float, float]:
     error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
     factor = math.exp(NINE_IN_TEN * error)
     return priced.step_time / factor, priced.step_time * factor
-
-
-def _fits(priced: Priced, rank: int) -> float:
-    """Return the probability that the fullest device holds a plan.
-
-    Bare costs are counted without a spread: 1 or 0.
-
-    Args:
-        priced: The plan.
-        rank: Of the fullest device.
-    """
-    framework, limit = priced.pricer.chain.framework, priced.memory[rank]
-    held = priced.held(rank)
-    if framework is None:
-        return float(held <= limit)
-    return framework.fit_probability(held, limit)
 
 
 def _parts(priced: Priced) -> dict[str, float]:

@@ -20,7 +20,6 @@ from math import prod
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
 from gnnplace.costs.links import LinkTable, message, shipped
 from gnnplace.errors import InputError
@@ -118,19 +117,10 @@ class MeshFabric:
     @cached_property
     def _links(self) -> dict[tuple[int, int], Link]:
         index = self.cluster.device_index
-        return {(index[x.source], index[x.target]): x for x in self.cluster.links}
-
-    @cached_property
-    def _channels(self) -> IntArray:
-        return self.cluster.channels
-
-    @cached_property
-    def _bandwidth(self) -> FloatArray:
-        return self.cluster.bandwidth
-
-    @cached_property
-    def _latency(self) -> FloatArray:
-        return self.cluster.latency
+        links: dict[tuple[int, int], Link] = {}
+        for link in self.cluster.links:
+            links[index[link.source], index[link.target]] = link
+        return links
 
     def kinds(self, mesh: Mesh) -> tuple[str, ...]:
         """Kinds of a mesh's devices, each once."""
@@ -217,10 +207,15 @@ class MeshFabric:
         fastest, there are as many rings at once as a server has members, a network card each.
         """
         ring = list(zip(members, [*members[1:], members[0]], strict=True))
-        latency = max(float(self._latency[a, b]) for a, b in ring)
-        rates, fastest = self._shared(ring, alike), max(float(self._bandwidth[p]) for p in ring)
-        across = [k for k, pair in enumerate(ring) if self._bandwidth[pair] < fastest / 2]
-        if not any(self._named.intersection(self._channels[ring[k]].tolist()) for k in across):
+        latency = max(float(self.cluster.latency[a, b]) for a, b in ring)
+        rates, fastest = (
+            self._shared(ring, alike),
+            max(float(self.cluster.bandwidth[p]) for p in ring),
+        )
+        across = [k for k, pair in enumerate(ring) if self.cluster.bandwidth[pair] < fastest / 2]
+        if not any(
+            self._named.intersection(self.cluster.channels[ring[k]].tolist()) for k in across
+        ):
             for k in across:
                 rates[k] *= max(1, len(members) // len(across))
         bandwidth = min(rates)
@@ -231,11 +226,11 @@ class MeshFabric:
 
     def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
         """Bytes per second of messages that go at once, each as often as `alike` says."""
-        used = [[c for c in self._channels[pair].tolist() if c >= 0] for pair in pairs]
+        used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
         load = Counter(c for own in used for c in own)
         named = self._named
         return [
-            float(self._bandwidth[pair])
+            float(self.cluster.bandwidth[pair])
             / max((load[c] * (alike if c in named else 1) for c in own), default=1)
             for pair, own in zip(pairs, used, strict=True)
         ]
@@ -243,7 +238,7 @@ class MeshFabric:
     @cached_property
     def _named(self) -> frozenset[int]:
         """Channels that several links hold."""
-        count = np.bincount(self._channels[self._channels >= 0])
+        count = np.bincount(self.cluster.channels[self.cluster.channels >= 0])
         return frozenset(np.flatnonzero(count > 1).tolist())
 
     def sends(self, size: float, pairs: Sequence[tuple[int, int]]) -> float:

@@ -10,12 +10,13 @@ GPU, so neither the modes that are made here register any, nor those that torch 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Self
 
 import torch
 
-from gnnplace.torch_names import FakeTensorMode, patch_pretended_gpus
+from gnnplace.foreign import patch_private
+from gnnplace.torch_names import PRETENDED_GPUS, FakeTensorMode, c_library
 
 
 def make_fake_mode() -> FakeTensorMode:
@@ -36,9 +37,5 @@ class _WithoutPretendedGpus(FakeTensorMode):
 @contextmanager
 def without_pretended_gpus() -> Iterator[None]:
     """Within it no `FakeTensorMode` registers pretended GPUs."""
-    with patch_pretended_gpus(_register_nothing):
+    with patch_private(c_library, PRETENDED_GPUS, nullcontext, "torch"):
         yield
-
-
-def _register_nothing() -> None:
-    """Stand for torch's function that registers pretended GPUs."""

@@ -24,10 +24,12 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from gnnplace.errors import CaptureError
-from gnnplace.torch_names import FakeTensor, FakeTensorMode, patch_regions, region_generator
+from gnnplace.foreign import patch_private, read_private
+from gnnplace.torch_names import REGION, FakeTensor, FakeTensorMode
 from gnnplace.tracing.alike import StandIn, left_out
 from gnnplace.tracing.attributes import Attributes
 from gnnplace.tracing.blame import is_users, on_numbers
@@ -389,13 +391,13 @@ class _Judge:
     def _is_checkpointed(self) -> bool:
         """Return whether the step recomputes parts of itself by torch.utils.checkpoint."""
         regions: list[Any] = []
-        original = region_generator()
+        original = read_private(checkpoint, REGION, "torch")
 
         def noted(*args: Any, **options: Any) -> Any:
             regions.append(args[0])
             return original(*args, **options)
 
-        with patch_regions(noted), self.runs.kept():
+        with patch_private(checkpoint, REGION, noted, "torch"), self.runs.kept():
             self.runs.own()
         return bool(regions)
 

@@ -27,8 +27,8 @@ from torch.fx import traceback
 from torch.utils import checkpoint
 
 from gnnplace import torch_names
-from gnnplace.foreign import patch_private
-from gnnplace.torch_names import patch_regions, region_generator, tree_map_only
+from gnnplace.foreign import patch_private, read_private
+from gnnplace.torch_names import REGION, tree_map_only
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
 KEY = "ac_graph_id"
@@ -56,7 +56,12 @@ def checkpoints() -> Iterator[list[Region]]:
             nullcontext,
             "torch",
         ),
-        patch_regions(_marked(region_generator(), counts, again)),
+        patch_private(
+            checkpoint,
+            REGION,
+            _marked(read_private(checkpoint, REGION, "torch"), counts, again),
+            "torch",
+        ),
         patch_private(checkpoint, "CheckpointFunction", _Reentrant, "torch"),
         patch_private(checkpoint, "_is_compiling", lambda *_: False, "torch"),
     ):

@@ -58,15 +58,15 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from gnnplace.errors import CaptureError
+from gnnplace.foreign import patch_private, read_private
 from gnnplace.torch_names import (
+    MODULE_CALL,
     DisableTorchFunction,
     FunctionalTensor,
     decompositions,
     disable_current_modes,
     fake_tensor,
-    module_call,
     parse_to,
-    patch_module_calls,
     pytree,
     torch_utils,
 )
@@ -277,7 +277,11 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     Raises:
         CaptureError: naming the line that makes it.
     """
-    selections = [row for row in map(selection_of, tensors) if row is not None]
+    selections = []
+    for tensor in tensors:
+        row = selection_of(tensor)
+        if row is not None:
+            selections.append(row)
     mode = inspect.currentframe()
     caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
     if not selections or caller is None:
@@ -471,7 +475,7 @@ def module_paths(root: nn.Module) -> Iterator[None]:
         root: Names are relative to it; it is not named itself.
     """
     names = {id(module): name for name, module in root.named_modules() if name}
-    original = module_call()
+    original = read_private(nn.Module, MODULE_CALL, "torch")
 
     def call(self: nn.Module, *args: object, **options: object) -> Any:
         name = names.get(id(self))
@@ -486,7 +490,8 @@ def module_paths(root: nn.Module) -> Iterator[None]:
             if outer is not None:
                 traceback.current_meta[STACK] = outer
 
-    with traceback.preserve_node_meta(), patch_module_calls(call):
+    patched = patch_private(nn.Module, MODULE_CALL, call, "torch")
+    with traceback.preserve_node_meta(), patched:
         yield
 
 

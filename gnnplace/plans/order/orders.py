@@ -207,10 +207,11 @@ class ActionRows(NamedTuple):
     def orders(self) -> Orders:
         """Return the actions as tuples. [P][actions]"""
         kinds = (FORWARD, INPUT if self.apart else FULL, WEIGHT)
-        return tuple(
-            tuple(Action(c, kinds[k], m) for c, k, m in self.rows[rank, :length].tolist())
-            for rank, length in enumerate(self.length.tolist())
-        )
+        orders: list[tuple[Action, ...]] = []
+        for rank, length in enumerate(self.length.tolist()):
+            rows = self.rows[rank, :length].tolist()
+            orders.append(tuple(Action(c, kinds[k], m) for c, k, m in rows))
+        return tuple(orders)
 
 
 def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRows:
@@ -286,20 +287,28 @@ def one_by_one(ranks: int, microbatches: int) -> Orders:
     return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
 
 
-def rows_of(schedule: str, line: Pipeline, group: int | None = None) -> ActionRows:
+def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> ActionRows:
     """Return every rank's actions under a schedule.
 
     Args:
         schedule: The name of the schedule.
         line: The pipeline that is ordered.
-        group: As of `fixed_rows`.
+        allows_rest: Whether interleaved ranks may have micro-batches that their number does not
+            divide. The least group is taken from P on of which no rest is smaller than P, as
+            Megatron-LM asks of `--microbatch-group-size-per-virtual-pipeline-stage`, and PyTorch's
+            `ScheduleInterleaved1F1B` makes its rounds.
 
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
     if is_apart(schedule):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
-    return fixed_rows(schedule, line.ranks, len(line.rank), line.microbatches, group)
+    ranks, count = line.ranks, line.microbatches
+    group = None
+    if allows_rest:
+        groups = range(ranks, count + 1)
+        group = next((n for n in groups if not 0 < count % n < ranks), None)
+    return fixed_rows(schedule, ranks, len(line.rank), count, group)
 
 
 def order_of(schedule: str, line: Pipeline) -> Orders:

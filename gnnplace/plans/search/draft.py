@@ -118,7 +118,9 @@ class Priced:
     def saved(self) -> tuple[float, ...]:
         """Bytes that each rank keeps for backward passes at its fullest instant. [P]"""
         rows, length, apart = self.actions
-        each = np.array([cost.saved for cost in self.costs])
+        each = np.zeros(len(self.costs))
+        for chunk, cost in enumerate(self.costs):
+            each[chunk] = cost.saved
         return tuple(peak_saved(rows, length, apart, each).tolist())
 
     @cached_property
@@ -129,8 +131,7 @@ class Priced:
 
     def held(self, rank: int) -> float:
         """Bytes of a device of a rank at its fullest."""
-        costs = [self.costs[c] for c in self.chunks[rank]]
-        return self.pricer.rank_bytes(costs, self.saved[rank]).reserved
+        return rank_bytes(self)[rank].reserved
 
     @property
     def lacking(self) -> tuple[int, float]:
@@ -161,10 +162,13 @@ def meshes_of(draft: Draft) -> list[Mesh]:
 
 def rank_bytes(priced: Priced) -> list[RankBytes]:
     """Return the bytes of a device of every rank at its fullest. [P]"""
-    return [
-        priced.pricer.rank_bytes([priced.costs[c] for c in chunks], saved)
-        for chunks, saved in zip(priced.chunks, priced.saved, strict=True)
-    ]
+    ranks: list[RankBytes] = []
+    for chunks, saved in zip(priced.chunks, priced.saved, strict=True):
+        costs: list[StageCost] = []
+        for chunk in chunks:
+            costs.append(priced.costs[chunk])
+        ranks.append(priced.pricer.rank_bytes(costs, saved))
+    return ranks
 
 
 def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
@@ -214,8 +218,7 @@ def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Pric
         seconds, actions_in_time = listed_by(line, draft.rules, ends)
         actions = rows_of_list(line, actions_in_time)
     else:
-        group = pricer.microbatch_group(line.ranks, draft.microbatches)
-        actions = rows_of(draft.schedule, line, group)
+        actions = rows_of(draft.schedule, line, allows_rest=pricer.allows_rest)
         seconds = seconds_of_rows(line, actions, ends)
     seconds += pricer.step_seconds(draft)
     memory = tuple(pricer.usable_memory(mesh) for mesh in meshes_of(draft))
@@ -260,11 +263,11 @@ def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
         ranks = sorted({draft.ranks[c] for c in stages})
         if len(ranks) < 2:
             continue
-        meshes = [draft.stages[draft.ranks.index(p)].mesh for p in ranks]
+        meshes = meshes_of(draft)
+        holding = [meshes[p] for p in ranks]
         shards = min(draft.stages[c].mesh.shards for c in stages)
-        seconds = pricer.tied_reduction(
-            tied, meshes, shards, sum(m.count for m in meshes_of(draft))
-        )
+        num_devices = meshes[0].count * len(meshes)
+        seconds = pricer.tied_reduction(tied, holding, shards, num_devices)
         for rank in ranks:
             found[rank] = found.get(rank, 0.0) + seconds
     return found

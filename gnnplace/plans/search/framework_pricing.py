@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -103,6 +103,8 @@ class PassSeconds(NamedTuple):
 class FrameworkPricer(Pricer):
     """Prices stages of a chain as its framework trains them; attributes as of `Pricer`."""
 
+    has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
+    allows_rest: ClassVar[bool] = True
     _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
 
     @property
@@ -357,10 +359,13 @@ class FrameworkPricer(Pricer):
         none = np.zeros(len(parameters))
         part = parameters / max(whole.count, 1e-30)
         end = framework.update(whole, group) * part
+        again = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self._exposed(zero, costs, group)
             state = framework.sharded_state(whole, group) * part
-            return SegmentRates(gather, none, late, end, state)
+            # Work that is added under an exchange costs what hiding costs.
+            again = again * framework.network.rates["overlap"]
+            return SegmentRates(gather, none, late, end, state, again, costs.loss)
         accumulation = framework.accumulation(1.0) * parameters
         backward = float((costs.backward + costs.weights).sum())
         if least:
@@ -368,7 +373,7 @@ class FrameworkPricer(Pricer):
         else:
             end = end + framework.reduction(zero, whole, group, backward) * part
         state = framework.replicated_state(zero, whole, group)[0] * part
-        return SegmentRates(none, none, accumulation, end, state)
+        return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
     def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
         """Return the seconds that gathers and late exchanges add, by segment. [2, segments]
@@ -396,12 +401,6 @@ class FrameworkPricer(Pricer):
         share = costs.parameters / np.maximum(sums_by(order, costs.parameters)[order], 1e-30)
         return np.asarray(exposed[:, order] * share)
 
-    def again_seconds(self, costs: SegmentCosts, zero: int = 0) -> FloatArray:
-        """Return the seconds that computing each segment again adds at least; see `Pricer`."""
-        again = np.where(self._is_layer, costs.recomputed, costs.forward)
-        # Work that is added under an exchange costs what hiding costs.
-        return again * self.framework.network.rates["overlap"] if zero >= SHARDED else again
-
     # Ranks and steps.
 
     def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
@@ -427,19 +426,6 @@ class FrameworkPricer(Pricer):
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.framework.usable_memory(self.fabric.kinds(mesh))
 
-    def memory_of_tensors(self, mesh: Mesh) -> float:
-        """Return the bytes that a device of a mesh has for state, activations and work."""
-        return self.usable_memory(mesh) - self.framework.constants["context"] * GIBIBYTE
-
-    def working_of(self, costs: SegmentCosts, zero: int) -> FloatArray:
-        """Return the bytes at work that a stage with each segment has at least; see `Pricer`."""
-        return costs.working if zero < SHARDED else costs.loss
-
-    @property
-    def has_cheap_zero(self) -> bool:
-        """Whether ZeRO 2 and 3 never take less time than ZeRO 1: they may hide what it has bare."""
-        return False
-
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
         framework, constants = self.framework, self.framework.constants
@@ -460,18 +446,6 @@ class FrameworkPricer(Pricer):
         members = 1 if num_devices > network.each else 2
         tp = meshes[0].axes[-1]
         return network.reduce(2, 4.0 * tied.elements / tp, members)
-
-    def microbatch_group(self, ranks: int, microbatches: int) -> int | None:
-        """Return how many micro-batches go through a rank's chunk before its next one.
-
-        It is the least number from `ranks` on of which no rest is smaller than `ranks`, as
-        Megatron-LM asks of `--microbatch-group-size-per-virtual-pipeline-stage`, and PyTorch's
-        `ScheduleInterleaved1F1B` makes its rounds.
-        """
-        for group in range(ranks, microbatches + 1):
-            if not 0 < microbatches % group < ranks:
-                return group
-        return None
 
     def step_seconds(self, draft: Draft) -> float:
         """Return the seconds of a step beside its passes, exchanges and updates."""

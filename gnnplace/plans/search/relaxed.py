@@ -84,7 +84,7 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
         prices = np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
     gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
     dual = np.maximum(gains, 0.0).max(axis=1)
-    memory = np.array(max(pricer.memory_of_tensors(mesh) for mesh in meshes))
+    memory = np.array(max(pricer.usable_memory(mesh) for mesh in meshes))
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
@@ -108,11 +108,11 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
         rates.state,
         rates.end,
         np.maximum(pricer.most_freed(costs), costs.scores),
-        pricer.again_seconds(costs, shape.zero),
+        rates.again,
         costs.scores,
         costs.attention,
     ]
-    return np.array(rows), pricer.working_of(costs, shape.zero)
+    return np.array(rows), rates.working
 
 
 def _sums(rows: FloatArray) -> FloatArray:

@@ -132,15 +132,15 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     freed = pricer.most_freed(costs)
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
     sums[partition.SECONDS] = found.forward + found.backward + found.weights
-    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, pricer.again_seconds(costs), 0.0))
     sums[partition.FREED, 1:] = np.cumsum(freed)
     sums[partition.KEPT] = found.saved
     rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
+    sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.again, 0.0))
     sums[partition.SECONDS, 1:] += np.cumsum(rates.forward + rates.backward + rates.weights)
     sums[partition.STATE, 1:] = np.cumsum(rates.state)
     end = np.concatenate([[0.0], np.cumsum(rates.end)])
-    sums = np.concatenate([sums, partition.largest_at_work(pricer.working_of(costs, shape.zero))])
-    return partition.Tables(sums, np.array(pricer.memory_of_tensors(mesh)), end)
+    sums = np.concatenate([sums, partition.largest_at_work(rates.working)])
+    return partition.Tables(sums, np.array(pricer.usable_memory(mesh)), end)
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:

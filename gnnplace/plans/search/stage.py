@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -167,6 +166,8 @@ class SegmentRates(NamedTuple):
         weights: Seconds of exchanges with the gradients of weights.
         end: Seconds after the last micro-batch.
         state: Bytes of state.
+        again: Seconds that computing a segment again adds at least.
+        working: Bytes at work that a stage with the segment has at least.
     """
 
     forward: FloatArray
@@ -174,6 +175,8 @@ class SegmentRates(NamedTuple):
     weights: FloatArray
     end: FloatArray
     state: FloatArray
+    again: FloatArray
+    working: FloatArray
 
 
 Owners = tuple[FloatArray, Sequence[int], int]
@@ -254,6 +257,10 @@ class Pricer:
     chain: Chain
     fabric: MeshFabric
     size: int
+    has_cheap_zero: ClassVar[bool] = True
+    """Whether ZeRO 2 and 3 never take less time than ZeRO 1."""
+    allows_rest: ClassVar[bool] = False
+    """Whether interleaved ranks may have micro-batches that their number does not divide."""
     _sums: dict[tuple[tuple[str, ...], tuple[int, ...], int, SplitChoice], SegmentSums | None] = (
         field(default_factory=dict)
     )
@@ -419,16 +426,8 @@ class Pricer:
         before, kept = self.frozen(zero, every, mesh, least=least)
         found[[0, 3]] += np.multiply.outer(np.array([before, kept]) / every, costs.frozen)
         gather, scatter, end, state = found
-        return SegmentRates(gather, gather, scatter, end, state)
-
-    def again_seconds(self, costs: SegmentCosts, zero: int = 0) -> FloatArray:
-        """Return the seconds that computing each segment again adds at least. [segments]
-
-        Args:
-            costs: Of every segment on a mesh.
-            zero: ZeRO stage, whose exchanges may hide it.
-        """
-        return np.maximum(costs.forward - costs.gathered, 0.0)
+        again = np.maximum(costs.forward - costs.gathered, 0.0)
+        return SegmentRates(gather, gather, scatter, end, state, again, costs.working)
 
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Bytes that recomputing each segment frees where those beside it are too. [segments]"""
@@ -485,12 +484,15 @@ class Pricer:
 
     def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
         """Bytes of a device that has all these stages; inf where the model cannot be cut so."""
-        costs = [self.cost(s) for s in stages]
-        known = [(c, f) for c, f in zip(costs, flying, strict=True) if c is not None]
-        if len(known) < len(costs):
-            return float(np.inf)
-        saved = sum(flying_count * cost.saved for cost, flying_count in known)
-        return self.rank_bytes([cost for cost, _ in known], saved).reserved
+        costs: list[StageCost] = []
+        saved = 0.0
+        for stage, count in zip(stages, flying, strict=True):
+            cost = self.cost(stage)
+            if cost is None:
+                return float(np.inf)
+            costs.append(cost)
+            saved += count * cost.saved
+        return self.rank_bytes(costs, saved).reserved
 
     def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
         """Return the bytes of a device of a rank.
@@ -499,31 +501,16 @@ class Pricer:
             costs: Of the rank's stages.
             saved: Bytes that are kept for backward passes at the fullest instant.
         """
-        state = sum(cost.state for cost in costs)
-        allocated = state + saved + max(cost.working for cost in costs)
+        state, working = 0.0, 0.0
+        for cost in costs:
+            state += cost.state
+            working = max(working, cost.working)
+        allocated = state + saved + working
         return RankBytes(state, allocated, allocated)
 
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.fabric.memory(mesh)
-
-    def memory_of_tensors(self, mesh: Mesh) -> float:
-        """Return the bytes that a device of a mesh has for state, activations and work."""
-        return self.usable_memory(mesh)
-
-    def working_of(self, costs: SegmentCosts, zero: int) -> FloatArray:
-        """Return the bytes at work that a stage with each segment has at least. [segments]
-
-        Args:
-            costs: Of every segment on a mesh.
-            zero: ZeRO stage.
-        """
-        return costs.working
-
-    @property
-    def has_cheap_zero(self) -> bool:
-        """Whether ZeRO 2 and 3 never take less time than ZeRO 1."""
-        return True
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut.
@@ -538,12 +525,15 @@ class Pricer:
         replicas = min(before.mesh.replicas, after.mesh.replicas)
         sent = float(self.chain.border[before.last]) * size / replicas
         axes, border = before.mesh.axes, before.choice.border
-        if axes == after.mesh.axes and border == after.choice.border:  # each shard sends its part
-            words = border_words(border, len(axes))
-            sent /= prod(n for n, word in zip(axes, words, strict=True) if word != "whole")
-        pairs = [
-            (a, b) for a, b in zip(before.mesh.devices, after.mesh.devices, strict=False) if a != b
-        ]
+        if axes == after.mesh.axes and border == after.choice.border:
+            # Each shard sends its part along the axes that cut what crosses.
+            for count, word in zip(axes, border_words(border, len(axes)), strict=True):
+                if word != "whole":
+                    sent /= count
+        pairs: list[tuple[int, int]] = []
+        for source, target in zip(before.mesh.devices, after.mesh.devices, strict=False):
+            if source != target:
+                pairs.append((source, target))
         return self.fabric.sends(sent, pairs[::-1]) if pairs else 0.0
 
     def tied_reduction(
@@ -559,18 +549,6 @@ class Pricer:
         """
         size = PARAMETER[self.chain.precision][1] * tied.elements / shards
         return self.fabric.collective(ALL_REDUCE, size, [mesh.first for mesh in meshes])
-
-    def microbatch_group(self, ranks: int, microbatches: int) -> int | None:
-        """Return how many micro-batches go through a rank's chunk before its next one.
-
-        Args:
-            ranks: Of the pipeline.
-            microbatches: Of a step.
-
-        Returns:
-            The number; None: as many as ranks, which must divide the micro-batches.
-        """
-        return None
 
     def step_seconds(self, draft: Draft) -> float:
         """Return the seconds of a step beside its passes, exchanges and updates."""

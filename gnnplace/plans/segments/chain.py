@@ -210,6 +210,16 @@ def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
     return Degrees(tp, cp, ep, replicas)
 
 
+def _no_column() -> FloatArray:
+    """Return zero for every segment."""
+    return np.zeros(1)
+
+
+def _no_rows() -> FloatArray:
+    """Return one row of zeros for every segment."""
+    return np.zeros((1, 1))
+
+
 SHARED_COLUMNS = (
     "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
     "experts", "largest", "summed",
@@ -263,18 +273,18 @@ class SegmentCosts:
     working: FloatArray
     parameters: FloatArray
     error: FloatArray
-    frozen: FloatArray = field(default_factory=lambda: np.zeros(1))
-    tied: FloatArray = field(default_factory=lambda: np.zeros(1))
-    attention: FloatArray = field(default_factory=lambda: np.zeros(1))
-    scores: FloatArray = field(default_factory=lambda: np.zeros(1))
-    gathered: FloatArray = field(default_factory=lambda: np.zeros(1))
-    whole: FloatArray = field(default_factory=lambda: np.zeros(1))
-    recomputed: FloatArray = field(default_factory=lambda: np.zeros(1))
-    host: FloatArray = field(default_factory=lambda: np.zeros(1))
-    loss: FloatArray = field(default_factory=lambda: np.zeros(1))
-    experts: FloatArray = field(default_factory=lambda: np.zeros(1))
-    largest: FloatArray = field(default_factory=lambda: np.zeros(1))
-    summed: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
+    frozen: FloatArray = field(default_factory=_no_column)
+    tied: FloatArray = field(default_factory=_no_column)
+    attention: FloatArray = field(default_factory=_no_column)
+    scores: FloatArray = field(default_factory=_no_column)
+    gathered: FloatArray = field(default_factory=_no_column)
+    whole: FloatArray = field(default_factory=_no_column)
+    recomputed: FloatArray = field(default_factory=_no_column)
+    host: FloatArray = field(default_factory=_no_column)
+    loss: FloatArray = field(default_factory=_no_column)
+    experts: FloatArray = field(default_factory=_no_column)
+    largest: FloatArray = field(default_factory=_no_column)
+    summed: FloatArray = field(default_factory=_no_rows)
 
     def __post_init__(self) -> None:
         for name in SHARED_COLUMNS:

@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
+from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
@@ -73,6 +74,8 @@ def chain_of(job: TrainingJob, cluster: Cluster) -> Chain:
     Arguments and errors are those of `captured_chain`.
     """
     chain, workload = _captured(job, cluster)
+    if chain.precision not in HALVES:
+        return chain  # no framework prices it
     return with_sizes(chain, workload, cluster)
 
 

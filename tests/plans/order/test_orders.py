@@ -14,6 +14,7 @@ from gnnplace.plans.order.orders import (
     Pipeline,
     as_arrays,
     chunk_ranks,
+    fixed_rows,
     in_flight,
     limits,
     listed,
@@ -157,7 +158,7 @@ def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(ranks, each, m
     groups = [n for n in range(ranks, microbatches + 1) if not 0 < microbatches % n < ranks]
     for group in groups:
         line = pipeline(f"interleaved:{each}", ranks, microbatches)
-        actions = rows_of(f"interleaved:{each}", line, group)
+        actions = fixed_rows(f"interleaved:{each}", ranks, ranks * each, microbatches, group)
         passes = sorted(map(tuple, actions.rows.reshape(-1, 3).tolist()))
         chunks = ranks * each
         assert passes == [
