@@ -7,7 +7,7 @@ it runs, and runs torch's own forward pass again in the backward pass. The mean 
 of calls of torch, as torch makes it.
 
 Libraries give the letters of all examples in one row, by `labels.masked_select(mask)`, whose
-length depends on numbers too. Such a row is a stand-in (`Selection`), which nothing but this loss
+length depends on numbers too. Such a row is a stand-in (`SelectedRow`), which nothing but this loss
 can read.
 """
 
@@ -32,7 +32,7 @@ _SELECTION = "_gnnplace_selection"
 """Attribute of a tensor that stands for a selection."""
 
 
-class Selection(NamedTuple):
+class SelectedRow(NamedTuple):
     """A row of the entries of a tensor that a mask selects, whose number is not known.
 
     Attributes:
@@ -52,10 +52,10 @@ class Selection(NamedTuple):
         return row
 
 
-def selection_of(tensor: Tensor) -> Selection | None:
+def selection_of(tensor: Tensor) -> SelectedRow | None:
     """Return the selection that a tensor stands for, if it does."""
     attributes = getattr(tensor, "__dict__", {})  # what is no tensor may have none
-    selection: Selection | None = attributes.get(_SELECTION)
+    selection: SelectedRow | None = attributes.get(_SELECTION)
     return selection
 
 

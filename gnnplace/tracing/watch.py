@@ -72,7 +72,7 @@ from gnnplace.torch_names import (
 )
 from gnnplace.tracing import assertions
 from gnnplace.tracing.blame import on_numbers, user_place
-from gnnplace.tracing.ctc import Selection, ctc_loss, selection_of
+from gnnplace.tracing.ctc import SelectedRow, ctc_loss, selection_of
 from gnnplace.tracing.fake_mode import without_pretended_gpus
 from gnnplace.tracing.numbering import storage_of
 
@@ -219,7 +219,7 @@ class _Constants(TorchFunctionMode):
         _check_selections(read)
         selects = name == "masked_select" and len(read) == 2 and fake_tensor.is_fake(read[0])
         if selects and read[0].shape == read[1].shape:
-            return Selection(read[0], read[1], user_place()).stand_in()
+            return SelectedRow(read[0], read[1], user_place()).stand_in()
         if name in SIZED and args and len(read) > 1 and (numbers := self.numbers(read[1:])):
             with disable_current_modes():
                 sizes = as_numbers((args[1:], kwargs or {}), numbers)

@@ -81,7 +81,7 @@ def test_what_a_file_leaves_open_is_filled_by_options(tmp_path, capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["step_time"] > 0
     assert data["framework"] == "pytorch"  # whose constants have ZeRO 3
-    assert any("offload_param" in line for line in data["told"])
+    assert any("offload_param" in line for line in data["notes"])
 
 
 def test_words_need_no_torch(script):

@@ -3,7 +3,7 @@ from gnnplace.plans.launch.keys import FileValue
 
 
 NeMo and llm-foundry write their files so. What only the environment has (`${oc.env:X}` without a
-default, `???`) becomes a `Missing` with its name.
+default, `???`) becomes a `MissingValue` with its name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPERATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingValue:
     """A value that the file does not have.
 
     Attributes:
@@ -78,7 +78,7 @@ class _Resolver:
     def _text(self, text: str, way: tuple[str, ...]) -> FileValue:
         """Return the value of a text, read as YAML where it held an interpolation."""
         if text == "???":
-            return Missing(".".join(way))
+            return MissingValue(".".join(way))
         if "${" not in text:
             return text
         for _ in range(ROUNDS):
@@ -86,7 +86,9 @@ class _Resolver:
             if match is None:
                 break
             value = self._looked_up(match[1].strip(), way)
-            if isinstance(value, Missing) or (isinstance(value, (dict, list)) and match[0] == text):
+            if isinstance(value, MissingValue) or (
+                isinstance(value, (dict, list)) and match[0] == text
+            ):
                 return value
             if isinstance(value, (dict, list)):
                 return text
@@ -107,8 +109,8 @@ class _Resolver:
             variable = variable.strip()
             if variable in self.values:
                 return self.values[variable]
-            return default.strip() if comma else Missing(variable)
-        return Missing(expression[:40]) if colon else self._at(expression, way)
+            return default.strip() if comma else MissingValue(variable)
+        return MissingValue(expression[:40]) if colon else self._at(expression, way)
 
     def _at(self, path: str, way: tuple[str, ...]) -> FileValue:
         """Return the value at a path, which begins with dots where it is relative."""
@@ -118,20 +120,20 @@ class _Resolver:
         part = self.root
         for name in place:
             if not isinstance(part, dict) or name not in part:
-                return self.values.get(path, Missing(path))
+                return self.values.get(path, MissingValue(path))
             part = part[name]
         if not isinstance(part, str) or "${" not in part:
             return part
         # A chain of interpolations ends after a few, or stands for itself.
         if f"${{{path}}}" in part or len(place) + len(way) > DEEPEST:
-            return Missing(path)
+            return MissingValue(path)
         return self._text(part, (*way, *place))
 
 
 def _computed(name: str, argument: str) -> FileValue:
-    """Return the number of an operation, `Missing` where its words are none."""
+    """Return the number of an operation, `MissingValue` where its words are none."""
     try:
         number = OPERATIONS[name]([float(word) for word in argument.split(",")])
     except (ValueError, ZeroDivisionError, IndexError, OverflowError):
-        return Missing(f"{name}:{argument}"[:40])
+        return MissingValue(f"{name}:{argument}"[:40])
     return int(number) if float(number).is_integer() else number

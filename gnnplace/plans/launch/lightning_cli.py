@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gnnplace.plans.launch.interpolation import Missing
+from gnnplace.plans.launch.interpolation import MissingValue
 from gnnplace.plans.launch.keys import FileValue
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer
@@ -165,7 +165,7 @@ def _find(
     if not isinstance(part, dict) or depth > DEEPEST:
         return None
     for key, value in part.items():
-        if key in names and not isinstance(value, (dict, Missing)):
+        if key in names and not isinstance(value, (dict, MissingValue)):
             return f"{path}{key}", value
     for key, value in part.items():
         match = _find(value, names, f"{path}{key}.", depth + 1)

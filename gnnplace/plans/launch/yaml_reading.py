@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gnnplace.errors import FormatError
 from gnnplace.files import yaml_of
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
-from gnnplace.plans.launch.interpolation import Missing, resolve
+from gnnplace.plans.launch.interpolation import MissingValue, resolve
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, NotPriced
 from gnnplace.plans.launch.neighbours import read_neighbour
@@ -19,7 +19,7 @@ class YamlReading:
     """The keys of a file, and what was found to have no word.
 
     Attributes:
-        keys: Keys and values; what only the environment has is `Missing`.
+        keys: Keys and values; what only the environment has is `MissingValue`.
         notes: What has no word, each in one line.
         not_priced: Keys that no price counts.
         needs: Names of what only the environment has.
@@ -68,7 +68,7 @@ class YamlReading:
         if not self.keys.has(path):
             return None
         value = self.keys.get(path)
-        if isinstance(value, Missing):
+        if isinstance(value, MissingValue):
             if value.name not in self.needs:
                 self.needs.append(value.name)
             return None

@@ -85,7 +85,7 @@ class StageSetting(NamedTuple):
         return self.stage.first == 0 and self.stage.last == len(self.costs.forward)
 
 
-class PassSeconds(NamedTuple):
+class StagePasses(NamedTuple):
     """Seconds of a stage's passes of one micro-batch.
 
     Attributes:
@@ -226,7 +226,7 @@ class FrameworkPricer(Pricer):
         between_layers = float(border[later[0]] if len(later) else border.max())
         return max(1.0, examples * between_layers / 2.0 // degrees.cp)
 
-    def _passes(self, setting: StageSetting, again: FloatArray) -> PassSeconds:
+    def _passes(self, setting: StageSetting, again: FloatArray) -> StagePasses:
         """Return the seconds of both passes, kernels and exchanges alone.
 
         Args:
@@ -240,7 +240,7 @@ class FrameworkPricer(Pricer):
         work = float((forward + backward + again).sum())
         if stage.zero < SHARDED:
             accumulation = framework.accumulation(parameters.count)
-            return PassSeconds(
+            return StagePasses(
                 float(forward.sum()), float((backward + again).sum()) + accumulation, 0.0
             )
 
@@ -266,7 +266,7 @@ class FrameworkPricer(Pricer):
         forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
         backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
         exposed = forward_seconds + backward_seconds - work
-        return PassSeconds(float(forward_seconds), float(backward_seconds), float(exposed))
+        return StagePasses(float(forward_seconds), float(backward_seconds), float(exposed))
 
     def _unit_exchanges(self, setting: StageSetting, order: IntArray) -> FloatArray:
         """Return the seconds of every unit's gather and scatter. [2, units]

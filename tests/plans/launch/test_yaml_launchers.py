@@ -7,7 +7,7 @@ import pytest
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.launch.finetuners import read_axolotl, read_factory
 from gnnplace.plans.launch.foundry import read_foundry
-from gnnplace.plans.launch.interpolation import Missing, resolve
+from gnnplace.plans.launch.interpolation import MissingValue, resolve
 from gnnplace.plans.launch.lightning_cli import read_lightning
 from gnnplace.plans.launch.nemo import read_nemo
 from gnnplace.plans.launch.neox import read_neox
@@ -159,18 +159,18 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
         ({"a": {"b": 3, "c": "${.b}"}}, "a.c", 3),
         ({"a": "x${b}y", "b": 1}, "a", "x1y"),
         ({"a": "${oc.env:N, 4}"}, "a", 4),
-        ({"a": "${oc.env:N}"}, "a", Missing("N")),
-        ({"a": "???"}, "a", Missing("a")),
-        ({"a": "${a}"}, "a", Missing("a")),
-        ({"a": "${divide:1,0}"}, "a", Missing("divide:1,0")),
+        ({"a": "${oc.env:N}"}, "a", MissingValue("N")),
+        ({"a": "???"}, "a", MissingValue("a")),
+        ({"a": "${a}"}, "a", MissingValue("a")),
+        ({"a": "${divide:1,0}"}, "a", MissingValue("divide:1,0")),
     ],
 )
 def test_interpolations_are_put_in_or_named(data, path, value):
     found = resolve(data, {})
     for name in path.split("."):
         found = found[name]
-    assert found == value or isinstance(found, (str, Missing))
-    if not isinstance(value, Missing):
+    assert found == value or isinstance(found, (str, MissingValue))
+    if not isinstance(value, MissingValue):
         assert found == value
 
 

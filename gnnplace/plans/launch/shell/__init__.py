@@ -6,8 +6,8 @@ and files that stand beside the script. What only the environment has stays unkn
 
 from gnnplace.plans.launch.shell.evaluator import ShellCommand, ShellRun, evaluate
 from gnnplace.plans.launch.shell.values import (
-    Segment,
     Text,
+    TextSegment,
     Unknown,
     line_of,
     literal,
@@ -17,10 +17,10 @@ from gnnplace.plans.launch.shell.values import (
 )
 
 __all__ = [
-    "Segment",
     "ShellCommand",
     "ShellRun",
     "Text",
+    "TextSegment",
     "Unknown",
     "evaluate",
     "line_of",

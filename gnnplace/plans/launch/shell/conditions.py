@@ -91,14 +91,14 @@ def holds_of_tokens(tokens: Sequence[str | Text], is_unset: IsUnset) -> Conditio
         tokens: Operators (text) and operands (values), in order.
         is_unset: Tells whether a value is a variable that nothing sets.
     """
-    reader = _Reader(list(tokens), is_unset)
+    reader = _ConditionReader(list(tokens), is_unset)
     status = reader.either()
     if reader.position < len(reader.tokens):
         return Condition(None, ("a test that cannot be followed",))
     return status
 
 
-class _Reader:
+class _ConditionReader:
     """Reads a test by precedence: `!`, then `-a` and `&&`, then `-o` and `||`."""
 
     def __init__(self, tokens: list[str | Text], is_unset: IsUnset) -> None:

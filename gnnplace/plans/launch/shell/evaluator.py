@@ -29,8 +29,8 @@ from gnnplace.plans.launch.shell.expansions import (
 from gnnplace.plans.launch.shell.patterns import matches
 from gnnplace.plans.launch.shell.source import Source
 from gnnplace.plans.launch.shell.values import (
-    Segment,
     Text,
+    TextSegment,
     join,
     literal,
     merge,
@@ -777,7 +777,7 @@ class _Evaluator(Expander):
         return Condition(None, names_in(value))
 
 
-def is_variable(segment: Segment, name: str) -> bool:
+def is_variable(segment: TextSegment, name: str) -> bool:
     """Return whether a segment is the value of a variable that nothing has set."""
     unknown = segment.unknown
     return unknown is not None and unknown.names == (name,) and not unknown.options

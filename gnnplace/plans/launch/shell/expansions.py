@@ -14,8 +14,8 @@ from gnnplace.plans.launch.shell.arithmetic import compute
 from gnnplace.plans.launch.shell.patterns import expand_operator
 from gnnplace.plans.launch.shell.source import Source
 from gnnplace.plans.launch.shell.values import (
-    Segment,
     Text,
+    TextSegment,
     join,
     literal,
     names_in,
@@ -192,10 +192,10 @@ class Expander:
 
     def lines(self, text: str, offset: int, *, quoted: bool = True) -> Text:
         """Return letters as segments, one for each line of the script."""
-        segments: list[Segment] = []
+        segments: list[TextSegment] = []
         for piece in text.splitlines(keepends=True):
             line = self.source.line(offset)
-            segments.append(Segment(text=piece, line=line, quoted=quoted))
+            segments.append(TextSegment(text=piece, line=line, quoted=quoted))
             offset += len(piece.encode())
         return tuple(segments)
 

@@ -20,7 +20,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TextSegment:
     """A part of a text.
 
     Attributes:
@@ -36,19 +36,19 @@ class Segment:
     quoted: bool = False
 
 
-Text = tuple[Segment, ...]
+Text = tuple[TextSegment, ...]
 """A text of segments, in order."""
 
 
 def literal(text: str, line: int, *, quoted: bool = True) -> Text:
     """Return a text of letters that stand on one line."""
-    return (Segment(text=text, line=line, quoted=quoted),)
+    return (TextSegment(text=text, line=line, quoted=quoted),)
 
 
 def unknown_text(names: Iterable[str], line: int, options: Sequence[Text] = ()) -> Text:
     """Return a text that depends on names."""
     unknown = Unknown(names=tuple(dict.fromkeys(names)), options=tuple(options))
-    return (Segment(text="", line=line, unknown=unknown),)
+    return (TextSegment(text="", line=line, unknown=unknown),)
 
 
 def plain(text: Text) -> str | None:
@@ -96,7 +96,7 @@ class _Splitter:
 
     def __init__(self) -> None:
         self.words: list[Text] = []
-        self._word: list[Segment] = []
+        self._word: list[TextSegment] = []
 
     def end_word(self) -> None:
         """End the word that has begun, if one has."""
@@ -104,7 +104,7 @@ class _Splitter:
             self.words.append(tuple(self._word))
             self._word = []
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: TextSegment) -> None:
         """Add a segment to the word that has begun, or as words of its own."""
         if segment.unknown is not None:
             self._add_unknown(segment, segment.unknown)
@@ -113,7 +113,7 @@ class _Splitter:
         else:
             self._add_blanks(segment)
 
-    def _add_unknown(self, segment: Segment, unknown: Unknown) -> None:
+    def _add_unknown(self, segment: TextSegment, unknown: Unknown) -> None:
         separates = bool(unknown.options) and not segment.quoted
         if separates and _all_blank_at(unknown.options, 0):
             self.end_word()
@@ -121,7 +121,7 @@ class _Splitter:
         if separates and _all_blank_at(unknown.options, -1):
             self.end_word()
 
-    def _add_blanks(self, segment: Segment) -> None:
+    def _add_blanks(self, segment: TextSegment) -> None:
         """Add an unquoted segment, whose blanks separate words."""
         if segment.text[:1].isspace():
             self.end_word()
@@ -141,11 +141,11 @@ def _all_blank_at(options: Sequence[Text], index: int) -> bool:
 
 def join(texts: Iterable[Text], separator: str = " ") -> Text:
     """Return texts after each other, a separator between them."""
-    joined: list[Segment] = []
+    joined: list[TextSegment] = []
     for index, text in enumerate(texts):
         if index:
             line = text[0].line if text else 0
-            joined.append(Segment(text=separator, line=line))
+            joined.append(TextSegment(text=separator, line=line))
         joined += text
     return tuple(joined)
 
