@@ -116,5 +116,5 @@ def test_a_sound_has_as_many_samples_as_make_the_frames() -> None:
     ],
 )
 def test_fields_that_are_null_are_named(name: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        hugging_face(name)
+    with pytest.raises(InputError, match=words):  # of full size: without numbers
+        load(f"hf:{name}", fake=True)
