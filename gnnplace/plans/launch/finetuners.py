@@ -8,9 +8,8 @@ accumulation; the replicas are what the cluster leaves. Adapters are not priced,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer, with_json
 
 AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -155,11 +154,4 @@ def _finished(reading: YamlReading, plan: LaunchPlan, text: str) -> LaunchPlan:
     path = reading.get("deepspeed")
     if isinstance(path, str) and path:
         plan = with_json(reading, plan, path, "deepspeed")
-    plan = replace(
-        plan,
-        notes=tuple(reading.notes),
-        not_priced=tuple(reading.not_priced),
-        needs=tuple(reading.needs),
-    )
-    source = reading.keys.source
-    return check_plan_words(with_header(plan, text, source), source)
+    return reading.finish(plan, text)

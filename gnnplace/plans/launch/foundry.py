@@ -8,10 +8,9 @@ replicas are what the cluster leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.yaml_reading import YamlReading
 
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -91,13 +90,7 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
         sizes=_sizes(reading),
         lines=reading.keys.word_lines(WORD_KEYS),
     )
-    plan = replace(
-        plan,
-        notes=tuple(reading.notes),
-        not_priced=tuple(reading.not_priced),
-        needs=tuple(reading.needs),
-    )
-    return check_plan_words(with_header(plan, text, source), source)
+    return reading.finish(plan, text)
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:

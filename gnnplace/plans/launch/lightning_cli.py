@@ -8,11 +8,11 @@ model is a class of the user's: MODEL is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gnnplace.plans.launch.interpolation import MissingValue
 from gnnplace.plans.launch.keys import FileValue
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer
 
 PRECISIONS = {
@@ -110,13 +110,8 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
         optimizer=reading.optimizer(path, optimizer) if optimizer else None,
         lines=reading.keys.word_lines(WORD_KEYS),
     )
-    plan = replace(
-        plan,
-        notes=tuple(reading.notes),
-        not_priced=tuple(reading.not_priced),
-        needs=tuple(dict.fromkeys(reading.needs)),
-    )
-    return check_plan_words(with_header(plan, text, source), source)
+    reading.needs[:] = dict.fromkeys(reading.needs)
+    return reading.finish(plan, text)
 
 
 def _strategy(reading: YamlReading) -> _Strategy:

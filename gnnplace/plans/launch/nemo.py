@@ -8,7 +8,6 @@ copy; without it the precision is autocast over fp32 parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.launch_plan import (
@@ -16,8 +15,6 @@ from gnnplace.plans.launch.launch_plan import (
     NONE,
     SELECTIVE,
     LaunchPlan,
-    check_plan_words,
-    with_header,
 )
 from gnnplace.plans.launch.yaml_reading import YamlReading
 
@@ -118,13 +115,7 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
     devices, nodes = reading.get("trainer.devices"), reading.get("trainer.num_nodes")
     if type(devices) is int and devices > 0 and type(nodes) in (int, type(None)):
         plan = plan.with_dp(devices * (nodes or 1), source)
-    plan = replace(
-        plan,
-        notes=tuple(reading.notes),
-        not_priced=tuple(reading.not_priced),
-        needs=tuple(reading.needs),
-    )
-    return check_plan_words(with_header(plan, text, source), source)
+    return reading.finish(plan, text)
 
 
 def _zero(reading: YamlReading) -> int:
@@ -183,10 +174,7 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     experts = reading.count("model.num_moe_experts", 1) or 1
     shared = reading.get("model.share_embeddings_and_output_weights")
     head_size = reading.count("model.kv_channels")
-    vocabulary = reading.count("model.tokenizer.vocab_size")
-    if vocabulary is None:
-        vocabulary = 50257
-        reading.notes.append("the vocabulary is the tokenizer's: 50257 tokens are assumed")
+    vocabulary = reading.vocabulary("model.tokenizer.vocab_size")
     if experts > 1 and not gated:
         return None
     positions = reading.text("model.position_embedding_type")

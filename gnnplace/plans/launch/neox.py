@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan, check_plan_words, with_header
+from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.yaml_reading import YamlReading
 
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -96,13 +96,7 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
         sizes=_sizes(reading),
         lines=keys.word_lines(WORD_KEYS),
     )
-    plan = replace(
-        plan,
-        notes=tuple(reading.notes),
-        not_priced=tuple(reading.not_priced),
-        needs=tuple(reading.needs),
-    )
-    return check_plan_words(with_header(plan, text, source), source)
+    return reading.finish(plan, text)
 
 
 OPEN_KEYS = (
@@ -162,10 +156,7 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
         width = -(-int(8 * hidden / 3) // multiple) * multiple if gated else 4 * hidden
     elif gated:  # three matrices have the width that two would have
         width = -(-width // (3 * multiple)) * multiple
-    vocabulary = reading.count("vocab_size") or reading.count("padded_vocab_size")
-    if vocabulary is None:
-        vocabulary = 50257
-        reading.notes.append("the vocabulary is the tokenizer's: 50257 tokens are assumed")
+    vocabulary = reading.vocabulary("vocab_size", "padded_vocab_size")
     return DecoderSizes(
         layers=layers,
         hidden=hidden,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gnnplace.errors import FormatError
 from gnnplace.files import yaml_of
 from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
 from gnnplace.plans.launch.interpolation import MissingValue, resolve
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
-from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, NotPriced
+from gnnplace.plans.launch.launch_plan import (
+    PRICED_OPTIMIZERS,
+    LaunchPlan,
+    NotPriced,
+    check_plan_words,
+    with_header,
+)
 from gnnplace.plans.launch.neighbours import read_neighbour
+
+GPT2_TOKENS = 50257
 
 
 @dataclass
@@ -52,6 +60,33 @@ class YamlReading:
             raise FormatError(f"{source}: --set {unused[0]}: the file has no such key")
         data = put_values(data, paths, source, known)
         return cls(Keys(resolve(data, values), source, yaml_lines(text)))
+
+    def finish(self, plan: LaunchPlan, text: str) -> LaunchPlan:
+        """Return a plan with what was found beside its words, checked.
+
+        Args:
+            plan: As the file's keys say.
+            text: The file, whose header may say what its keys cannot.
+
+        Raises:
+            FormatError: The words of the plan contradict.
+        """
+        source = self.keys.source
+        plan = replace(
+            plan,
+            notes=tuple(self.notes),
+            not_priced=tuple(self.not_priced),
+            needs=tuple(self.needs),
+        )
+        return check_plan_words(with_header(plan, text, source), source)
+
+    def vocabulary(self, *paths: str) -> int:
+        """Return the rows of the embedding by the first key that has them, else GPT-2's, noted."""
+        for path in paths:
+            if size := self.count(path):
+                return size
+        self.notes.append(f"the vocabulary is the tokenizer's: {GPT2_TOKENS} tokens are assumed")
+        return GPT2_TOKENS
 
     def refuse_price(self, path: str, effect: str) -> None:
         """Note that no price counts a key."""
