@@ -269,9 +269,8 @@ class Framework:
         """Bytes of state for each parameter."""
         parameter, gradient, moment = PARAMETER[self.precision]
         moments = MOMENTS[self.optimizer] + self.precision.endswith("-master")
-        in_fp32 = (self.gradients or self.traits.gradients) == "fp32"
         return StateBytes(
-            float(parameter), 4.0 if in_fp32 else float(gradient), float(moment * moments)
+            float(parameter), 4.0 if self.sums_in_fp32 else float(gradient), float(moment * moments)
         )
 
     @property
@@ -287,6 +286,13 @@ class Framework:
     def on_kind(self, kind: str) -> Framework:
         """Return the framework as it runs on a kind of device."""
         return self.kinds.get(kind, self)
+
+    def with_kernels_of(self, kind: str) -> Framework:
+        """Return the framework with the kernels of a kind of device.
+
+        A kind owns its kernels; the network and the constants are the cluster's.
+        """
+        return replace(self, kernels=self.on_kind(kind).kernels)
 
     def usable_memory(self, kinds: tuple[str, ...]) -> float:
         """Return the bytes that tensors may have on every one of some kinds of devices."""

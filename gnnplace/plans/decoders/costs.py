@@ -83,11 +83,8 @@ class DecoderCosts:
     def _setting_on(self, kind: str) -> PricingSetting:
         """Return the setting with the kernels of a kind of device."""
         if kind not in self._on_kind:
-            framework = self.setting.framework
-            kernels = framework.on_kind(kind).kernels
-            self._on_kind[kind] = replace(
-                self.setting, framework=replace(framework, kernels=kernels)
-            )
+            framework = self.setting.framework.with_kernels_of(kind)
+            self._on_kind[kind] = replace(self.setting, framework=framework)
         return self._on_kind[kind]
 
 

@@ -161,33 +161,12 @@ def as_arrays(line: Pipeline) -> Line:
     return Line(rank, seconds, sent, line.microbatches, line.apart)
 
 
-def orders_of(line: Pipeline, made: LongArray) -> Orders:
-    """Actions that the kernel listed, by rank. [P][actions]"""
-    return rows_of_list(line, made).orders()
-
-
 def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
     """Step time and actions of a list schedule, in order of their start."""
     limit = np.array(rules.limit, dtype=np.int64)
     late, weights = (np.array(x, dtype=np.bool_) for x in (rules.late, rules.weights))
     seconds, made = listed(as_arrays(line), limit, late, weights, np.array(ends))
     return float(seconds), made
-
-
-def ordered(line: Pipeline, rules: Rules | None = None) -> Orders:
-    """Every rank's order by one list schedule. [P][actions]"""
-    return orders_of(line, listed_by(line, rules or usual(line), [0.0] * line.ranks)[1])
-
-
-def seconds_of(line: Pipeline, orders: Orders, ends: Sequence[float]) -> float:
-    """Step time of orders, as the simulator has it where nothing blocks.
-
-    Args:
-        line: the pipeline that is ordered: ranks, seconds, messages.
-        orders: the actions of every rank, in their order.
-        ends: seconds of each rank after its last pass. [P]
-    """
-    return seconds_of_rows(line, rows_of_orders(orders, line.apart), ends)
 
 
 class ActionRows(NamedTuple):
@@ -277,11 +256,6 @@ def fixed_rows(
     return ActionRows(rows, np.full(ranks, rows.shape[1]), False)
 
 
-def interleaved(ranks: int, chunks: int, microbatches: int) -> Orders:
-    """Return Megatron-LM's order of several chunks a rank; arguments as of `fixed_rows`."""
-    return fixed_rows(f"interleaved:{chunks // ranks}", ranks, chunks, microbatches).orders()
-
-
 def one_by_one(ranks: int, microbatches: int) -> Orders:
     """Return 1F1B's order: passes in turns, after as many forward passes as ranks follow."""
     return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
@@ -309,11 +283,6 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
         groups = range(ranks, count + 1)
         group = next((n for n in groups if not 0 < count % n < ranks), None)
     return fixed_rows(schedule, ranks, len(line.rank), count, group)
-
-
-def order_of(schedule: str, line: Pipeline) -> Orders:
-    """Return every rank's actions under a schedule as tuples; errors as of `rows_of`."""
-    return rows_of(schedule, line).orders()
 
 
 def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) -> float:

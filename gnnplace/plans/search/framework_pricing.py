@@ -16,7 +16,8 @@ layer's backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -180,24 +181,31 @@ class FrameworkPricer(Pricer):
         degrees = self._degrees(mesh, stage.choice)
         count = mesh.replicas * degrees.cp * degrees.replicas
         shards = (stage.zero_group or count) if stage.zero else 1
-        kinds = self.fabric.kinds(mesh)
-        framework = max(
-            (self.framework.on_kind(kind) for kind in kinds),
-            key=lambda one: one.kernels.stream(1.0),
-        )
-        if framework is not self.framework:
-            # A kind owns its kernels; the network and the constants are the cluster's.
-            framework = _with_kernels(self.framework, framework)
-        experts = float(costs.experts[run].sum())
+        framework = self.framework
+        if framework.kinds:
+            kinds = self.fabric.kinds(mesh)
+            slowest = max(kinds, key=lambda kind: framework.on_kind(kind).kernels.stream(1.0))
+            framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
-        parameters = ReplicatedParameters(
+        parameters = self._parameters(costs, run, elements)
+        group = framework.replica_group(count, shards, degrees.ep, degrees.tp)
+        return StageSetting(stage, costs, degrees, group, framework, parameters)
+
+    def _parameters(self, costs: SegmentCosts, run: slice, elements: float) -> ReplicatedParameters:
+        """Return the parameters of a run of segments on one device.
+
+        Args:
+            costs: Of every segment on the mesh.
+            run: The segments.
+            elements: Of all their parameters; of tied ones each once.
+        """
+        experts = float(costs.experts[run].sum())
+        return ReplicatedParameters(
             dense=elements - experts,
             experts=experts,
             num_layers=float(len(np.unique(self.chain.layers[run][self._is_layer[run]]))),
             largest=float(costs.largest.max()),
         )
-        group = framework.replica_group(count, shards, degrees.ep, degrees.tp)
-        return StageSetting(stage, costs, degrees, group, framework, parameters)
 
     def _degrees(self, mesh: Mesh, choice: SplitChoice) -> Degrees:
         """Return the degrees of parallelism of a mesh."""
@@ -205,7 +213,7 @@ class FrameworkPricer(Pricer):
         examples = self.size // mesh.replicas
         return self.chain.source.degrees(kind, mesh.axes, examples, choice)
 
-    @property
+    @cached_property
     def _is_layer(self) -> BoolArray:
         """Whether each segment is in a layer. [segments]"""
         return np.asarray(self.chain.layers >= 0)
@@ -246,7 +254,7 @@ class FrameworkPricer(Pricer):
 
         # An FSDP unit is a layer: what lies in one layer is gathered at once.
         order = self._unit_order(run)
-        gather, scatter = self._unit_exchanges(setting, order)
+        gather, scatter = self._unit_exchanges(costs, setting.group, order, run)
         late = scatter + gather if stage.zero == 3 else scatter
         into, back = sums_by(order, forward), sums_by(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
@@ -268,19 +276,22 @@ class FrameworkPricer(Pricer):
         exposed = forward_seconds + backward_seconds - work
         return StagePasses(float(forward_seconds), float(backward_seconds), float(exposed))
 
-    def _unit_exchanges(self, setting: StageSetting, order: IntArray) -> FloatArray:
+    def _unit_exchanges(
+        self, costs: SegmentCosts, group: ReplicaGroup, order: IntArray, run: slice
+    ) -> FloatArray:
         """Return the seconds of every unit's gather and scatter. [2, units]
 
         Args:
-            setting: The stage.
-            order: The unit of every segment of the stage.
+            costs: Of every segment on the mesh.
+            group: The replicas that add up the gradients.
+            order: The unit of every segment of the run.
+            run: The segments.
         """
-        costs, run = setting.costs, setting.run
         dense = sums_by(order, (costs.parameters - costs.experts)[run])
         experts = sums_by(order, costs.experts[run])
         pairs = np.round(np.stack([dense, experts], axis=1), 3)
         distinct, index = np.unique(pairs, axis=0, return_inverse=True)
-        seconds = np.array([self._unit_seconds(setting.group, *pair) for pair in distinct])
+        seconds = np.array([self._unit_seconds(group, *pair) for pair in distinct])
         return np.asarray(seconds[index.ravel()].T)
 
     def _unit_seconds(self, group: ReplicaGroup, dense: float, experts: float) -> FloatArray:
@@ -349,13 +360,8 @@ class FrameworkPricer(Pricer):
         count = mesh.replicas * degrees.cp * degrees.replicas
         framework = self.framework
         group = framework.replica_group(count, count if zero else 1, degrees.ep, degrees.tp)
-        experts = costs.experts
-        whole = ReplicatedParameters(
-            dense=float((parameters - experts).sum()),
-            experts=float(experts.sum()),
-            num_layers=float(len(np.unique(self.chain.layers[self._is_layer]))),
-            largest=float(costs.largest.max()),
-        )
+        everything = slice(0, len(parameters))
+        whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
         part = parameters / max(whole.count, 1e-30)
         end = framework.update(whole, group) * part
@@ -382,12 +388,7 @@ class FrameworkPricer(Pricer):
         """
         everything = slice(0, len(costs.forward))
         order = self._unit_order(everything)
-        dense = sums_by(order, costs.parameters - costs.experts)
-        experts = sums_by(order, costs.experts)
-        pairs = np.round(np.stack([dense, experts], axis=1), 3)
-        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
-        seconds = np.array([self._unit_seconds(group, *pair) for pair in distinct])
-        gather, scatter = seconds[index.ravel()].T
+        gather, scatter = self._unit_exchanges(costs, group, order, everything)
         late = scatter + gather if zero == 3 else scatter
         forward = sums_by(order, costs.forward)
         backward = sums_by(order, costs.backward + costs.weights)
@@ -463,8 +464,3 @@ class FrameworkPricer(Pricer):
 def sums_by(order: IntArray, column: FloatArray | BoolArray) -> FloatArray:
     """Return the sums of a column over the segments of each unit. [units]"""
     return np.asarray(np.bincount(order, column.astype(np.float64)), dtype=np.float64)
-
-
-def _with_kernels(framework: Framework, other: Framework) -> Framework:
-    """Return a framework with the kernels of another kind of device."""
-    return replace(framework, kernels=other.kernels)

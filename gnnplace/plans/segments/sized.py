@@ -333,16 +333,13 @@ def _memory_limit(cluster: Cluster) -> float | None:
 
 
 def with_framework(chain: Chain, framework: Framework) -> Chain:
-    """Return a chain that is priced by sizes under another framework.
+    """Return a captured model that is priced by its sizes under another framework.
 
     Args:
-        chain: A captured model priced by its sizes, or a decoder's chain.
+        chain: The model, priced by its sizes.
         framework: Whose terms price it instead.
     """
     source = chain.source
-    if isinstance(source, SizedModelCosts):
-        setting = replace(source.sizes.setting, framework=framework)
-        return sized_chain(chain, setting, source.layer)
-    assert isinstance(source, DecoderCosts)
-    setting = replace(source.setting, framework=framework)
-    return replace(chain, source=DecoderCosts(setting), framework=framework, _known={})
+    assert isinstance(source, SizedModelCosts)
+    setting = replace(source.sizes.setting, framework=framework)
+    return sized_chain(chain, setting, source.layer)

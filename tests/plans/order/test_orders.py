@@ -19,11 +19,9 @@ from gnnplace.plans.order.orders import (
     limits,
     listed,
     most_in_flight,
-    order_of,
-    orders_of,
     peak_saved,
     rows_of,
-    seconds_of,
+    rows_of_list,
     seconds_of_rows,
 )
 from gnnplace.plans.order.timing import timed
@@ -42,7 +40,7 @@ def pipeline(schedule, ranks, microbatches, seconds=None, sent=0.0):
 
 def step(schedule, ranks, microbatches):
     line = pipeline(schedule, ranks, microbatches)
-    return timed(line, order_of(schedule, line), [0.0] * ranks).step_time
+    return timed(line, rows_of(schedule, line).orders(), [0.0] * ranks).step_time
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 2), (4, 4), (4, 16), (3, 7)])
@@ -52,7 +50,7 @@ def test_1f1b_takes_what_its_formula_says(ranks, microbatches):
 
 def test_1f1b_of_two_stages_is_the_published_order():
     line = pipeline("1f1b", 2, 3)
-    orders = [" ".join(map(str, actions)) for actions in order_of("1f1b", line)]
+    orders = [" ".join(map(str, actions)) for actions in rows_of("1f1b", line).orders()]
     assert orders == ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"]
 
 
@@ -75,7 +73,7 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
     count = len(chunk_ranks(schedule, ranks))
     seconds = [tuple(seed.uniform(0.1, 2.0) for _ in range(3)) for _ in range(count)]
     line = pipeline(schedule, ranks, microbatches, seconds, sent=seed.uniform(0.0, 0.3))
-    orders = order_of(schedule, line)
+    orders = rows_of(schedule, line).orders()
     kinds = (FORWARD, INPUT, WEIGHT) if line.apart else (FORWARD, FULL)
     made = sorted(action for actions in orders for action in actions)
     assert made == sorted(
@@ -92,7 +90,9 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
         for p in range(ranks)
     )
     assert found.simulation.feasible
-    assert seconds_of(line, orders, [0.0] * ranks) == pytest.approx(found.step_time)
+    assert seconds_of_rows(line, rows_of(schedule, line), [0.0] * ranks) == pytest.approx(
+        found.step_time
+    )
     assert found.step_time >= busiest * (1 - 1e-9)
 
 
@@ -111,13 +111,15 @@ def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches,
     ends = np.array([seed.uniform(0.0, 2.0) for _ in range(ranks)])
     taken, made = listed(as_arrays(line), limit, late, weights, ends)
     assert len(made) == count * (2 + line.apart) * microbatches
-    assert timed(line, orders_of(line, made), list(ends)).step_time == pytest.approx(taken)
+    assert timed(line, rows_of_list(line, made).orders(), list(ends)).step_time == pytest.approx(
+        taken
+    )
 
 
 def test_transfers_that_block_take_time_of_both_ends():
     """One micro-batch over two stages: each message once at its sender, once at its receiver."""
     line = pipeline("1f1b", 2, 1, [(1.0, 1.0, 1.0)] * 2, sent=0.25)
-    found = timed(line, order_of("1f1b", line), [0.0, 0.0], blocking=True)
+    found = timed(line, rows_of("1f1b", line).orders(), [0.0, 0.0], blocking=True)
     assert found.step_time == pytest.approx(6.0 + 4 * 0.25)
 
 
@@ -125,7 +127,7 @@ def test_unknown_schedules_and_counts_are_refused():
     with pytest.raises(InputError, match="schedule 'gpip': unknown"):
         chunk_ranks("gpip", 2)
     with pytest.raises(InputError, match="5 micro-batches are no multiple of 2 stages"):
-        order_of("interleaved:2", pipeline("interleaved:2", 2, 5))
+        rows_of("interleaved:2", pipeline("interleaved:2", 2, 5))
 
 
 @given(

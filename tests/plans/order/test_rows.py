@@ -9,8 +9,9 @@ from torch import distributed, multiprocessing, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from gnnplace.errors import FormatError
+from gnnplace.plans.order import orders
 from gnnplace.plans.order.checker import check_actions
-from gnnplace.plans.order.orders import Action, Pipeline, chunk_ranks, limits, order_of
+from gnnplace.plans.order.orders import Action, Pipeline, chunk_ranks, limits
 from gnnplace.plans.order.rows import as_csv, parsed, with_messages, words
 
 
@@ -26,7 +27,7 @@ def line(schedule, ranks, count, rng=None):
 def rows_of(schedule, ranks=4, count=4, rng=None):
     """Rows of a schedule with messages, and the rank of every stage."""
     it = line(schedule, ranks, count, rng)
-    return with_messages(order_of(schedule, it), it.rank), it.rank
+    return with_messages(orders.rows_of(schedule, it).orders(), it.rank), it.rank
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved:2", "interleaved:3", "v"])
