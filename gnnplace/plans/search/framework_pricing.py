@@ -291,15 +291,14 @@ class FrameworkPricer(Pricer):
         experts = sums_by(order, costs.experts[run])
         pairs = np.round(np.stack([dense, experts], axis=1), 3)
         distinct, index = np.unique(pairs, axis=0, return_inverse=True)
-        seconds = np.array([self._unit_seconds(group, *pair) for pair in distinct])
+        seconds = np.zeros((len(distinct), 2))
+        for unit, (dense_elements, expert_elements) in enumerate(distinct.tolist()):
+            key = group, dense_elements, expert_elements
+            if key not in self._units:
+                exchanges = self.framework.unit_exchanges(dense_elements, expert_elements, group)
+                self._units[key] = exchanges
+            seconds[unit] = self._units[key]
         return np.asarray(seconds[index.ravel()].T)
-
-    def _unit_seconds(self, group: ReplicaGroup, dense: float, experts: float) -> FloatArray:
-        """Return the seconds of gathering and of scattering a unit of so many elements. [2]"""
-        key = group, float(dense), float(experts)
-        if key not in self._units:
-            self._units[key] = self.framework.unit_exchanges(key[1], key[2], group)
-        return self._units[key]
 
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
