@@ -84,6 +84,20 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
         InputError: The plan does not fit the model, the cluster or the framework.
     """
     check_framework(setting, spec)
+    draft = draft_of_sizes(setting, spec)
+    priced = realized(pricer_of_spec(setting, spec), draft)
+    if priced is None:
+        raise InputError(f"{setting.cluster.name!r}: the model cannot be cut as given")
+    return priced
+
+
+def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
+    """Return what prices the stages of a plan in words.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        spec: The plan; its micro-batch and how it runs count.
+    """
     framework = running_framework(
         setting.framework,
         spec.compile,
@@ -91,13 +105,7 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
         spec.gradients or "",
         spec.overlap or "",
     )
-    size = spec.dp * spec.microbatch_size
-    pricer = _pricer(setting, framework, size)
-    draft = draft_of_sizes(setting, spec)
-    priced = realized(pricer, draft)
-    if priced is None:
-        raise InputError(f"{setting.cluster.name!r}: the model cannot be cut as given")
-    return priced
+    return _pricer(setting, framework, spec.dp * spec.microbatch_size)
 
 
 @lru_cache(maxsize=1024)
@@ -143,35 +151,41 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
     # The embedding is of the first stage, the head of the last.
     bounds = [0, *(1 + count for count in itertools.accumulate(counts))]
     bounds[-1] = sizes.layers + 2
-    outer = math.lcm(spec.cp, spec.ep)
-    replicas = spec.dp * spec.cp // outer
-    choice = SplitChoice(
-        style=WEIGHTS,
-        border="tokens" if spec.splits_tokens else "whole",
-        context=spec.cp,
-        experts=spec.ep,
-    )
-    devices_of_rank = spec.dp * spec.cp * spec.tp
-    stages = [
-        _recomputing(
-            Stage(
-                first=first,
-                last=last,
-                mesh=Mesh(rank * devices_of_rank, replicas, outer * spec.tp, outer),
-                zero=spec.zero,
-                choice=choice,
-                zero_group=spec.zero_group,
-            ),
-            sizes,
-            spec,
-        )
-        for rank, (first, last) in zip(
-            chunk_ranks(spec.schedule, spec.pp), itertools.pairwise(bounds), strict=True
-        )
-    ]
+    ranks = chunk_ranks(spec.schedule, spec.pp)
+    stages: list[Stage] = []
+    for rank, (first, last) in zip(ranks, itertools.pairwise(bounds), strict=True):
+        stages.append(stage_of_sizes(sizes, spec, rank, first, last))
     size = spec.dp * spec.microbatch_size
     microbatches = spec.num_microbatches(spec.batch or sizes.batch)
     return Draft(size, microbatches, spec.schedule, tuple(stages))
+
+
+def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, last: int) -> Stage:
+    """Return one stage of a plan in words on a decoder's chain.
+
+    Args:
+        sizes: Of the decoder.
+        spec: The plan.
+        rank: The pipeline rank that has the stage.
+        first: Its first segment.
+        last: The segment after its last.
+    """
+    outer = math.lcm(spec.cp, spec.ep)
+    devices_of_rank = spec.dp * spec.cp * spec.tp
+    stage = Stage(
+        first=first,
+        last=last,
+        mesh=Mesh(rank * devices_of_rank, spec.dp * spec.cp // outer, outer * spec.tp, outer),
+        zero=spec.zero,
+        choice=SplitChoice(
+            style=WEIGHTS,
+            border="tokens" if spec.splits_tokens else "whole",
+            context=spec.cp,
+            experts=spec.ep,
+        ),
+        zero_group=spec.zero_group,
+    )
+    return _recomputing(stage, sizes, spec)
 
 
 def _recomputing(stage: Stage, sizes: DecoderSizes, spec: PlanSpec) -> Stage:

@@ -1,18 +1,13 @@
 """What a launcher's file takes at its framework's prices, and the best plan that it can run.
 
-Decoders of text are priced from their sizes (`plans.decoders`), a plan in about a millisecond, so
-that the search is an enumeration: replicas, shards and stages whose product is the cluster's
-devices, micro-batches of powers of two, every ZeRO, recomputation and schedule that the framework
-has. What the launcher has to change (`nearest`) or cannot say is left out; the best of all beside
-it is the free plan, at the same prices.
-
-Complexity: O(factorizations of the devices x micro-batches x ZeRO x recomputation x schedules).
+Decoders of text are priced from their sizes (`plans.decoders`), and searched by
+`plans.spec_search` over all that the launcher's framework has. What the launcher cannot say as it
+is, is no answer; the best of all beside it is the free plan, at the same prices.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
@@ -40,13 +35,8 @@ from gnnplace.plans.spec_explaining import (
     row_parts,
     row_suspects,
 )
+from gnnplace.plans.spec_search import FoundSpec, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
-
-MOST_SHARDS = 64
-LARGEST = 64  # examples of a micro-batch
-PricedPlan = tuple[float, LaunchPlan, PlanAnswer]
-"""Seconds of a step, the plan, and all that it takes."""
-SCHEDULES = (("1f1b", 1), ("interleaved", 2), ("interleaved", 4), ("gpipe", 1))
 
 
 @dataclass(frozen=True)
@@ -61,6 +51,7 @@ class LaunchAnswer:
             was priced and nothing searched.
         free_answer: what that takes.
         tried: plans that were priced.
+        bounded: plans and groups of plans that were bounded, those that were priced among them.
         told: what is not priced, each in one line.
     """
 
@@ -70,6 +61,7 @@ class LaunchAnswer:
     free: LaunchPlan | None = None
     free_answer: PlanAnswer | None = None
     tried: int = 1
+    bounded: int = 1
     told: tuple[str, ...] = ()
 
     @property
@@ -222,42 +214,71 @@ def search_launcher(
         environment_name=environment, precision=precision, optimizer=optimizer,
         memory_limit=memory_limit,
     )  # fmt: skip
-    num_devices, priced, rates = devices.num_devices, list[PricedPlan](), [0.0]
+    num_devices, rates = devices.num_devices, list[float]()
+    fastest: FoundSpec | None = None
+
+    def accepts(spec: PlanSpec) -> bool:
+        """Return whether the launcher can be told a plan."""
+        return can_say(target, launch_plan_of(setting, spec))
+
     for count in counts_of_devices(num_devices) if fewest else [num_devices]:
         if progress is not None:
             progress(f"planning: plans of {count} devices at {setting.framework.name}'s prices")
-        priced = priced_plans(setting, replace(decoder, batch=1), decoder.batch, count)
-        sayable = next((row for row in priced if can_say(target, row[1])), None)
-        if sayable is None:
+        found = search_specs(setting, decoder.batch, count, accepts=accepts)
+        fastest = found.fastest or fastest
+        if not found.best or found.fastest is None:
             continue
-        (_, best, answer), (_, plan, took) = priced[0], sayable
-        rates.append(took.tokens_per_second or 0.0)
+        best = found.best[0]
+        rates.append(best.answer.tokens_per_second or 0.0)
         if rates[-1] >= (rate or 0.0):
-            return LaunchAnswer(plan, took, setting, best, answer, len(priced))
-    if rate is not None and len(rates) > 1:
+            free = found.fastest
+            return LaunchAnswer(
+                plan=launch_plan_of(setting, best.spec),
+                answer=replace(best.answer, lower_bound=found.bound),
+                setting=setting,
+                free=launch_plan_of(setting, free.spec),
+                free_answer=free.answer,
+                tried=found.num_priced,
+                bounded=found.num_bounded,
+            )
+    if rate is not None and rates:
         message = (
             f"no plan on up to {num_devices} devices makes {rate:,.0f} tokens/s; the fastest makes"
         )
         raise InfeasibleError(f"{launcher}: {message} {max(rates):,.0f}; take more devices")
-    if not priced:
+    if fastest is None:
         raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-    target.write(
-        priced[0][1], [], setting.framework.network.each
-    )  # says why, where nothing can be said
-    message = f"none of the {len(priced)} plans that fit can be said"
+    plan = launch_plan_of(setting, fastest.spec)
+    target.write(plan, [], setting.framework.network.each)  # says why, where nothing can be said
+    message = "none of the plans that fit can be said"
     raise InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
 
 
-def priced_plans(
-    setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
-) -> list[PricedPlan]:
-    """Plans of so many devices that fit, the fastest first."""
-    priced = []
-    for plan in plans_of(setting, sizes, batch, count):
-        answer = price(setting, priced_spec(plan))
-        if answer.feasible and answer.step_time is not None:
-            priced.append((answer.step_time, plan, answer))
-    return sorted(priced, key=lambda row: row[0])
+def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
+    """Return a plan in words as a launch file says it."""
+    framework, sizes = setting.framework, replace(setting.decoder, batch=1)
+    layers = None
+    if spec.pp > 1:
+        layers = layers_of(sizes, spec.num_stages, spec.layers or framework.traits.cut)
+    return LaunchPlan(
+        dp=spec.dp,
+        tp=spec.tp,
+        pp=spec.pp,
+        cp=spec.cp,
+        ep=spec.ep,
+        chunks=spec.num_stages // spec.pp,
+        microbatch_size=spec.microbatch_size,
+        batch=spec.batch,
+        zero=spec.zero,
+        recompute=spec.recompute,
+        schedule=spec.schedule_name,
+        precision=framework.precision,
+        gradients=framework.traits.gradients,
+        optimizer=framework.optimizer,
+        sizes=sizes,
+        sp=spec.splits_tokens,
+        layers=layers,
+    )
 
 
 def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
@@ -269,48 +290,6 @@ def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
     except InfeasibleError:
         return False
     return True
-
-
-def plans_of(
-    setting: PricingSetting, sizes: DecoderSizes, batch: int, count: int
-) -> Iterator[LaunchPlan]:
-    """Every plan of so many devices that a framework may have."""
-    traits = setting.framework.traits
-    whole_tokens = not setting.framework.constants["splits_tokens"]
-    kinds = [x for x in SCHEDULES if x[0] in traits.schedules]
-    for pp, tp in itertools.product(_divisors(count), _divisors(count)):
-        if count % (pp * tp) or pp > sizes.layers or tp > MOST_SHARDS or sizes.heads % tp:
-            continue
-        dp = count // (pp * tp)
-        each = [m for m in (2**k for k in range(7)) if m <= LARGEST and batch % (dp * m) == 0]
-        zeros = traits.zero_stages if dp > 1 else (0,)
-        num_experts = sizes.experts.count if sizes.experts else 1
-        groups = [n for n in _divisors(dp) if num_experts % n == 0]
-        recompute_kinds = ("none", "selective", "full")
-        rows = itertools.product(
-            each, zeros, recompute_kinds, kinds if pp > 1 else kinds[:1], groups
-        )
-        for size, zero, recompute, (schedule, chunks), ep in rows:
-            if schedule == "interleaved" and batch // (dp * size) % pp:
-                continue
-            layers = _cut(setting, pp * chunks)
-            if layers is None:
-                continue
-            yield LaunchPlan(
-                dp=dp, tp=tp, pp=pp, ep=ep, chunks=chunks, microbatch_size=size, batch=batch,
-                zero=zero,
-                recompute=recompute, schedule=schedule, precision=setting.framework.precision,
-                gradients=traits.gradients, optimizer=setting.framework.optimizer, sizes=sizes,
-                sp=tp == 1 or not whole_tokens, layers=layers if pp > 1 else None,
-            )  # fmt: skip
-
-
-def _cut(setting: PricingSetting, stages: int) -> tuple[int, ...] | None:
-    """Layers of every stage as the framework cuts them; None where it cannot."""
-    try:
-        return layers_of(setting.decoder, stages, setting.framework.traits.cut)
-    except InputError:
-        return None
 
 
 def _decoder(model: str | None, sizes: DecoderSizes | None, batch: int | None) -> DecoderSizes:
@@ -326,7 +305,3 @@ def _decoder(model: str | None, sizes: DecoderSizes | None, batch: int | None) -
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip
     return replace(decoder, batch=batch or decoder.batch)
-
-
-def _divisors(count: int) -> list[int]:
-    return [n for n in range(1, count + 1) if count % n == 0]

@@ -1,0 +1,549 @@
+"""The fastest plan that words can say on a framework, proven so: a search by lower bounds.
+
+The space is every product of dp, tp, cp, ep and pp that is the devices' number, with tokens split
+between products or not, every micro-batch that divides the batch, every ZeRO stage and schedule of
+the framework, every number of chunks that the layers allow, the framework's cut of the layers and
+those of `CUTS`, and the least recomputation that fits: none, attention alone, or so many layers of
+each stage. Best first (Land and Doig, 1960): a heap of plans by a step time that they cannot be
+below; the first is priced exactly by the planner's own pricer, and the search ends when the first
+of the heap is no faster than the plans that were found. What it finds is then the least of the
+space.
+
+The bound of rank p, with P ranks, M micro-batches, and F, B the passes of the chunks before its
+first one::
+
+    T >= F + B + M (forward + backward of the rank's chunks) + 2 p messages
+
+A rank begins after its first chunk's input has come through the chunks before, and its last
+gradient goes back through them. What is hidden, launched or updated only adds to it, so that plans
+of every ZeRO stage and recomputation have the bound of the bare kernels with theirs.
+
+Complexity: a heap operation and O(P v) a row for v chunks a rank; an exact price,
+O(P v M), for each row whose bound is below the answer. The cost grows with the divisors of the
+devices' number, not with the devices.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.search.framework_pricing import FrameworkPricer
+from gnnplace.plans.search.stage import SegmentSums, StageCost
+from gnnplace.plans.segments.chain import divisors_of
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import (
+    PlanAnswer,
+    check_framework,
+    draft_of_sizes,
+    price,
+    pricer_of_spec,
+    stage_of_sizes,
+)
+
+CUTS = ("ends", "least", "even")
+"""Cuts of the layers that are tried beside the framework's own."""
+MOST_EXAMPLES = 64
+"""Examples of a micro-batch on a replica at most."""
+MOST_CHUNKS = 32
+"""Chunks of a rank at most."""
+MOST_CONTEXT = 64
+"""Shards of an example's tokens at most."""
+SLACK = 1 - 1e-9
+"""Bounds are lowered by this factor, so that rounding never cuts off an equal plan."""
+Accepts = Callable[[PlanSpec], bool]
+
+
+class Level(Enum):
+    """What an entry of the heap stands for."""
+
+    GROUP = "group"
+    FAMILY = "family"  # a ZeRO stage and a kind of recomputation of a group
+    PLAN = "plan"
+
+
+@dataclass(frozen=True)
+class FoundSpec:
+    """A plan that was found.
+
+    Attributes:
+        spec: In words.
+        answer: What it takes.
+    """
+
+    spec: PlanSpec
+    answer: PlanAnswer
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        assert self.answer.step_time is not None
+        return self.answer.step_time
+
+
+@dataclass(frozen=True)
+class FoundSpecs:
+    """What a search over words found.
+
+    Attributes:
+        best: Plans that are accepted and fit, the fastest first.
+        fastest: The fastest that fits, accepted or not; None where none does.
+        bound: Seconds that no accepted plan of the space is below, at the same prices.
+        num_priced: Plans that were priced exactly.
+        num_bounded: Plans that were bounded.
+    """
+
+    best: tuple[FoundSpec, ...]
+    fastest: FoundSpec | None
+    bound: float
+    num_priced: int
+    num_bounded: int
+
+
+@dataclass(frozen=True, eq=False)
+class SpecGroup:
+    """Plans that cut one micro-batch over the same devices in the same way.
+
+    Attributes:
+        setting: The sizes, the devices and the framework.
+        spec: Their words without schedule, cut, ZeRO and recomputation.
+    """
+
+    setting: PricingSetting
+    spec: PlanSpec
+    _costs: dict[tuple[object, ...], StageCost | None] = field(default_factory=dict)
+
+    @cached_property
+    def pricer(self) -> FrameworkPricer:
+        """Return what prices its stages."""
+        return pricer_of_spec(self.setting, self.spec)
+
+    @cached_property
+    def sums(self) -> SegmentSums | None:
+        """Return prefix sums of its segments' costs; None where the model cannot be cut so."""
+        sizes = self.setting.decoder
+        stage = stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
+        return self.pricer.sums(stage.mesh, choice=stage.choice)
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a step."""
+        return self.spec.num_microbatches(self.spec.batch or self.setting.decoder.batch)
+
+    @property
+    def bound(self) -> float:
+        """Return seconds that no plan of the group is below: all work on all ranks at once."""
+        sums = self.sums
+        assert sums is not None
+        work = float(sums.forward[-1] + sums.backward[-1] + sums.weights[-1])
+        return self.microbatches * work / self.spec.pp
+
+    @cached_property
+    def usable(self) -> float:
+        """Return the bytes that a device of the first rank has."""
+        stage = stage_of_sizes(self.setting.decoder, self.spec, 0, 0, 1)
+        return self.pricer.usable_memory(stage.mesh)
+
+    def lacks(self, costs: Sequence[StageCost], saved: float) -> bool:
+        """Return whether a device cannot hold stages with so many bytes in flight."""
+        return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
+
+    def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
+        """Return what a stage of the first rank takes; None where it cannot be cut so.
+
+        Stages of as many layers of each kind take the same.
+
+        Args:
+            spec: The plan.
+            first: The first segment of the stage.
+            last: The segment after its last.
+        """
+        sizes = self.setting.decoder
+        dense = sizes.experts.dense if sizes.experts else 0
+        ends = (first == 0, last == sizes.layers + 2)
+        num_dense = max(0, min(last, 1 + dense) - max(first, 1))
+        key = spec.zero, spec.recompute, last - first, num_dense, ends
+        if key not in self._costs:
+            self._costs[key] = self.pricer.cost(stage_of_sizes(sizes, spec, 0, first, last))
+        return self._costs[key]
+
+    def fullest_cost(self, spec: PlanSpec) -> StageCost | None:
+        """Return the least that the rank with the most layers takes.
+
+        It has at least the mean number of layers; the first ones are the smallest.
+        """
+        layers = -(-self.setting.decoder.layers // self.spec.pp)
+        return self.stage_cost(spec, 1, 1 + layers)
+
+    def can_hold(self, spec: PlanSpec) -> bool:
+        """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
+        cost = self.fullest_cost(spec)
+        return cost is not None and not self.lacks([cost], cost.saved)
+
+    def first_can_hold(self, spec: PlanSpec) -> bool:
+        """Return whether rank 0 can hold the fewest layers that any cut gives it, under 1F1B.
+
+        No schedule that ends in every step has fewer micro-batches in flight there.
+        """
+        cost = self.stage_cost(spec, 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp))
+        flying = min(self.spec.pp, self.microbatches)
+        return cost is not None and not self.lacks([cost], flying * cost.saved)
+
+    def family_bound(self, spec: PlanSpec) -> float:
+        """Return seconds that no plan with a ZeRO stage and recomputation is below."""
+        cost = self.fullest_cost(spec)
+        if cost is None:
+            return np.inf
+        return max(self.bound, self.microbatches * cost.microbatch + cost.end)
+
+    @cached_property
+    def message(self) -> float:
+        """Return the seconds of what crosses a cut."""
+        pp = self.spec.pp
+        if pp == 1:
+            return 0.0
+        layers = layers_of(self.setting.decoder, pp, "even")  # every cut has one message's size
+        draft = draft_of_sizes(self.setting, replace(self.spec, layers=layers))
+        return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
+
+
+def search_specs(
+    setting: PricingSetting,
+    batch: int,
+    num_devices: int,
+    *,
+    accepts: Accepts = lambda spec: True,
+    num_best: int = 3,
+    budget: float = np.inf,
+) -> FoundSpecs:
+    """Search the fastest plans in words.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        batch: Examples of a step.
+        num_devices: Devices that every plan uses; the first of the cluster.
+        accepts: Whether a plan may be an answer, such as whether a launcher can say it.
+        num_best: Plans to find.
+        budget: Wall seconds after which the best so far are returned, with their bound.
+
+    Returns:
+        The plans. Within the budget the bound is the step time of the fastest.
+    """
+    search = _SpecSearch(setting, accepts, num_best)
+    deadline = time.monotonic() + budget
+    for group in groups_of(setting, batch, num_devices):
+        search.push_group(group)
+    while search.heap and search.heap[0][0] < search.limit:
+        if time.monotonic() > deadline:
+            break
+        search.expand()
+    return search.result()
+
+
+@dataclass(eq=False)
+class _SpecSearch:
+    """The heap of a search, and what it found; attributes as of `search_specs`."""
+
+    setting: PricingSetting
+    accepts: Accepts
+    num_best: int
+    heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(default_factory=list)
+    best: list[FoundSpec] = field(default_factory=list)
+    fastest: FoundSpec | None = None
+    num_priced: int = 0
+    num_bounded: int = 0
+
+    @property
+    def limit(self) -> float:
+        """Return the seconds that a plan must be below to be among the best."""
+        return self.best[-1].seconds if len(self.best) == self.num_best else np.inf
+
+    def push_group(self, group: SpecGroup) -> None:
+        """Add a group, if the model can be cut so."""
+        if group.sums is not None:
+            self._push(group.bound, group, Level.GROUP, group.spec)
+
+    def expand(self) -> None:
+        """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
+        _, _, group, level, spec = heapq.heappop(self.heap)
+        if self.fastest is not None and not self._may_accept(group, level, spec):
+            return
+        if level is Level.GROUP:
+            for family in families_of(group):
+                self._push(group.family_bound(family), group, Level.FAMILY, family)
+        elif level is Level.FAMILY:
+            for row in rows_of_family(group, spec):
+                self._push(row_bound(group, row), group, Level.PLAN, row)
+        else:
+            self._price(group, spec)
+
+    def _may_accept(self, group: SpecGroup, level: Level, spec: PlanSpec) -> bool:
+        """Return whether a plan, or any of those that an entry stands for, may be accepted."""
+        if level is Level.PLAN:
+            return self.accepts(spec)
+        return any(self.accepts(plan) for plan in samples_of(group, level, spec))
+
+    def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
+        """Price a plan, and keep it if it is among the best."""
+        self.num_priced += 1
+        answer = price(self.setting, spec)
+        if not answer.feasible:
+            if spec.recompute_kind == "block":  # another rank is fuller than the first
+                leaner = _with_layers(group, spec, spec.recompute_layers + 1)
+                self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
+            return
+        found = FoundSpec(spec, answer)
+        if self.fastest is None or found.seconds < self.fastest.seconds:
+            self.fastest = found
+        if found.seconds < self.limit and self.accepts(spec):
+            self.best = sorted([*self.best, found], key=lambda one: one.seconds)[: self.num_best]
+
+    def result(self) -> FoundSpecs:
+        """Return what was found."""
+        bound = self.best[0].seconds if self.best else np.inf
+        if self.heap:
+            bound = min(bound, self.heap[0][0])
+        return FoundSpecs(
+            best=tuple(self.best),
+            fastest=self.fastest,
+            bound=bound,
+            num_priced=self.num_priced,
+            num_bounded=self.num_bounded,
+        )
+
+    def _push(self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec) -> None:
+        """Add plans that may be among the best."""
+        self.num_bounded += 1
+        if bound * SLACK < self.limit:
+            heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))
+
+
+def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator[SpecGroup]:
+    """Yield the groups of plans of so many devices that the framework can say."""
+    sizes, framework = setting.decoder, setting.framework
+    splits_tokens = framework.constants["splits_tokens"] > 0
+    num_experts = sizes.experts.count if sizes.experts else 1
+    for pp, tp in itertools.product(divisors_of(num_devices), repeat=2):
+        if num_devices % (pp * tp) or pp > sizes.layers or tp > sizes.heads:
+            continue
+        rest = num_devices // (pp * tp)
+        for cp in divisors_of(rest):
+            if cp > MOST_CONTEXT:
+                continue
+            dp = rest // cp
+            groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
+            examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
+            if batch % dp:
+                continue
+            splits = (True, False) if tp > 1 and splits_tokens else (splits_tokens or tp == 1,)
+            for ep, size, sp in itertools.product(groups, examples, splits):
+                spec = PlanSpec(
+                    dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, microbatch_size=size, batch=batch
+                )
+                try:
+                    check_framework(setting, replace(spec, pp=1, dp=dp))
+                except InputError:
+                    continue
+                yield SpecGroup(setting, spec)
+
+
+def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
+    """Yield a group's ZeRO stages and kinds of recomputation that may fit.
+
+    A family that recomputes layers has the fewest with which rank 0 may fit.
+    """
+    spec = group.spec
+    zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
+    for zero in zeros:
+        plain = replace(spec, zero=zero)
+        full = replace(plain, recompute="full")
+        if not (group.can_hold(full) and group.first_can_hold(full)):
+            continue
+        for kind in ("none", "selective"):
+            family = replace(plain, recompute=kind)
+            if group.first_can_hold(family) and group.can_hold(family):
+                yield family
+        most = fewest_of_first_rank(group.setting, spec.pp)
+
+        def fits(count: int, plain: PlanSpec = plain) -> bool:
+            return group.first_can_hold(replace(plain, recompute=f"block:{count}"))
+
+        yield replace(plain, recompute=f"block:{first_that(fits, max(most, 1))}")
+
+
+def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanSpec]:
+    """Yield plans of which one can be said if any can that an entry of the heap stands for.
+
+    They have every ZeRO stage, kind of recomputation and name of a schedule of the entry.
+    """
+    families = [spec]
+    if level is Level.GROUP:
+        zeros = group.setting.framework.traits.zero_stages
+        kinds = itertools.product(zeros, ("none", "full"))
+        families = [replace(spec, zero=zero, recompute=kind) for zero, kind in kinds]
+    schedules = {name.partition(":")[0]: name for name in schedules_of(group)}
+    for family in families:
+        for schedule in schedules.values():
+            for layers in cuts_of(group.setting, spec.pp, schedule):
+                yield replace(family, schedule=schedule, layers=layers)
+
+
+def rows_of_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
+    """Yield the plans of a family: its schedules and cuts of the layers.
+
+    Where layers are recomputed, as few of each stage as rank 0 needs.
+    """
+    for schedule in schedules_of(group):
+        for layers in cuts_of(group.setting, family.pp, schedule):
+            row = replace(family, schedule=schedule, layers=layers)
+            if family.recompute_kind != "block":
+                if not first_rank_lacks(group, row):
+                    yield row
+                continue
+
+            def fits(count: int, row: PlanSpec = row) -> bool:
+                return not first_rank_lacks(group, _with_layers(group, row, count))
+
+            most = max(_layers_of_stages(group, row))
+            count = first_that(fits, max(most, 1))
+            if fits(count):
+                yield _with_layers(group, row, count)
+
+
+def first_that(holds: Callable[[int], bool], most: int) -> int:
+    """Return the least number from 1 on that holds, where larger ones do too; `most` if none."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def schedules_of(group: SpecGroup) -> Iterator[str]:
+    """Yield the schedules that the framework has for a group."""
+    names, spec = group.setting.framework.traits.schedules, group.spec
+    yield "1f1b"
+    if spec.pp == 1:
+        return
+    if "gpipe" in names:
+        yield "gpipe"
+    if "interleaved" in names and group.microbatches % spec.pp == 0:
+        most = min(MOST_CHUNKS, group.setting.decoder.layers // spec.pp)
+        for chunks in range(2, most + 1):
+            yield f"interleaved:{chunks}"
+
+
+@lru_cache(maxsize=4096)
+def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
+    """Return the layers of every stage, each cut once; None: as the framework cuts."""
+    if pp == 1:
+        return (None,)
+    decoder, usual = setting.decoder, setting.framework.traits.cut
+    cuts: dict[tuple[int, ...], tuple[int, ...] | None] = {}
+    for rule in (usual, *CUTS):
+        try:
+            layers = layers_of(decoder, len(chunk_ranks(schedule, pp)), rule)
+        except InputError:
+            continue
+        if sum(layers) == decoder.layers:
+            cuts.setdefault(layers, None if rule == usual else layers)
+    return tuple(cuts.values())
+
+
+@lru_cache(maxsize=1024)
+def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
+    """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
+    fewest = setting.decoder.layers // pp
+    names = ["1f1b"]
+    most = min(MOST_CHUNKS, setting.decoder.layers // pp)
+    if pp > 1 and "interleaved" in setting.framework.traits.schedules:
+        names += [f"interleaved:{chunks}" for chunks in range(2, most + 1)]
+    for schedule in names:
+        for cut in cuts_of(setting, pp, schedule):
+            stages = len(chunk_ranks(schedule, pp))
+            layers = cut or layers_of(setting.decoder, stages, setting.framework.traits.cut)
+            fewest = min(fewest, sum(layers[::pp]))
+    return fewest
+
+
+def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
+    """Return a plan that recomputes so many layers of each stage."""
+    is_full = count >= max(_layers_of_stages(group, spec))
+    return replace(spec, recompute="full" if is_full else f"block:{count}")
+
+
+def _layers_of_stages(group: SpecGroup, spec: PlanSpec) -> tuple[int, ...]:
+    """Return the layers of every stage. [stages]"""
+    rule = spec.layers or group.setting.framework.traits.cut
+    return layers_of(group.setting.decoder, spec.num_stages, rule)
+
+
+def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
+    """Return seconds that a plan cannot be below; see the head of the file."""
+    costs: list[StageCost] = []
+    for first, last in _stage_bounds(group, spec):
+        cost = group.stage_cost(spec, first, last)
+        if cost is None:
+            return np.inf
+        costs.append(cost)
+    largest, fill = 0.0, 0.0
+    for rank in range(spec.pp):
+        work = sum(cost.microbatch for cost in costs[rank :: spec.pp])
+        largest = max(largest, fill + group.microbatches * work)
+        fill += costs[rank].microbatch + 2.0 * group.message
+    return largest
+
+
+def _stage_bounds(group: SpecGroup, spec: PlanSpec) -> list[tuple[int, int]]:
+    """Return the first segment of every stage and the one after its last. [stages]"""
+    bounds = [0]
+    for total in itertools.accumulate(_layers_of_stages(group, spec)):
+        bounds.append(1 + total)
+    bounds[-1] = group.setting.decoder.layers + 2
+    return list(itertools.pairwise(bounds))
+
+
+def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
+    """Return whether the first rank's devices cannot hold what the schedule has in flight."""
+    costs: list[StageCost] = []
+    for first, last in _stage_bounds(group, spec)[:: spec.pp]:
+        cost = group.stage_cost(spec, first, last)
+        if cost is None:
+            return True
+        costs.append(cost)
+    flying = flying_of_first_rank(spec.schedule, spec.pp, group.microbatches)
+    saved = sum(count * cost.saved for count, cost in zip(flying, costs, strict=True))
+    return group.lacks(costs, saved)
+
+
+@lru_cache(maxsize=4096)
+def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
+    """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
+
+    1F1B: as many as there are ranks (Narayanan et al., 2019). Interleaved: 2 (P - 1) + (v - 1) P
+    passes and one more, P micro-batches of a chunk by turns (Narayanan et al., 2021, section 2.2).
+    """
+    chunks = len(chunk_ranks(schedule, pp)) // pp
+    if schedule == "gpipe":
+        return (microbatches,)
+    if chunks == 1:
+        return (min(pp, microbatches),)
+    passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
+    counts = [0] * chunks
+    for number in range(passes):
+        counts[number // pp % chunks] += 1
+    return tuple(counts)
