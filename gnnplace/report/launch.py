@@ -60,6 +60,7 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "free": free,
         "free_step_time": step,
         "tried": found.tried,
+        "bounded": found.bounded,
         "notes": list(found.told),
     }
 
@@ -83,10 +84,14 @@ def launch_answer_lines(
     if found.free_answer is not None and found.free is not None:
         free = found.free_answer.step_time or answer.step_time
         slowdown = answer.step_time / free - 1
-        comparison = "no slower than" if slowdown < 5e-4 else f"{slowdown:.1%} slower than"
         lines.append(
-            f"  {comparison} the best of {found.tried} plans that fit, for whatever launcher: "
-            f"{found.free.words}, {seconds_text(free)}"
+            "  proven: none of the plans that can be said is faster at these prices "
+            f"({found.bounded:,} bounded, {found.tried:,} priced)"
         )
+        if slowdown >= 5e-4:
+            lines.append(
+                f"  {slowdown:.1%} slower than the fastest that {found.framework} could train, "
+                f"which the launcher cannot be told: {found.free.words}, {seconds_text(free)}"
+            )
     lines += [f"  {line}" for line in found.told]
     return [*lines, *([f"written to {path}"] if path else [])]

@@ -15,7 +15,7 @@ from typing import Any
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
-from gnnplace.plans.spec import WORDS, PlanSpec
+from gnnplace.plans.spec import WORDS, Layers, PlanSpec
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 MARK = "gnnplace: "  # before what a header holds
@@ -55,6 +55,10 @@ class NotPriced:
     def __str__(self) -> str:
         place = "" if self.line is None else f"line {self.line}: "
         return f"{place}{self.key}: {self.effect}"
+
+
+LISTED_STAGES = 8
+"""Stages at most whose equal layers are listed in words."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,11 @@ class LaunchPlan:
     def words(self) -> str:
         """The plan as people read it, without batch, overlap and what the file leaves open."""
         gradients = self.gradients if self.gradients == "fp32" else None
-        text = str(replace(self.spec, batch=None, overlap=None, gradients=gradients))
+        layers: Layers | None = self.layers
+        if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
+            layers = "equal"
+        shown = replace(self.spec, batch=None, overlap=None, gradients=gradients, layers=layers)
+        text = str(shown)
         if self.microbatch_size is None:
             return ",".join(pair for pair in text.split(",") if pair != "microbatch_size=1")
         return text
