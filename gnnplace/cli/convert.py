@@ -1,4 +1,4 @@
-"""``gnnplace convert``: graphs of others as problems; plans as launch files, and back."""
+"""``gnnplace convert``: graphs as problems; plans and launch files as launch files, and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_lines, say
-from gnnplace.cli.options import values_of
+from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans import READ_NAMES
@@ -17,12 +17,16 @@ from gnnplace.problem.formats import READERS
 
 
 def run(args: Namespace) -> int:
-    """Reads and writes."""
+    """Read a file and write it in another format."""
     check_output(args.output)
-    if (args.format is None) == (args.launcher is None):
-        raise InputError("convert: give --from FORMAT, or --to LAUNCHER for a plan; one of them")
     if args.launcher is not None:
+        if args.format is not None and args.format not in READ_NAMES:
+            raise InputError(f"--from {args.format}: --to goes with {', '.join(READ_NAMES)}")
+        if args.format is not None or gnnplace.is_launch_file(args.file):
+            return _convert(args)
         return _export(args)
+    if args.format is None:
+        raise InputError("convert: give --from FORMAT, or --to LAUNCHER")
     if args.format in READ_NAMES:
         return _import(args)
     if args.format not in READERS:
@@ -58,13 +62,26 @@ def _export(args: Namespace) -> int:
     return 0
 
 
+def _convert(args: Namespace) -> int:
+    """Write one launcher's file as another's."""
+    from gnnplace.report.launch import converted_lines
+
+    plan, name = read_launch_file(args, args.file, args.format)
+    converted = gnnplace.convert_launch_file(
+        plan, args.launcher, source_launcher=name, batch=args.batch, model=args.model
+    )
+    write_text(args.output, converted.text)
+    print_lines(*converted_lines(converted, args.file, args.output))
+    return 0
+
+
 def _import(args: Namespace) -> int:
     """A launcher's file as a plan's."""
     if args.cluster is None:
         raise InputError(
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"
         )
-    given = gnnplace.read_launch_file(args.file, args.format, values_of(args))
+    given, _ = read_launch_file(args, args.file, args.format)
     print_lines(f"{Path(args.file).name}: {given.words or 'says nothing of a plan'}")
     (plan,) = gnnplace.plan(args.model, args.cluster, batch=args.batch, given=given, progress=say)
     plan.save(args.output)

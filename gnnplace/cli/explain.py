@@ -6,10 +6,8 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import print_answer, say
-from gnnplace.cli.options import values_of
-from gnnplace.cli.placed import read_placed
+from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.errors import InputError
-from gnnplace.report.explanations import explanation_data, explanation_parts
 
 
 def run(args: Namespace) -> int:
@@ -21,6 +19,10 @@ def run(args: Namespace) -> int:
         return _explain_plan(args)
     if args.measured is not None:
         raise InputError("--measured: is of a plan; give its file alone")
+    # Words of a launch file and plans need no placer, whose kernels take a while to import.
+    from gnnplace.cli.placed import read_placed
+    from gnnplace.report.explanations import explanation_data, explanation_parts
+
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
     op, module = args.op, args.module or (None if known else args.name)
@@ -44,14 +46,7 @@ def _show_words(args: Namespace) -> int:
     """Show what a launch file says, without a model and a cluster."""
     from gnnplace.plans import words_data, words_lines
 
-    launcher = args.source_launcher
-    if launcher is None:
-        launcher = gnnplace.launcher_of_file(args.what)
-    plan = gnnplace.read_launch_file(
-        args.what,
-        launcher,
-        values_of(args),
-    )
+    plan, launcher = read_launch_file(args, args.what, args.source_launcher)
     print_answer(
         args,
         lambda: words_data(plan, launcher),
@@ -72,13 +67,12 @@ def _explain_plan(args: Namespace) -> int:
     if gnnplace.is_launch_file(args.what):
         if args.cluster is None:
             raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
-        name = args.source_launcher
-        if name is None:
-            name = gnnplace.launcher_of_file(args.what)
+        plan, name = read_launch_file(args, args.what, args.source_launcher)
         priced = gnnplace.price_launch_plan(
-            gnnplace.read_launch_file(args.what, name, values_of(args)),
+            plan,
             name,
             args.cluster,
+            batch=args.batch,
             model=args.model,
             environment=args.environment,
         )

@@ -9,7 +9,8 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
-from gnnplace.cli.options import constraints_of, values_of
+from gnnplace.cli.launch_files import read_launch_file
+from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
@@ -85,22 +86,6 @@ def _is_launched(args: Namespace) -> bool:
     return args.what is None or decoder_of(args.what) is not None  # others are captured
 
 
-def _read_given(args: Namespace, launcher: str) -> LaunchPlan:
-    """Return the plan of a launch file, with what the options say and the file leaves open."""
-    from gnnplace.plans import with_missing
-
-    plan = gnnplace.read_launch_file(
-        args.given,
-        launcher,
-        values_of(args),
-    )
-    return with_missing(
-        plan,
-        microbatch_size=args.microbatch_size,
-        precision=args.precision,
-    )
-
-
 def _given(args: Namespace) -> str | LaunchPlan | None:
     """Return what `--given` names: a launch file as it was read, anything else by its text."""
     text: str | None = args.given
@@ -108,10 +93,7 @@ def _given(args: Namespace) -> str | LaunchPlan | None:
         return text
     if not gnnplace.is_launch_file(text):
         return text
-    launcher = args.source_launcher
-    if launcher is None:
-        launcher = gnnplace.launcher_of_file(text)
-    return _read_given(args, launcher)
+    return read_launch_file(args, text, args.source_launcher)[0]
 
 
 def _launched(args: Namespace, rate: float | None) -> int:
@@ -121,10 +103,7 @@ def _launched(args: Namespace, rate: float | None) -> int:
         "memory_limit": args.memory_limit,
     }  # fmt: skip
     if args.given is not None:
-        name = args.source_launcher or args.launcher
-        if name is None:
-            name = gnnplace.launcher_of_file(args.given)
-        plan = _read_given(args, name)
+        plan, name = read_launch_file(args, args.given, args.source_launcher or args.launcher)
         found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
     else:
         name = args.launcher

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.plans.launch.registry import launcher_of
 from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
+from gnnplace.plans.launch.writing import canonical, write_launch_plan
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.spec_answers import device_peaks
 from gnnplace.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.plans.launch.exporting import LaunchFile
+    from gnnplace.plans.launch.writing import LaunchFile
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
@@ -36,6 +37,19 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
     return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
 
 
+def converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
+    """Format what `gnnplace convert FILE --to` prints of another launcher's file.
+
+    Args:
+        converted: The file that was written.
+        source: Path of the file that was read.
+        path: Where it was written to.
+    """
+    lines = [f"{Path(source).name}: {converted.plan.words}"]
+    lines += [f"  not carried: {loss.line}" for loss in converted.losses]
+    return [*lines, f"written to {path}; start: {converted.command.replace('FILE', path)}"]
+
+
 def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: str) -> str:
     """Return the launcher's file of a plan that was searched."""
     answer = found.answer
@@ -44,7 +58,10 @@ def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: 
         f"Predicted at {found.framework}'s prices: {answer.step_time or 0.0:.4g} s a step, "
         f"{(answer.peak or 0.0) / 1e9:.3g} GB on the fullest device.",
     ]
-    return launcher_of(launcher).write(found.plan, lines, found.setting.framework.network.each)
+    target = launcher_of(launcher)
+    plan = canonical(found.plan, target.framework)
+    gpus = found.setting.framework.network.each
+    return write_launch_plan(plan, launcher, lines, gpus)[0]
 
 
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:

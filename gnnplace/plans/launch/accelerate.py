@@ -76,7 +76,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
                 "accelerate: tp and cp need replicas that share their state (dp_shard_size); take "
                 "zero=2 or zero=3"
             )
-    told = [f"# {line}" for line in header(plan, lines, keys=HELD)]
+    # Without FSDP checkpointing is the script's, and stands in the head.
+    held = (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
+    told = [f"# {line}" for line in header(plan, lines, keys=held)]
     return "\n".join([*told, yaml.safe_dump(data, sort_keys=False)])
 
 
@@ -85,7 +87,13 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("accelerate", compiles=True):
         plan = run
         yield told, plan
-    sharded = (plan.dp or 1) > 1 and (plan.tp > 1 or plan.cp > 1)
+    if plan.tp > 1 and not plan.sp:
+        plan = replace(plan, sp=True)
+        yield (
+            "sp=off: accelerate takes the model's own plan, which cuts tokens; it is written",
+            plan,
+        )
+    sharded = (plan.dp or 1) * plan.cp > 1 and (plan.tp > 1 or plan.cp > 1)
     if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero == 0):
         told = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
         plan = replace(plan, zero=2)
@@ -104,6 +112,9 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.zero > 1 and accumulated:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
+        yield told, plan
+    for told, run in plan.without_unsayable("accelerate", zero_groups=(2, 3), gradients="same"):
+        plan = run
         yield told, plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if kind in ("true", "master") and half != "32":

@@ -41,6 +41,13 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.ep > 1 and plan.tp > 1 and plan.zero == 3:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
+    sayable = ("gradients",) if plan.zero in (1, 2) else ()
+    for told, run in plan.without_unsayable("DeepSpeed", overlap=sayable, zero_groups=(3,)):
+        plan = run
+        yield told, plan
+    if plan.zero == 3 and plan.group == 1:
+        plan = replace(plan, group=None)
+        yield "ZeRO 3 over groups of one: DeepSpeed has none; over all replicas is written", plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if half != "32" and kind != "master":
         plan = replace(plan, precision=f"{half}-master")
@@ -86,10 +93,15 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.microbatches,
         "zero_optimization": {"stage": plan.zero},
-        "optimizer": {"type": name, "params": {"lr": 1e-4}},
     }
+    if plan.optimizer is not None:  # else the script makes it
+        data["optimizer"] = {"type": name, "params": {"lr": 1e-4}}
     data |= {"bf16": {"enabled": True}} if half == "bf16" else {}
     data |= {"fp16": {"enabled": True}} if half == "16" else {}
+    if "gradients" in plan.overlap:
+        data["zero_optimization"]["overlap_comm"] = True
+    if plan.zero == 3 and plan.group is not None:
+        data["zero_optimization"]["mics_shard_size"] = plan.group
     if half != "32" and plan.gradients == "fp32":
         data["data_types"] = {"grad_accum_dtype": "fp32"}
     if plan.tp > 1:

@@ -12,7 +12,7 @@ Complexity: a capture of the model, and a price of the plan for each thing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
@@ -29,7 +29,8 @@ from gnnplace.plans.given import (
 from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
 from gnnplace.plans.launch.importing import captured_spec
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.launch.registry import launcher_of
+from gnnplace.plans.launch.writing import LaunchFile, Loss, nearest_plan, write_launch_plan
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import Orders
 from gnnplace.plans.plan import Plan, PlanFile
@@ -42,49 +43,6 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.models import workload_of
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A thing that a launch file does not carry.
-
-    Attributes:
-        told: what it is, and what is written instead, in one line.
-        seconds: by which a step is longer without it; None where it could not be priced.
-        bytes: by which the fullest device holds more.
-    """
-
-    told: str
-    seconds: float | None = None
-    bytes: float | None = None
-
-    @property
-    def line(self) -> str:
-        """What is not carried, and what that costs."""
-        if self.seconds is None or self.bytes is None:
-            return self.told
-        return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
-
-
-@dataclass(frozen=True)
-class LaunchFile:
-    """A plan as the file of a launcher.
-
-    Attributes:
-        text: of the file.
-        plan: that it says.
-        losses: what it does not carry.
-        seconds: predicted seconds of a step of what is written; None where it was not priced.
-        command: what starts a run by it, FILE for its name.
-        beside: the order of actions as a file beside it, of its name with `.csv`, if it needs one.
-    """
-
-    text: str
-    plan: LaunchPlan
-    losses: tuple[Loss, ...]
-    seconds: float | None
-    command: str
-    beside: str | None = None
 
 
 def export_plan(
@@ -108,7 +66,7 @@ def export_plan(
     beside = target.beside(file)
     if beside is not None:  # the order that was searched too
         given_up = [line for line in given_up if not line.startswith("order of actions")]
-    steps = list(target.nearest(base))
+    base, steps = nearest_plan(base, target)
     last = steps[-1][1] if steps else base
     gpus, losses, seconds = 8, [Loss(x) for x in given_up] + [Loss(x) for x, _ in steps], None
     try:
@@ -118,27 +76,10 @@ def export_plan(
     except GnnplaceError as error:
         losses.append(Loss(f"nothing is priced again: {error}"))
     losses += [Loss(lacks)] if lacks and sizes is None else []
-    usual = LaunchPlan()
-    held = [x for x in target.held if getattr(last, x) != getattr(usual, x)]
-    if held:
-        losses.append(Loss(f"{', '.join(held)}: the script's to say; the file holds them unread"))
-    text = target.write(last, _lines(plan, launcher, losses, seconds), gpus)
-    losses += [Loss(x) for x in unlike(last, target, text)]
+    lines = _lines(plan, launcher, losses, seconds)
+    text, unwritten = write_launch_plan(last, launcher, lines, gpus)
+    losses += unwritten
     return LaunchFile(text, last, tuple(losses), seconds, target.command, beside)
-
-
-def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
-    """A line for each field of a plan that the launcher's own reader does not find in a text."""
-    back = launcher.read(text, "what was written")
-    for field in fields(LaunchPlan):
-        if not field.compare:
-            continue
-        one, other = getattr(plan, field.name), getattr(back, field.name)
-        if field.name in ("notes", "sizes", "group", "overlap") or one == other or other is None:
-            continue
-        equal = plan.layers is not None and len(set(plan.layers)) == 1
-        if not (field.name == "layers" and equal and other is None):
-            yield f"{field.name} {one}: is read as {other}"
 
 
 def _lines(plan: Plan, launcher: str, losses: list[Loss], seconds: float | None) -> list[str]:

@@ -56,12 +56,17 @@ def with_missing(
     batch: int | None = None,
     microbatch_size: int | None = None,
     precision: str | None = None,
+    gpus: int | None = None,
 ) -> LaunchPlan:
-    """Return a plan with values for what its file leaves open.
+    """Return a plan with values for what its file leaves open; `gpus` are devices of the run.
 
     Raises:
         InputError: The file says another value itself.
     """
+    if gpus is not None and plan.world is None:
+        plan = plan.with_dp(gpus, f"{plan.source}: --gpus {gpus}")
+    elif gpus not in (None, plan.world):
+        raise InputError(f"--gpus {gpus}: the launch file says {plan.world}; leave it out")
     values = {"batch": batch, "microbatch_size": microbatch_size, "precision": precision}
     changes: dict[str, Any] = {}
     for word, value in values.items():

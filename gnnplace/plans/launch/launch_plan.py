@@ -215,6 +215,38 @@ class LaunchPlan:
             told = f"cuda_graphs={plan.cuda_graphs}: {launcher}'s file has none; off is written"
             yield told, replace(plan, cuda_graphs=None)
 
+    def without_unsayable(
+        self,
+        launcher: str,
+        *,
+        overlap: Sequence[str] = (),
+        zero_groups: Sequence[int] = (),
+        gradients: str | None = None,
+    ) -> Iterator[tuple[str, LaunchPlan]]:
+        """Yield what a launcher's file has no key for, each with the plan without it.
+
+        Args:
+            launcher: Its name in the lines.
+            overlap: Exchanges that its file can hide.
+            zero_groups: ZeRO stages that it can shard over groups of replicas.
+            gradients: The one type in which it sums gradients; None: either can be said.
+        """
+        plan = self
+        unsaid = [name for name in plan.overlap if name not in overlap]
+        if unsaid:
+            kept = tuple(name for name in plan.overlap if name in overlap)
+            plan = replace(plan, overlap=kept)
+            yield f"overlap of {', '.join(unsaid)}: {launcher}'s file has no key for it", plan
+        if plan.group is not None and plan.zero not in zero_groups:
+            told = f"ZeRO {plan.zero} over groups of {plan.group} replicas: {launcher}'s file has "
+            plan = replace(plan, group=None)
+            yield f"{told}no key for it; over all is written", plan
+        is_half = not (plan.precision or "32").startswith("32")
+        if gradients is not None and is_half and plan.gradients not in (None, gradients):
+            told = f"gradients={plan.gradients}: {launcher} sums in "
+            plan = replace(plan, gradients=gradients)
+            yield told + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
+
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
         """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""
         sizes = self.sizes

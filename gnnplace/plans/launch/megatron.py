@@ -68,6 +68,13 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
         yield told, plan
+    sayable = ("gradients", "parameters", "tp")
+    for told, run in plan.without_unsayable("Megatron-LM", overlap=sayable, zero_groups=(1,)):
+        plan = run
+        yield told, plan
+    if plan.optimizer == "adam":
+        plan = replace(plan, optimizer="adamw")
+        yield "optimizer adam: Megatron-LM's decouples weight decay; adamw is written", plan
     if plan.schedule not in ("1f1b", "interleaved"):
         name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"

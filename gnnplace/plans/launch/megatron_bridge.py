@@ -10,6 +10,7 @@ sizes, functions of files that are not here) is not known, and said.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,13 @@ from gnnplace.plans.launch.launch_plan import (
 )
 from gnnplace.plans.launch.megatron import model_flags, plan_flags
 from gnnplace.plans.launch.megatron_flags import is_listed
-from gnnplace.plans.launch.megatron_plan import Flags, is_counted, is_known, plan_of_flags
+from gnnplace.plans.launch.megatron_plan import (
+    Flags,
+    is_counted,
+    is_known,
+    number_of,
+    plan_of_flags,
+)
 
 LINE = re.compile(r"\s*(?:(?:cfg|config)\.)?(\w+)\.(\w+)\s*=\s*([^\s#][^#]*)(?:#.*)?")
 FUNCTION = re.compile(r"(?ms)^def (\w+)\(.*?(?=^def |^class |^@|\Z)")
@@ -57,7 +64,8 @@ SECTIONS = {
     "micro-batch-size": "train", "global-batch-size": "train", "train-iters": "train",
     "use-distributed-optimizer": "ddp", "use-megatron-fsdp": "ddp", "overlap-grad-reduce": "ddp",
     "overlap-param-gather": "ddp", "data-parallel-sharding-strategy": "ddp",
-    "ckpt-format": "checkpoint", "no-check-for-nan-in-loss-and-grad": "rerun_state_machine",
+    "ckpt-format": "checkpoint", "optimizer": "optimizer",
+    "no-check-for-nan-in-loss-and-grad": "rerun_state_machine",
 }  # fmt: skip
 USUAL = {
     "ddp.use_distributed_optimizer": "false", "ddp.use_megatron_fsdp": "false",
@@ -72,8 +80,9 @@ USUAL = {
 HALVES = {"bf16": ("bf16_mixed", "torch.bfloat16"), "16": ("fp16_mixed", "torch.float16")}
 """Its mixed precision by name, which sums gradients in fp32 and in fp16, and the type."""
 OWN = ("gated-linear-unit", "share-embeddings-and-output-weights", "grad-reduce-in-fp32",
-       "add-bias-linear", "pipeline-dtype", "transformer-impl")  # fmt: skip
-LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-type", "optimizer",
+       "add-bias-linear", "pipeline-dtype", "transformer-impl",
+       "check-for-nan-in-grad")  # fmt: skip
+LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-type",
             "disable-bias-linear", "group-query-attention", "max-position-embeddings", "bf16",
             "fp16", "grad-reduce-in-bf16", "untie-embeddings-and-output-weights")  # fmt: skip
 
@@ -87,7 +96,7 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
         gpus: of a server; torchrun is told them.
     """
     sizes = [] if plan.sizes is None else model_flags(plan.sizes)
-    text = [f"# {line}" for line in header(plan, lines, keys=("optimizer",))]
+    text = [f"# {line}" for line in header(plan, lines, keys=("dp",))]
     other = {theirs: ours for ours, theirs in OTHER_NAMES.items()}
     told = dict(USUAL)
     for flag in [*sizes, *plan_flags(plan)]:
@@ -185,6 +194,12 @@ def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None)
         raise FormatError(f"{source}: has no key such as model.tensor_model_parallel_size=4")
     if COMMON in whole:
         flags = COMMON_FLAGS | flags
+    replicas = with_header(LaunchPlan(), text, source).dp
+    if replicas is not None:
+        degrees = ("tensor-model-parallel-size", "pipeline-model-parallel-size",
+                   "context-parallel-size")  # fmt: skip
+        inside = math.prod(number_of(flags, name, source, 1) for name in degrees)
+        flags["world-size"] = str(replicas * inside)
     unknown = [name for name in flags if not (name in OWN or is_known(name))]
     flags |= _others(flags, whole)
     plan = plan_of_flags(flags, source, lines)

@@ -100,9 +100,16 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
         plan = run
         yield told, plan
-    if plan.zero in (1, 2) and (plan.dp or 1) > 1:
+    if plan.zero in (1, 2) and (plan.dp or 1) * plan.cp > 1:
         told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
         plan = replace(plan, zero=3)
+        yield told, plan
+    if plan.zero == 0 and plan.cp > 1:
+        plan = replace(plan, zero=3, group=1 if (plan.dp or 1) > 1 else None)
+        told = "zero=0: torchtitan shards parameters over cp"
+        yield f"{told}; zero=3 in groups of cp is written", plan
+    for told, run in plan.without_unsayable("torchtitan", zero_groups=(3,), gradients="fp32"):
+        plan = run
         yield told, plan
     for told, whole in plan.with_whole_experts("torchtitan"):
         plan = whole
@@ -333,6 +340,7 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
         raise keys.fault(f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens")
     pp = keys.count(f"{where}pipeline_parallel_degree", 1) or 1
     tp = keys.count(f"{where}tensor_parallel_degree", 1) or 1
+    cp = keys.count(f"{where}context_parallel_degree", 1) or 1
     replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
     shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
     dp = None if shard in (None, -1) else replicate * shard
@@ -366,8 +374,8 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
             sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
             chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
             accumulation=count if batch is None and count > 1 else None,
-            zero=0 if shard == 1 else 3,
-            group=shard if replicate > 1 and shard not in (None, -1, 1) else None,
+            zero=0 if shard == 1 and cp == 1 else 3,
+            group=shard if replicate > 1 and shard not in (None, -1) and cp * shard > 1 else None,
             recompute=keys.get("activation_checkpoint"), schedule=name,
             precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
             gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes), compile=compiled,

@@ -11,16 +11,16 @@ import pytest
 from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.launch.exporting import unlike
 from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, READ_NAMES, LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, READERS, launcher_told_by, read_launch_file
 from gnnplace.plans.launch.torchtitan import MODELS
+from gnnplace.plans.launch.writing import unlike
 
 NAMED = {  # what a line begins with for a field that is another one then
     "schedule": "schedule", "chunks": "schedule", "layers": ("schedule", "layers"),
     "precision": "precision", "zero": "zero", "recompute": "recompute", "sp": "sp",
     "optimizer": "optimizer", "ep": "ep", "etp": "ep", "compile": "compile",
-    "cuda_graphs": "cuda_graphs",
+    "cuda_graphs": "cuda_graphs", "gradients": "gradients",
 }  # fmt: skip
 
 MIXTURES = (

@@ -1,0 +1,234 @@
+"""One way from a `LaunchPlan` to a launcher's file, for plans and for files of other launchers.
+
+`write_launch_plan` makes the plan one that the launcher can say (`nearest`, a line for each thing
+that is given up), writes it, and reads the text back: a word that comes back as another is a line,
+too. `convert_launch_file` is that for a plan that was read from another launcher's file: what its
+file says and no word of a plan holds is lost, and listed. Nothing is captured or priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from gnnplace.costs import TRAITS
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.launch.importing import completed
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.registry import Launcher, framework_of, launcher_of
+from gnnplace.plans.spec import format_layers
+
+SERVER_GPUS = 8
+SCRIPT_SAYS = "is the script's to say; the file holds it unread"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something of a plan that a launch file does not carry.
+
+    Attributes:
+        told: What it is, and what is written instead, in one line.
+        seconds: By which a step is longer without it; None where it was not priced.
+        bytes: By which the fullest device holds more.
+    """
+
+    told: str
+    seconds: float | None = None
+    bytes: float | None = None
+
+    @property
+    def line(self) -> str:
+        """What is not carried, and what that costs."""
+        if self.seconds is None or self.bytes is None:
+            return self.told
+        return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
+
+
+@dataclass(frozen=True)
+class LaunchFile:
+    """A plan as the file of a launcher.
+
+    Attributes:
+        text: Of the file.
+        plan: That it says.
+        losses: What it does not carry.
+        seconds: Predicted seconds of a step of what is written; None where it was not priced.
+        command: What starts a run by it, FILE for its name.
+        beside: The order of actions as a file beside it, of its name with `.csv`, if it needs one.
+    """
+
+    text: str
+    plan: LaunchPlan
+    losses: tuple[Loss, ...]
+    seconds: float | None
+    command: str
+    beside: str | None = None
+
+
+def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
+    """Return the plan with one spelling of what has several.
+
+    Equal layers are not listed, groups of all replicas and of one are none, gradients that are not
+    named have the framework's type, and those of fp32 parameters have no other.
+    """
+    half = (plan.precision or "").partition("-")[0]
+    gradients = plan.gradients or TRAITS[framework].gradients
+    if plan.gradients is None and half == "16":
+        gradients = "same"  # frameworks sum in fp32 by default for bf16 alone
+    layers = plan.layers
+    stages = plan.pp * plan.chunks
+    if layers is not None and len(set(layers)) == 1 and len(layers) == stages:
+        layers = None
+    is_grouped = plan.zero > 0 and plan.group not in (None, plan.dp)
+    is_sharded = (plan.dp or 2) * plan.cp > 1 and (plan.group or 2) * plan.cp > 1
+    cannot_capture = plan.pp > 1 or (plan.sizes is not None and plan.sizes.experts is not None)
+    is_eager = cannot_capture or TRAITS[framework].cuda_graphs[0] == "off"
+    return replace(
+        plan,
+        gradients="same" if half == "32" else gradients,
+        layers=layers if stages > 1 else None,
+        group=plan.group if is_grouped and is_sharded else None,
+        zero=plan.zero if is_sharded else 0,
+        cuda_graphs=None if plan.cuda_graphs == "off" and is_eager else plan.cuda_graphs,
+        sp=plan.sp or plan.tp == 1,
+        etp=None if plan.etp == plan.tp else plan.etp,
+        recompute="full" if plan.recompute == "uniform:1" else plan.recompute,
+    )
+
+
+def nearest_plan(
+    plan: LaunchPlan, target: Launcher
+) -> tuple[LaunchPlan, list[tuple[str, LaunchPlan]]]:
+    """Return the plan as a launcher can say it, and each thing that is given up on the way.
+
+    Returns:
+        The plan in one spelling; then lines, each with the plan without that thing.
+    """
+    plan = replace(canonical(plan, target.framework), layers=plan.layers)
+    return plan, list(target.nearest(plan))
+
+
+def write_launch_plan(
+    plan: LaunchPlan, launcher: str, lines: Sequence[str], gpus: int = SERVER_GPUS
+) -> tuple[str, list[Loss]]:
+    """Return the launcher's file of a plan that it can say, and what its own reader misses of it.
+
+    Args:
+        plan: As `nearest_plan` leaves it.
+        launcher: Its name.
+        lines: For the head of the file.
+        gpus: Of a server.
+
+    Raises:
+        InfeasibleError: The launcher cannot say the plan.
+    """
+    target = launcher_of(launcher)
+    usual = LaunchPlan()
+    held = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
+    losses = [Loss(f"{', '.join(held)}: {SCRIPT_SAYS}")] if held else []
+    head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
+    text = target.write(plan, head, gpus)
+    return text, losses + [Loss(line) for line in unlike(plan, target, text)]
+
+
+def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
+    """Yield a line for each word of a plan that the launcher's own reader does not find in a text.
+
+    The sizes of the model count where the file has any.
+    """
+    back = launcher.read(text, "what was written")
+    if back.dp is None and plan.dp is not None:  # the launch command says the processes
+        back = back.with_dp(plan.world or 1, "what was written")
+    plan = canonical(plan, launcher.framework)
+    back = canonical(back, launcher.framework)
+    for entry in fields(LaunchPlan):
+        value, other = getattr(plan, entry.name), getattr(back, entry.name)
+        if not entry.compare or entry.name == "notes" or value == other or value is None:
+            continue
+        if entry.name == "sizes" and (other is None or _same_sizes(value, other)):
+            continue
+        if entry.name == "accumulation" and plan.batch == back.batch:
+            continue
+        if entry.name == "layers":
+            value = format_layers(value)
+        yield f"{entry.name} {value}: is read as {other}"
+
+
+def _same_sizes(sizes: DecoderSizes, other: DecoderSizes) -> bool:
+    """Return whether two models are the same, of whatever batch."""
+    return replace(sizes, positions=sizes.learned, batch=1) == replace(
+        other, positions=other.learned, batch=1
+    )
+
+
+def convert_launch_file(
+    plan: LaunchPlan,
+    launcher: str,
+    *,
+    source_launcher: str,
+    gpus: int | None = None,
+    batch: int | None = None,
+    model: str | None = None,
+) -> LaunchFile:
+    """Return a launcher's file of what another launcher's file says.
+
+    Args:
+        plan: As it was read.
+        launcher: The launcher to write for.
+        source_launcher: The launcher that the file was read as.
+        gpus: Devices of the run, where the file does not say them.
+        batch: Examples of a step, where the file does not say them.
+        model: The model by its name, where the file has no sizes.
+
+    Raises:
+        InputError: The file leaves open what the other one needs, or there is no such launcher.
+        InfeasibleError: The launcher cannot say the plan at all.
+    """
+    target = launcher_of(launcher)
+    if plan.dp is None and gpus is None:
+        raise InputError(f"{plan.source}: does not say the number of devices; give --gpus N")
+    plan = completed(plan, gpus or plan.world or 1, batch)
+    if plan.microbatch_size is None or plan.batch is None:
+        raise InputError(
+            f"{plan.source}: does not say the micro-batch; give --microbatch-size and --batch"
+        )
+    if plan.precision is None:
+        raise InputError(f"{plan.source}: does not say the precision; give --precision")
+    # What the first file leaves to its framework is that framework's, whatever the second assumes.
+    framework = framework_of(source_launcher, plan)
+    plan = canonical(plan, framework)
+    if plan.cuda_graphs is None and TRAITS[framework].cuda_graphs[0] == "off":
+        plan = replace(plan, cuda_graphs="off")
+    if plan.sizes is None and model is not None:
+        plan = replace(plan, sizes=_sizes_of_model(model))
+    losses = [Loss(remark) for remark in plan.remarks]
+    plan = replace(plan, notes=())
+    plan, steps = nearest_plan(plan, target)
+    losses += [Loss(line) for line, _ in steps]
+    last = steps[-1][1] if steps else plan
+    lines = [
+        f"A plan of gnnplace for {launcher}, from a file of {source_launcher}.",
+        *(f"Not carried: {loss.line}" for loss in losses),
+    ]
+    text, more = write_launch_plan(last, launcher, lines, min(SERVER_GPUS, last.world or 1))
+    losses += more
+    return LaunchFile(
+        text=text,
+        plan=last,
+        losses=tuple(losses),
+        seconds=None,
+        command=target.command,
+    )
+
+
+def _sizes_of_model(model: str) -> DecoderSizes:
+    """Return the sizes of a decoder by its name.
+
+    Raises:
+        InputError: It is no decoder whose sizes are known.
+    """
+    sizes = decoder_of(model)
+    if sizes is None:
+        raise InputError(f"--model {model}: is no decoder of text whose sizes are known")
+    return replace(sizes, batch=1)
