@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.framework import running_framework as running_framework
     from gnnplace.costs.frameworks.framework import tested_words as tested_words
     from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
-    from gnnplace.costs.frameworks.variants import SlowNetwork as SlowNetwork
     from gnnplace.costs.frameworks.variants import with_host as with_host
     from gnnplace.costs.frameworks.variants import with_network as with_network
+    from gnnplace.costs.frameworks.variants import with_slow_links as with_slow_links
     from gnnplace.costs.frameworks.variants import without_messages as without_messages
     from gnnplace.costs.kernels import GPUS as GPUS
     from gnnplace.costs.kernels import PRODUCTS as PRODUCTS

@@ -11,23 +11,23 @@ to the step.
 size of micro-batches, tokens between segments, the split, cuts of stages, and how many devices
 are replicas, shards and stages. Each is priced as the plan is.
 
-**Gaps.** What makes runs slower than predicted is priced too: launches and exchanges that take
-twice as long, kernels at three quarters of their clock, collectives that are checked, layers that
-are recomputed unasked. Where a step was measured, those come first that add what it is longer by.
+**Gaps.** What makes runs slower than predicted is priced too (`plans.causes`). Where a step was
+measured, the causes that would explain it come first, each with the factor that explains it.
 
 Complexity: a capture of the model and some 30 prices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gnnplace.costs import IdleNetwork, SlowNetwork, environment, with_host, with_network
+from gnnplace.costs import IdleNetwork, environment, with_host, with_network, with_slow_links
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.plans.causes import Cause, rank_causes
 from gnnplace.plans.given import (
     ANY_SPLIT,
     chain_of_file,
@@ -45,13 +45,14 @@ from gnnplace.plans.plan import MemoryEntry, Plan
 from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realized
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import under
+from gnnplace.plans.search.space import devices_of_server
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage, StageCost
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.sized import with_framework
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect, degrees_moved, likeliest
+from gnnplace.plans.spec_explaining import ROW_PARTS, degrees_moved
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
@@ -98,7 +99,7 @@ class PlanExplanation:
         changes: single changes that are faster and fit, the fastest first; of a plan that does not
             fit those that make it fit.
         tried: how many were priced.
-        suspects: what may make a run slower than predicted.
+        causes: what may make a run slower than predicted, the likeliest first.
         measured: a step of a run; None where none is known.
     """
 
@@ -111,7 +112,7 @@ class PlanExplanation:
     room: float
     changes: tuple[PlanChange, ...]
     tried: int
-    suspects: tuple[Suspect, ...] = ()
+    causes: tuple[Cause, ...] = ()
     measured: MeasuredSteps | None = None
 
     @property
@@ -119,23 +120,21 @@ class PlanExplanation:
         """The part that the most seconds go to."""
         return max(self.parts, key=self.parts.__getitem__)
 
-    @property
-    def likely(self) -> tuple[Suspect, ...]:
-        """Suspects that explain by what the measured step is longer than the predicted one."""
-        gap = 0.0 if self.measured is None else self.measured.seconds - self.step_time
-        return likeliest(self.suspects, gap)
-
 
 class SlowFabric(MeshFabric):
-    """Devices whose exchanges take twice as long."""
+    """Devices whose exchanges take a factor as long."""
+
+    def __init__(self, cluster: Cluster, factor: float) -> None:
+        super().__init__(cluster)
+        self.factor = factor
 
     def collective(self, *args: Any, **options: Any) -> float:
-        """Twice the seconds."""
-        return 2.0 * super().collective(*args, **options)
+        """Return the seconds of a collective."""
+        return self.factor * super().collective(*args, **options)
 
     def sends(self, *args: Any, **options: Any) -> float:
-        """Twice the seconds."""
-        return 2.0 * super().sends(*args, **options)
+        """Return the seconds of messages."""
+        return self.factor * super().sends(*args, **options)
 
 
 class IdleFabric(MeshFabric):
@@ -199,7 +198,7 @@ def explain_plan(
         plan, priced.step_time, (low * scale, high * scale), parts, name,
         file.memory[name], priced.memory[rank] + file.memory[name].slack,
         tuple(sorted(better, key=lambda x: x.step_time)), len(tried),
-        tuple(suspects_of(plan, priced, pricer, parts["compute"])), steps,
+        causes_of(plan, priced, pricer, parts, None if steps is None else steps.seconds), steps,
     )  # fmt: skip
 
 
@@ -290,46 +289,77 @@ def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Ch
     return replace(chain, source=source, _known={})
 
 
-def suspects_of(plan: Plan, priced: Priced, pricer: Pricer, compute: float) -> Iterator[Suspect]:
-    """What may make a run slower than predicted, and by how much.
+def causes_of(
+    plan: Plan,
+    priced: Priced,
+    pricer: Pricer,
+    parts: Mapping[str, float],
+    measured: float | None = None,
+) -> tuple[Cause, ...]:
+    """Return what would make a run slower than predicted, the likeliest first.
 
     Args:
-        plan: that runs.
-        priced: the same as a draft.
-        pricer: that it was priced with.
-        compute: seconds of the busiest rank's kernels.
+        plan: That runs.
+        priced: The same as a draft.
+        pricer: That it was priced with.
+        parts: Seconds of its step, of `parts_of`.
+        measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
     chain, fabric, draft, step = pricer.chain, pricer.fabric, priced.draft, priced.step_time
-
-    def longer(pricer: Pricer, changed: Draft = draft) -> float:
-        slower = realized(pricer, changed, priced.orders)
-        return 0.0 if slower is None else max(slower.step_time - step, 0.0)
-
     framework = chain.framework
-    if framework is not None:
-        slow_network = with_framework(chain, with_network(framework, SlowNetwork))
-        slow_host = with_framework(chain, with_host(framework, 2.0))
-        yield Suspect("exchanges", longer(pricer_of(slow_network, fabric, draft.size)))
-        yield Suspect("host", longer(pricer_of(slow_host, fabric, draft.size)))
-    elif isinstance(chain.source, ModelCosts):
-        slow = SlowFabric(fabric.cluster)
-        moved = replace(without_host(chain, slow, EAGER), _known={})
-        yield Suspect("exchanges", longer(pricer_of(moved, slow, draft.size)))
-        twice = replace(EAGER, view=2 * EAGER.view, forward=2 * EAGER.forward,
-                        backward=2 * EAGER.backward)  # fmt: skip
-        own = pricer_of(without_host(chain, fabric, twice), fabric, draft.size)
-        yield Suspect("host", longer(own))
-    yield Suspect("clock", compute / 3)
-    full = tuple(recomputing(pricer.chain, s, "full") for s in draft.stages)
-    if full != draft.stages:
-        yield Suspect("recompute", longer(pricer, replace(draft, stages=full)))
+    kernels = sum(parts[name] for name in ("compute", "recompute", "bubble"))
+    full = tuple(recomputing(chain, s, "full") for s in draft.stages)
+    servers = fabric.cluster.num_devices > devices_of_server(fabric)
+
+    def step_on(slower: Chain, network: MeshFabric = fabric) -> float:
+        price = realized(pricer_of(slower, network, draft.size), draft, priced.orders)
+        return step if price is None else max(price.step_time, step)
+
+    def step_at(cause: str, factor: float) -> float:
+        if cause == "outside":
+            return step * (1.0 + factor)
+        if cause == "clock":
+            return step + kernels * (factor - 1.0)
+        if cause == "checks":
+            return step + _checks(plan, draft, fabric, len(priced.chunks))
+        if cause == "recompute":
+            price = realized(pricer, replace(draft, stages=full), priced.orders)
+            return step if price is None else max(price.step_time, step)
+        if framework is not None:
+            changed = {
+                "across": lambda: with_slow_links(framework, across=factor),
+                "inside": lambda: with_slow_links(framework, inside=factor),
+                "host": lambda: with_host(framework, factor),
+                "overlap": lambda: replace(framework, hides="none"),
+            }
+            return step_on(with_framework(chain, changed[cause]()))
+        if cause == "overlap" or not isinstance(chain.source, ModelCosts):
+            return step  # nothing overlaps in a captured model's prices
+        if cause == "host":
+            launches = replace(
+                EAGER,
+                view=factor * EAGER.view,
+                forward=factor * EAGER.forward,
+                backward=factor * EAGER.backward,
+            )
+            return step_on(without_host(chain, fabric, launches))
+        if (cause == "across") != servers:
+            return step  # one network joins all
+        slow = SlowFabric(fabric.cluster, factor)
+        return step_on(replace(without_host(chain, slow, EAGER), _known={}), slow)
+
+    return rank_causes(step_at, step, measured, servers=servers)
+
+
+def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
+    """Return the seconds of a step that checks of its collectives take."""
     checks = environment("checked-collectives").constants
     layers, _ = stage_layers(plan.file)
-    shards, world = draft.stages[0].mesh.shards, fabric.cluster.num_devices
-    inside = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / len(priced.chunks)
-    inside *= shards > 1
-    counted = shards * (inside + checks["checks_end"].value) + checks["checks_world"].value * world
-    yield Suspect("checks", checks["check"].value * counted)
+    shards = draft.stages[0].mesh.shards
+    inside = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / ranks * (shards > 1)
+    devices = fabric.cluster.num_devices
+    count = shards * (inside + checks["checks_end"].value) + checks["checks_world"].value * devices
+    return checks["check"].value * count
 
 
 def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:

@@ -22,12 +22,13 @@ from itertools import permutations
 from gnnplace.costs import (
     Framework,
     IdleNetwork,
-    SlowNetwork,
     environment,
     with_host,
     with_network,
+    with_slow_links,
     without_messages,
 )
+from gnnplace.plans.causes import Cause, rank_causes
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
@@ -44,19 +45,6 @@ ROW_PARTS = {
     "update": "the optimizer's step",
     "bubble": "waits for other stages",
 }
-SUSPECTS = {
-    "exchanges": ("exchanges at half of their speed",
-                  "run NCCL's all_reduce_perf on the same groups; look for links that are down"),
-    "host": ("launches that take twice as long",
-             "torch.compile or CUDA graphs, larger micro-batches, no synchronising in the loop"),
-    "clock": ("kernels at three quarters of their clock",
-              "nvidia-smi -q -d CLOCK,PERFORMANCE while it runs: power or heat, or others on the "
-              "GPUs"),
-    "recompute": ("all layers recomputed unasked",
-                  "the launcher's own default: print its configuration"),
-    "checks": ("collectives that are checked", "unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG"),
-}  # fmt: skip
-"""What makes runs slower than predicted, and what to try first."""
 
 
 @dataclass(frozen=True)
@@ -72,55 +60,48 @@ class RowChange:
     answer: PlanAnswer
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """What may make a run slower than predicted.
-
-    Attributes:
-        name: of `SUSPECTS`.
-        seconds: that it would add to a step.
-    """
-
-    name: str
-    seconds: float
-
-    @property
-    def told(self) -> str:
-        """What it is."""
-        return SUSPECTS[self.name][0]
-
-    @property
-    def first(self) -> str:
-        """What to try first."""
-        return SUSPECTS[self.name][1]
-
-
-def likeliest(suspects: tuple[Suspect, ...], gap: float) -> tuple[Suspect, ...]:
-    """Suspects that add a twentieth of a gap in seconds or more, the nearest to it first."""
-    known = [x for x in suspects if gap > 0 and x.seconds >= gap / 20]
-    return tuple(sorted(known, key=lambda x: abs(x.seconds - gap)))
-
-
-def row_suspects(setting: PricingSetting, spec: PlanSpec, compute: float) -> Iterator[Suspect]:
-    """Yield what may make a run slower than its prediction, each priced.
+def row_causes(
+    setting: PricingSetting,
+    spec: PlanSpec,
+    parts: Mapping[str, float],
+    measured: float | None = None,
+) -> tuple[Cause, ...]:
+    """Return what would make a run slower than its prediction, the likeliest first.
 
     Args:
         setting: What is priced on.
         spec: The plan that runs.
-        compute: Seconds of the busiest rank's kernels.
+        parts: Seconds of its step, of `row_parts`.
+        measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
     framework = setting.framework
+    step = sum(parts.values())
     checks = framework.checks or environment("checked-collectives")
-    changed = {
-        "exchanges": (_on(setting, with_network(framework, SlowNetwork)), spec),
-        "host": (_on(setting, with_host(framework, 2.0)), spec),
-        "recompute": (setting, replace(spec, recompute="full")),
-        "checks": (_on(setting, replace(framework, checks=checks)), spec),
-    }
-    step = priced_spec(setting, spec).step_time
-    yield Suspect("clock", compute / 3)
-    for name, (slower, slower_spec) in changed.items():
-        yield Suspect(name, max(priced_spec(slower, slower_spec).step_time - step, 0.0))
+    # Slower kernels make passes longer, and so the waits for them.
+    kernels = sum(parts[name] for name in ("compute", "recompute", "bubble"))
+
+    def step_at(cause: str, factor: float) -> float:
+        if cause == "outside":
+            return step * (1.0 + factor)
+        if cause == "clock":
+            return step + kernels * (factor - 1.0)
+        slowed, plan = framework, spec
+        if cause == "across":
+            slowed = with_slow_links(framework, across=factor)
+        elif cause == "inside":
+            slowed = with_slow_links(framework, inside=factor)
+        elif cause == "host":
+            slowed = with_host(framework, factor)
+        elif cause == "checks":
+            slowed = replace(framework, checks=checks)
+        elif cause == "recompute":
+            plan = replace(spec, recompute="full")
+        elif cause == "overlap":
+            plan = replace(spec, overlap="none")
+        return priced_spec(_on(setting, slowed), plan).step_time
+
+    servers = spec.num_devices > framework.network.each
+    return rank_causes(step_at, step, measured, servers=servers)
 
 
 def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:

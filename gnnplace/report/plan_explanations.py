@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gnnplace.plans.causes import Cause
 from gnnplace.plans.explaining import PARTS, PlanExplanation
 from gnnplace.plans.launch.searching import LaunchExplanation
 from gnnplace.plans.measured_steps import MeasuredSteps
-from gnnplace.plans.spec_explaining import ROW_PARTS, Suspect
+from gnnplace.plans.spec_explaining import ROW_PARTS
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
 from gnnplace.report.units import bytes_text, seconds_text
 
 MOST = 3  # changes that are told
+MOST_CAUSES = 4
 
 
 def plan_explanation_lines(found: PlanExplanation) -> list[str]:
@@ -59,12 +61,12 @@ def _measured(found: PlanExplanation) -> list[str]:
     references = [f"    {rates_line(found.plan.file, steps.seconds)}"]
     if bound := found.plan.file.lower_bound:
         references.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
-    place, *lines = measured_lines(steps, found.step_time, found.interval, found.likely)
+    place, *lines = measured_lines(steps, found.step_time, found.interval, found.causes)
     return [place, *references, *lines]
 
 
 def measured_lines(
-    steps: MeasuredSteps, step: float, interval: tuple[float, float], likely: Sequence[Suspect]
+    steps: MeasuredSteps, step: float, interval: tuple[float, float], causes: Sequence[Cause]
 ) -> list[str]:
     """How far a run is from the prediction in seconds and its interval, and what would explain it.
 
@@ -72,7 +74,7 @@ def measured_lines(
         steps: of the run.
         step: seconds that are predicted.
         interval: that holds most steps.
-        likely: what would explain the gap, the nearest first.
+        causes: what would explain the gap, the likeliest first.
     """
     place = "inside" if interval[0] <= steps.seconds <= interval[1] else "outside"
     gap = steps.seconds - step
@@ -88,10 +90,11 @@ def measured_lines(
         f"of the predicted, {place} of its interval"
     ]
     if gap <= 0:
-        return [*lines, "    faster than predicted: are batch, tokens and precision the plan's?"]
-    lines.append(f"    what would explain {seconds_text(gap)}, the nearest first:")
-    lines += [f"      {x.told}: {seconds_text(x.seconds)}; {x.first}" for x in likely]
-    lines.append("      what is left: data loader, logging, checkpoints; run with made-up data")
+        return [*lines, "    as fast as predicted or faster: nothing of the run is slow"]
+    lines.append(f"    what would explain {seconds_text(gap)}, the likeliest first:")
+    for cause in causes[:MOST_CAUSES]:
+        explained = f"{seconds_text(cause.seconds)}, {cause.share:.0%} likely"
+        lines.append(f"      {cause.told} ({explained}); {cause.first}")
     return lines
 
 
@@ -114,7 +117,7 @@ def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) 
     answer = found.answer.answer
     if found.measured is not None:
         interval = (answer.low or 0.0, answer.high or 0.0)
-        lines += measured_lines(found.measured, step, interval, found.likely)
+        lines += measured_lines(found.measured, step, interval, found.causes)
     return lines
 
 
@@ -135,14 +138,23 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
         "changes": changes,
         "bound": max(found.parts, key=found.parts.__getitem__),
         "measured": None if found.measured is None else asdict(found.measured),
-        "suspects": suspects_data(found),
+        "suspects": causes_data(found.causes),
     }
 
 
-def suspects_data(found: LaunchExplanation | PlanExplanation) -> list[dict[str, Any]]:
-    """Return what would explain the gap, the nearest first; without a run all that may."""
-    suspects = found.likely if found.measured else found.suspects
-    return [{"told": x.told, "seconds": x.seconds, "first": x.first} for x in suspects]
+def causes_data(causes: Sequence[Cause]) -> list[dict[str, Any]]:
+    """Return what would explain the gap, the likeliest first; without a run all that may."""
+    return [
+        {
+            "cause": cause.name,
+            "told": cause.told,
+            "factor": cause.factor,
+            "seconds": cause.seconds,
+            "share": cause.share,
+            "first": cause.first,
+        }
+        for cause in causes
+    ]
 
 
 def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
@@ -160,5 +172,5 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         ],
         "tried": found.tried,
         "measured": None if found.measured is None else asdict(found.measured),
-        "suspects": suspects_data(found),
+        "suspects": causes_data(found.causes),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gnnplace.costs.frameworks.constants import ConstantSet
 from gnnplace.costs.frameworks.framework import Framework
@@ -32,20 +32,19 @@ class IdleNetwork(SilentNetwork):
         return 0.0
 
 
-class SlowNetwork(ServerNetwork):
-    """A network that takes twice as long."""
+@dataclass(frozen=True)
+class ScaledNetwork(ServerNetwork):
+    """A network whose exchanges inside of servers take `inside_factor` times as long."""
 
-    def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """Return twice the seconds."""
-        return 2.0 * super().exchange(op, count, size, members)
-
-    def reduce(self, count: int, size: float, members: int) -> float:
-        """Return twice the seconds."""
-        return 2.0 * super().reduce(count, size, members)
+    inside_factor: float = 1.0
 
     def message(self, size: float, across: bool) -> float:
-        """Return twice the seconds."""
-        return 2.0 * super().message(size, across)
+        """Return the seconds of a message."""
+        seconds = super().message(size, across)
+        return seconds if across else self.inside_factor * seconds
+
+    def _within(self, op: str, count: int, size: float) -> float:
+        return self.inside_factor * super()._within(op, count, size)
 
 
 def scaled_constants(constants: ConstantSet, names: tuple[str, ...], factor: float) -> ConstantSet:
@@ -74,6 +73,27 @@ def with_network(framework: Framework, kind: type[ServerNetwork]) -> Framework:
         rates=network.rates,
     )
     return replace(framework, network=changed)
+
+
+def with_slow_links(framework: Framework, *, across: float = 1.0, inside: float = 1.0) -> Framework:
+    """Return a framework whose exchanges take so many times as long.
+
+    Args:
+        framework: The framework.
+        across: Times, of the bytes between servers.
+        inside: Times, of all that is exchanged inside of a server.
+    """
+    network = framework.network
+    slowed = ScaledNetwork(
+        each=network.each,
+        fabric=network.fabric,
+        inside=network.inside,
+        card=network.card / across,
+        latency=network.latency,
+        rates={**network.rates, "server_links": network.rates["server_links"] / across},
+        inside_factor=inside,
+    )
+    return replace(framework, network=slowed)
 
 
 def without_messages(framework: Framework) -> Framework:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.causes import Cause
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
@@ -29,11 +30,9 @@ from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.plans.spec_explaining import (
     RowChange,
-    Suspect,
-    likeliest,
+    row_causes,
     row_changes,
     row_parts,
-    row_suspects,
 )
 from gnnplace.plans.spec_search import FoundSpec, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
@@ -132,22 +131,15 @@ class LaunchExplanation:
         answer: what it takes.
         parts: seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
         changes: single changes of its words that fit, the fastest first.
-        suspects: what may make the run slower than predicted.
+        causes: what may make the run slower than predicted, the likeliest first.
         measured: a step of the run; None where none is known.
     """
 
     answer: LaunchAnswer
     parts: dict[str, float]
     changes: tuple[RowChange, ...]
-    suspects: tuple[Suspect, ...] = ()
+    causes: tuple[Cause, ...] = ()
     measured: MeasuredSteps | None = None
-
-    @property
-    def likely(self) -> tuple[Suspect, ...]:
-        """Suspects that explain by what the measured step is longer than the predicted one."""
-        step = self.answer.answer.step_time
-        gap = 0.0 if self.measured is None or step is None else self.measured.seconds - step
-        return likeliest(self.suspects, gap)
 
 
 def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
@@ -168,8 +160,8 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     steps = None if measured is None else measured_steps(measured, sizes)
     changes = tuple(row_changes(setting, words))
     parts = row_parts(setting, words)
-    suspects = tuple(row_suspects(setting, words, parts["compute"]))
-    return LaunchExplanation(answer, parts, changes, suspects, steps)
+    causes = row_causes(setting, words, parts, None if steps is None else steps.seconds)
+    return LaunchExplanation(answer, parts, changes, causes, steps)
 
 
 def search_launcher(
