@@ -14,6 +14,8 @@ from benchmarks.studies.orders.study import study_orders
 from benchmarks.studies.plans.study import headline as plans_headline
 from benchmarks.studies.plans.study import study_plans
 from benchmarks.studies.published.study import page, study_published
+from benchmarks.studies.slow.study import headline as slow_headline
+from benchmarks.studies.slow.study import study_slow
 from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.options import add_options
 from gnnplace.errors import GnnplaceError, InputError
@@ -23,7 +25,7 @@ PARTS = "seen,held-out,networks,searched,own"
 
 
 OPTIONS = (
-    {"name": "what", "help": "The study: orders, costs, plans or published."},
+    {"name": "what", "help": "The study: orders, costs, plans, published or slow."},
     {"name": "-o --output", "help": "The folder of rows and reports; orders needs one, and does "
      "not run again what is there."},
     {"name": "--orders", "default": "", "help": "Traversal orders, separated by commas; all by "
@@ -51,9 +53,12 @@ def chosen(args: Namespace) -> int:
         return _plans(args)
     if args.what == "published":
         return _published(args)
+    if args.what == "slow":
+        print_lines(*slow_headline(study_slow(progress=say)))
+        return 0
     if args.what != "orders":
         raise InputError(
-            f"study {args.what!r}: unknown; use orders, costs, plans or published, as in: "
+            f"study {args.what!r}: unknown; use orders, costs, plans, published or slow, as in: "
             "python -m benchmarks.studies orders -o FOLDER"
         )
     if args.output is None:

@@ -67,8 +67,8 @@ KINDS = (
     CauseKind(
         name="across",
         prior=0.3,
-        factor=30.0,
-        spread=1.3,
+        factor=20.0,
+        spread=1.5,
         told="exchanges between servers at 1/{factor} of their speed: {guess}?",
         first="NCCL_DEBUG=INFO must say NET/IB, not NET/Socket; run all_reduce_perf of nccl-tests "
         "over two servers; unset NCCL_IB_DISABLE",
@@ -76,9 +76,9 @@ KINDS = (
     ),
     CauseKind(
         name="inside",
-        prior=0.07,
+        prior=0.12,
         factor=10.0,
-        spread=0.6,
+        spread=0.45,
         told="exchanges inside of servers at 1/{factor} of their speed: PCIe or shared memory "
         "instead of NVLink?",
         first="nvidia-smi topo -m; unset NCCL_P2P_DISABLE; all_reduce_perf on one server",
@@ -96,14 +96,14 @@ KINDS = (
         name="host",
         prior=0.15,
         factor=3.0,
-        spread=0.5,
+        spread=1.0,
         told="launches take {factor} times as long: CPU-bound",
         first="torch.compile or CUDA graphs, larger micro-batches, no synchronising in the loop, "
         "CPUs of their own for each process",
     ),
     CauseKind(
         name="recompute",
-        prior=0.1,
+        prior=0.08,
         told="all layers recomputed unasked",
         first="the launcher's own default: print its configuration",
     ),
@@ -128,9 +128,10 @@ KINDS = (
         first="run with made-up data, without logging and checkpoints",
     ),
 )
-"""Priors and usual factors, estimated from public threads (`benchmarks/slow_runs.csv`): most are
-networks, of which sockets over 1 to 25 Gb/s are 1/8 to 1/400 of InfiniBand's speed; NVLink over
-PCIe is 6 to 20; clocks under a power cap are 0.6 to 0.9."""
+"""Priors and usual factors, judged from public threads (`benchmarks/slow_runs.csv`) and from what
+parts can do: most are networks, of which TCP over the same card is 1/2 to 1/4, and sockets over
+10 to 100 Gb/s are 1/8 to 1/300 of InfiniBand's speed; NVLink over PCIe is 6 to 20; clocks under a
+power cap are 0.6 to 0.9; a host that compiles or synchronises has no limit."""
 
 
 @dataclass(frozen=True)

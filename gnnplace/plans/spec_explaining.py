@@ -28,7 +28,7 @@ from gnnplace.costs import (
     with_slow_links,
     without_messages,
 )
-from gnnplace.plans.causes import Cause, rank_causes
+from gnnplace.plans.causes import Cause, StepAt, rank_causes
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
@@ -74,6 +74,13 @@ def row_causes(
         parts: Seconds of its step, of `row_parts`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
+    servers = spec.num_devices > setting.framework.network.each
+    step = sum(parts.values())
+    return rank_causes(cause_prices(setting, spec, parts), step, measured, servers=servers)
+
+
+def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, float]) -> StepAt:
+    """Return what prices a plan's step under a cause at a factor; arguments as of `row_causes`."""
     framework = setting.framework
     step = sum(parts.values())
     checks = framework.checks or environment("checked-collectives")
@@ -100,8 +107,7 @@ def row_causes(
             plan = replace(spec, overlap="none")
         return priced_spec(_on(setting, slowed), plan).step_time
 
-    servers = spec.num_devices > framework.network.each
-    return rank_causes(step_at, step, measured, servers=servers)
+    return step_at
 
 
 def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:

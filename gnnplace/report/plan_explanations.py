@@ -90,7 +90,7 @@ def measured_lines(
         f"of the predicted, {place} of its interval"
     ]
     if gap <= 0:
-        return [*lines, "    as fast as predicted or faster: nothing of the run is slow"]
+        return [*lines, "    faster than predicted: nothing of the run is slow"]
     lines.append(f"    what would explain {seconds_text(gap)}, the likeliest first:")
     for cause in causes[:MOST_CAUSES]:
         explained = f"{seconds_text(cause.seconds)}, {cause.share:.0%} likely"

@@ -1,0 +1,1 @@
+"""Whether the cause of a slow run is named first: public threads, and made situations."""
