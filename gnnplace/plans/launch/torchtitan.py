@@ -35,7 +35,6 @@ from gnnplace.plans.launch.launch_plan import (
     with_header,
 )
 from gnnplace.plans.launch.torchtitan_toml import read_toml
-from gnnplace.plans.order.rows import as_csv, parsed
 from gnnplace.plans.plan import PlanFile
 
 MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
@@ -138,6 +137,9 @@ def schedule_csv(plan: PlanFile) -> str | None:
     """
     if not plan.schedule.startswith("zero-bubble"):
         return None
+    # Orders are compiled, which takes a while to import and reading a file does not need.
+    from gnnplace.plans.order.rows import as_csv, parsed
+
     return as_csv(parsed(plan.actions, "plan"), len(plan.stages))
 
 
