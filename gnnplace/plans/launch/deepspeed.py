@@ -19,6 +19,19 @@ from gnnplace.errors import InfeasibleError
 from gnnplace.plans.launch.deepspeed_reading import HELD
 from gnnplace.plans.launch.launch_plan import NONE, LaunchPlan
 
+OPTIMIZERS = {
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "sgd": "SGD",
+    "lamb": "Lamb",
+    "lion": "Lion",
+    "muon": "Muon",
+    "onebitadam": "OneBitAdam",
+    "onebitlamb": "OneBitLamb",
+    "zerooneadam": "ZeroOneAdam",
+}
+"""Its names of optimizers (`runtime/config.py`)."""
+
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
@@ -42,7 +55,9 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
-    for told, run in plan.without_unsayable("DeepSpeed", overlap=sayable, zero_groups=(3,)):
+    for told, run in plan.without_unsayable(
+        "DeepSpeed", overlap=sayable, zero_groups=(3,), optimizers=tuple(OPTIMIZERS)
+    ):
         plan = run
         yield told, plan
     if plan.zero == 3 and plan.group == 1:
@@ -86,7 +101,7 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     if plan.tp > 1:  # DeepSpeed holds it against all processes, those of a split too
         batch, held["dp"] = {}, plan.dp
     half = (plan.precision or "32-true").partition("-")[0]
-    name = {"sgd": "SGD", "adam": "Adam"}.get(plan.optimizer or "", "AdamW")
+    name = OPTIMIZERS.get(plan.optimizer or "", "AdamW")
     data: dict[str, Any] = {
         HELD: held,
         **batch,

@@ -222,6 +222,7 @@ class LaunchPlan:
         overlap: Sequence[str] = (),
         zero_groups: Sequence[int] = (),
         gradients: str | None = None,
+        optimizers: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, LaunchPlan]]:
         """Yield what a launcher's file has no key for, each with the plan without it.
 
@@ -230,8 +231,13 @@ class LaunchPlan:
             overlap: Exchanges that its file can hide.
             zero_groups: ZeRO stages that it can shard over groups of replicas.
             gradients: The one type in which it sums gradients; None: either can be said.
+            optimizers: Those that it has; None: all of them.
         """
         plan = self
+        if optimizers is not None and plan.optimizer not in (None, *optimizers):
+            told = f"optimizer {plan.optimizer}: {launcher}'s file has no such name"
+            plan = replace(plan, optimizer="adamw")
+            yield f"{told}; adamw is written", plan
         unsaid = [name for name in plan.overlap if name not in overlap]
         if unsaid:
             kept = tuple(name for name in plan.overlap if name in overlap)

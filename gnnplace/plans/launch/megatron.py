@@ -24,6 +24,9 @@ GRAPHS = {"layers": ["--cuda-graph-impl transformer_engine"],
                         "--no-check-for-nan-in-loss-and-grad"]}  # fmt: skip
 
 
+OPTIMIZERS = ("adamw", "sgd", "muon")  # its `adam` decouples weight decay
+
+
 def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """A script that trains by a plan.
 
@@ -68,13 +71,14 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
         yield told, plan
-    sayable = ("gradients", "parameters", "tp")
-    for told, run in plan.without_unsayable("Megatron-LM", overlap=sayable, zero_groups=(1,)):
+    for told, run in plan.without_unsayable(
+        "Megatron-LM",
+        overlap=("gradients", "parameters", "tp"),
+        zero_groups=(1,),
+        optimizers=OPTIMIZERS,
+    ):
         plan = run
         yield told, plan
-    if plan.optimizer == "adam":
-        plan = replace(plan, optimizer="adamw")
-        yield "optimizer adam: Megatron-LM's decouples weight decay; adamw is written", plan
     if plan.schedule not in ("1f1b", "interleaved"):
         name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
@@ -181,7 +185,8 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     flags += ["--grad-reduce-in-bf16"] if half == "--bf16" and plan.gradients != "fp32" else []
     if half == "--fp16" and plan.gradients == "fp32":
         flags.append("--accumulate-allreduce-grads-in-fp32")
-    flags += [f"--optimizer {'sgd' if plan.optimizer == 'sgd' else 'adam'}"]
+    optimizer = plan.optimizer or "adamw"
+    flags += [f"--optimizer {'adam' if optimizer == 'adamw' else optimizer}"]
     switches = {"gradients": "--overlap-grad-reduce", "parameters": "--overlap-param-gather",
                 "tp": "--tp-comm-overlap"}  # fmt: skip
     return [*flags, *(flag for name, flag in switches.items() if name in plan.overlap)]

@@ -67,7 +67,9 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("nanotron"):
         plan = run
         yield told, plan
-    for told, run in plan.without_unsayable("nanotron", overlap=("tp",)):
+    for told, run in plan.without_unsayable(
+        "nanotron", overlap=("tp",), optimizers=("sgd", "adam", "adamw")
+    ):
         plan = run
         yield told, plan
     if plan.schedule not in ("1f1b", "gpipe") or plan.chunks > 1:
