@@ -19,7 +19,7 @@ from typing import Any
 
 from gnnplace.errors import FormatError, suggestion
 from gnnplace.files import yaml_of
-from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
+from gnnplace.plans.launch.deepspeed_reading import read_beside
 from gnnplace.plans.launch.keys import Keys, put_values, shown, yaml_lines
 from gnnplace.plans.launch.launch_plan import (
     FULL,
@@ -30,7 +30,6 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     with_header,
 )
-from gnnplace.plans.launch.neighbours import read_neighbour
 
 TOP = (
     "compute_environment",
@@ -406,16 +405,10 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
 
 def _with_json(reading: _Reading, plan: LaunchPlan, path: str) -> LaunchPlan:
     """Return a plan with what DeepSpeed's JSON beside the file says."""
-    source = reading.keys.source
-    text = read_neighbour(source, path)
-    if text is None:
-        raise FormatError(
-            f"{source}: deepspeed_config.deepspeed_config_file: {path}: has ZeRO and precision, "
-            "and is not beside this file: put it there, or give that file itself"
-        )
-    engine = read_deepspeed(text, f"{source}: {path}")
-    reading.notes += [f"{path}: beside this file, is read with it", *engine.notes]
-    reading.not_priced += [replace(entry, line=None) for entry in engine.not_priced]
+    key = "deepspeed_config.deepspeed_config_file"
+    engine = read_beside(reading.keys.source, path, key)
+    reading.notes += engine.notes
+    reading.not_priced += engine.not_priced
     lines = {word: None for word in engine.lines if word != "dp"}
     dp = plan.dp
     return replace(

@@ -25,6 +25,7 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     with_fields,
 )
+from gnnplace.plans.launch.neighbours import read_neighbour
 
 HELD = "x-gnnplace"
 KEPT = ("pp", "chunks", "layers", "recompute", "schedule", "zero", "dp")
@@ -443,3 +444,32 @@ def _replicas(batch: int | None, size: int | None, steps: int | None, source: st
         reason = f"{batch}: is no multiple of micro-batch {size} x accumulation {steps}"
         raise FormatError(f"{source}: train_batch_size: {reason}")
     return dp
+
+
+def read_beside(source: str, path: str, key: str) -> LaunchPlan:
+    """Return the plan of DeepSpeed's JSON that another launch file names.
+
+    Args:
+        source: Path of the launch file.
+        path: Path of the JSON, as the file has it.
+        key: The key that names it.
+
+    Returns:
+        The plan. What no price counts has no line, since the lines are those of the JSON; the first
+        note says that the JSON was read.
+
+    Raises:
+        FormatError: The JSON is not beside the file, or cannot be read.
+    """
+    text = read_neighbour(source, path)
+    if text is None:
+        raise FormatError(
+            f"{source}: {key}: {path}: has ZeRO, precision and offloading, and is not beside this "
+            "file: put it there, or give that file itself"
+        )
+    engine = read_deepspeed(text, f"{source}: {path}")
+    return replace(
+        engine,
+        notes=(f"{path}: beside this file, is read with it", *engine.notes),
+        not_priced=tuple(replace(entry, line=None) for entry in engine.not_priced),
+    )

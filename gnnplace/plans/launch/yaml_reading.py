@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gnnplace.errors import FormatError
 from gnnplace.files import yaml_of
-from gnnplace.plans.launch.deepspeed_reading import read_deepspeed
+from gnnplace.plans.launch.deepspeed_reading import read_beside
 from gnnplace.plans.launch.interpolation import MissingValue, resolve
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import (
@@ -17,7 +17,6 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     with_header,
 )
-from gnnplace.plans.launch.neighbours import read_neighbour
 
 GPT2_TOKENS = 50257
 
@@ -169,17 +168,9 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
     Raises:
         FormatError: The JSON is not beside the file, or cannot be read.
     """
-    source = reading.keys.source
-    text = read_neighbour(source, path)
-    if text is None:
-        raise FormatError(
-            f"{source}: {key}: {path}: has ZeRO and offloading, and is not beside this file: "
-            "put it there, or give that file itself"
-        )
-    engine = read_deepspeed(text, f"{source}: {path}")
-    reading.notes += [f"{path}: beside this file, is read with it", *engine.notes]
-    for entry in engine.not_priced:
-        reading.not_priced.append(NotPriced(key=entry.key, effect=entry.effect))
+    engine = read_beside(reading.keys.source, path, key)
+    reading.notes += engine.notes
+    reading.not_priced += engine.not_priced
     half = (plan.precision or engine.precision or "32-true").partition("-")[0]
     precision = engine.precision or (f"{half}-master" if half != "32" else "32-true")
     return LaunchPlan(
