@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.execution.setting import execution_mode as execution_mode
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
+    from gnnplace.plans import convert_launch_file as convert_launch_file
     from gnnplace.plans.explaining import explain_plan as explain_plan
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
@@ -45,7 +46,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
     from gnnplace.plans.launch.searching import search_launcher as search_launcher
-    from gnnplace.plans.launch.writing import convert_launch_file as convert_launch_file
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plans import JointPlan as JointPlan
     from gnnplace.plans.plans import compare_plans as compare_plans

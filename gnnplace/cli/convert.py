@@ -64,7 +64,7 @@ def _export(args: Namespace) -> int:
 
 def _convert(args: Namespace) -> int:
     """Write one launcher's file as another's."""
-    from gnnplace.report.launch import converted_lines
+    from gnnplace.report import converted_lines
 
     plan, name = read_launch_file(args, args.file, args.format)
     converted = gnnplace.convert_launch_file(

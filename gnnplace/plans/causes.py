@@ -49,14 +49,14 @@ class CauseKind:
         prior: Its part among runs that are slow.
         factor: By which it usually slows its part down; None: it has no factor.
         spread: Standard deviation of the factor's logarithm.
-        told: What it is, in the field's words; `{factor}`, `{speed}` and `{guess}` are put in.
+        text: What it is, in the field's words; `{factor}`, `{speed}` and `{guess}` are put in.
         first: What to try first.
         across: Only runs over several servers have it.
     """
 
     name: str
     prior: float
-    told: str
+    text: str
     first: str
     factor: float | None = None
     spread: float = 0.0
@@ -69,7 +69,7 @@ KINDS = (
         prior=0.3,
         factor=20.0,
         spread=1.5,
-        told="exchanges between servers at 1/{factor} of their speed: {guess}?",
+        text="exchanges between servers at 1/{factor} of their speed: {guess}?",
         first="NCCL_DEBUG=INFO must say NET/IB, not NET/Socket; run all_reduce_perf of nccl-tests "
         "over two servers; unset NCCL_IB_DISABLE",
         across=True,
@@ -79,7 +79,7 @@ KINDS = (
         prior=0.12,
         factor=10.0,
         spread=0.45,
-        told="exchanges inside of servers at 1/{factor} of their speed: PCIe or shared memory "
+        text="exchanges inside of servers at 1/{factor} of their speed: PCIe or shared memory "
         "instead of NVLink?",
         first="nvidia-smi topo -m; unset NCCL_P2P_DISABLE; all_reduce_perf on one server",
     ),
@@ -88,7 +88,7 @@ KINDS = (
         prior=0.15,
         factor=1.35,
         spread=0.2,
-        told="kernels at {speed} of their speed: throttled clocks, or slower kernels?",
+        text="kernels at {speed} of their speed: throttled clocks, or slower kernels?",
         first="nvidia-smi -q -d CLOCK,PERFORMANCE while it runs: power or heat, or others on the "
         "GPUs; which attention runs",
     ),
@@ -97,26 +97,26 @@ KINDS = (
         prior=0.15,
         factor=3.0,
         spread=1.0,
-        told="launches take {factor} times as long: CPU-bound",
+        text="launches take {factor} times as long: CPU-bound",
         first="torch.compile or CUDA graphs, larger micro-batches, no synchronising in the loop, "
         "CPUs of their own for each process",
     ),
     CauseKind(
         name="recompute",
         prior=0.08,
-        told="all layers recomputed unasked",
+        text="all layers recomputed unasked",
         first="the launcher's own default: print its configuration",
     ),
     CauseKind(
         name="overlap",
         prior=0.08,
-        told="no overlap: exchanges of replicas wait for the passes",
+        text="no overlap: exchanges of replicas wait for the passes",
         first="a profile of one step; CUDA_DEVICE_MAX_CONNECTIONS, the launcher's overlap flags",
     ),
     CauseKind(
         name="checks",
         prior=0.05,
-        told="collectives that are checked",
+        text="collectives that are checked",
         first="unset TORCH_DISTRIBUTED_DEBUG and NCCL_DEBUG",
     ),
     CauseKind(
@@ -124,7 +124,7 @@ KINDS = (
         prior=0.1,
         factor=0.3,
         spread=1.0,
-        told="seconds outside of the step: data loader, logging, checkpoints",
+        text="seconds outside of the step: data loader, logging, checkpoints",
         first="run with made-up data, without logging and checkpoints",
     ),
 )
@@ -159,14 +159,14 @@ class Cause:
         return self.kind.name
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What it is, with its factor."""
         if self.factor is None:
-            return self.kind.told
+            return self.kind.text
         guess = "a card or link down, or GPUDirect off"
         if self.factor >= SOCKETS:
             guess = "sockets instead of InfiniBand"
-        return self.kind.told.format(
+        return self.kind.text.format(
             factor=f"{self.factor:.3g}",
             speed=speed_text(1.0 / self.factor),
             guess=guess,

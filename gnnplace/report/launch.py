@@ -6,15 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.plans.launch.registry import launcher_of
+from gnnplace.plans import write_nearest
 from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
-from gnnplace.plans.launch.writing import canonical, write_launch_plan
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.spec_answers import device_peaks
 from gnnplace.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.plans.launch.writing import LaunchFile
+    from gnnplace.plans import LaunchFile
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
@@ -58,10 +57,7 @@ def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: 
         f"Predicted at {found.framework}'s prices: {answer.step_time or 0.0:.4g} s a step, "
         f"{(answer.peak or 0.0) / 1e9:.3g} GB on the fullest device.",
     ]
-    target = launcher_of(launcher)
-    plan = canonical(found.plan, target.framework)
-    gpus = found.setting.framework.network.each
-    return write_launch_plan(plan, launcher, lines, gpus)[0]
+    return write_nearest(found.plan, launcher, lines, found.setting.framework.network.each)
 
 
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans.causes import Cause
+from gnnplace.plans import Cause
 from gnnplace.plans.explaining import PARTS, PlanExplanation
 from gnnplace.plans.launch.searching import LaunchExplanation
 from gnnplace.plans.measured_steps import MeasuredSteps
@@ -94,7 +94,7 @@ def measured_lines(
     lines.append(f"    what would explain {seconds_text(gap)}, the likeliest first:")
     for cause in causes[:MOST_CAUSES]:
         explained = f"{seconds_text(cause.seconds)}, {cause.share:.0%} likely"
-        lines.append(f"      {cause.told} ({explained}); {cause.first}")
+        lines.append(f"      {cause.text} ({explained}); {cause.first}")
     return lines
 
 
@@ -147,7 +147,7 @@ def causes_data(causes: Sequence[Cause]) -> list[dict[str, Any]]:
     return [
         {
             "cause": cause.name,
-            "told": cause.told,
+            "told": cause.text,
             "factor": cause.factor,
             "seconds": cause.seconds,
             "share": cause.share,

@@ -46,7 +46,7 @@ def test_shares_add_up_and_the_likeliest_is_first():
 )
 def test_causes_have_the_words_of_the_field(measured, told):
     causes = rank_causes(step_at, 1.0, measured, servers=True)
-    assert any(cause.told.startswith(told) for cause in causes), [x.told for x in causes]
+    assert any(cause.text.startswith(told) for cause in causes), [x.text for x in causes]
 
 
 def test_a_step_ten_times_as_long_is_the_network():
@@ -86,6 +86,6 @@ def test_sockets_between_servers_are_told_from_a_plan():
     step = price(setting, spec).step_time
     (first, *_) = row_causes(setting, spec, parts, 20.0 * step)
     assert first.name == "across"
-    assert "sockets instead of InfiniBand" in first.told
+    assert "sockets instead of InfiniBand" in first.text
     none = row_causes(setting, spec, parts)
     assert {"across", "inside", "clock", "host", "recompute"} <= {x.name for x in none}

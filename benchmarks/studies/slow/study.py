@@ -213,8 +213,8 @@ def count_first(named: Sequence[NamedCause]) -> int:
 
 
 def _line(entry: NamedCause) -> str:
-    told = f"{entry.run} ({entry.slowdown:.2f} times as predicted): {entry.cause}"
+    line = f"{entry.run} ({entry.slowdown:.2f} times as predicted): {entry.cause}"
     if entry.is_first:
-        return f"  {told}, first: {entry.causes[0].told}"
-    first = entry.causes[0].told if entry.causes else "nothing"
-    return f"  {told}, place {entry.place or 'none'}; first: {first}"
+        return f"  {line}, first: {entry.causes[0].text}"
+    first = entry.causes[0].text if entry.causes else "nothing"
+    return f"  {line}, place {entry.place or 'none'}; first: {first}"

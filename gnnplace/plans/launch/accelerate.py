@@ -77,8 +77,8 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
                 "zero=2 or zero=3"
             )
     # Without FSDP checkpointing is the script's, and stands in the head.
-    held = (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
-    told = [f"# {line}" for line in header(plan, lines, keys=held)]
+    script_words = (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
+    told = [f"# {line}" for line in header(plan, lines, keys=script_words)]
     return "\n".join([*told, yaml.safe_dump(data, sort_keys=False)])
 
 
@@ -113,9 +113,9 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
         yield told, plan
-    for told, run in plan.without_unsayable("accelerate", zero_groups=(2, 3), gradients="same"):
+    for line, run in plan.without_unsayable("accelerate", zero_groups=(2, 3), gradients="same"):
         plan = run
-        yield told, plan
+        yield line, plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if kind in ("true", "master") and half != "32":
         told = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"

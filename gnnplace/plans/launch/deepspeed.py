@@ -55,11 +55,11 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
-    for told, run in plan.without_unsayable(
+    for line, run in plan.without_unsayable(
         "DeepSpeed", overlap=sayable, zero_groups=(3,), optimizers=tuple(OPTIMIZERS)
     ):
         plan = run
-        yield told, plan
+        yield line, plan
     if plan.zero == 3 and plan.group == 1:
         plan = replace(plan, group=None)
         yield "ZeRO 3 over groups of one: DeepSpeed has none; over all replicas is written", plan

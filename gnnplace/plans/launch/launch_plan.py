@@ -235,23 +235,23 @@ class LaunchPlan:
         """
         plan = self
         if optimizers is not None and plan.optimizer not in (None, *optimizers):
-            told = f"optimizer {plan.optimizer}: {launcher}'s file has no such name"
+            line = f"optimizer {plan.optimizer}: {launcher}'s file has no such name"
             plan = replace(plan, optimizer="adamw")
-            yield f"{told}; adamw is written", plan
+            yield f"{line}; adamw is written", plan
         unsaid = [name for name in plan.overlap if name not in overlap]
         if unsaid:
-            kept = tuple(name for name in plan.overlap if name in overlap)
-            plan = replace(plan, overlap=kept)
+            hidden = tuple(name for name in plan.overlap if name in overlap)
+            plan = replace(plan, overlap=hidden)
             yield f"overlap of {', '.join(unsaid)}: {launcher}'s file has no key for it", plan
         if plan.group is not None and plan.zero not in zero_groups:
-            told = f"ZeRO {plan.zero} over groups of {plan.group} replicas: {launcher}'s file has "
+            line = f"ZeRO {plan.zero} over groups of {plan.group} replicas: {launcher}'s file has "
             plan = replace(plan, group=None)
-            yield f"{told}no key for it; over all is written", plan
+            yield f"{line}no key for it; over all is written", plan
         is_half = not (plan.precision or "32").startswith("32")
         if gradients is not None and is_half and plan.gradients not in (None, gradients):
-            told = f"gradients={plan.gradients}: {launcher} sums in "
+            line = f"gradients={plan.gradients}: {launcher} sums in "
             plan = replace(plan, gradients=gradients)
-            yield told + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
+            yield line + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
 
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
         """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""

@@ -71,14 +71,14 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
         yield told, plan
-    for told, run in plan.without_unsayable(
+    for line, run in plan.without_unsayable(
         "Megatron-LM",
         overlap=("gradients", "parameters", "tp"),
         zero_groups=(1,),
         optimizers=OPTIMIZERS,
     ):
         plan = run
-        yield told, plan
+        yield line, plan
     if plan.schedule not in ("1f1b", "interleaved"):
         name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"

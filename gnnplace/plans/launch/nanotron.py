@@ -67,11 +67,11 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("nanotron"):
         plan = run
         yield told, plan
-    for told, run in plan.without_unsayable(
+    for line, run in plan.without_unsayable(
         "nanotron", overlap=("tp",), optimizers=("sgd", "adam", "adamw")
     ):
         plan = run
-        yield told, plan
+        yield line, plan
     if plan.schedule not in ("1f1b", "gpipe") or plan.chunks > 1:
         told = f"schedule {plan.full_schedule}: nanotron has 1f1b and afab; 1f1b is written"
         plan = plan.with_one_stage_a_rank()

@@ -105,11 +105,11 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield told, plan
     if plan.zero == 0 and plan.cp > 1:
         plan = replace(plan, zero=3, group=1 if (plan.dp or 1) > 1 else None)
-        told = "zero=0: torchtitan shards parameters over cp"
-        yield f"{told}; zero=3 in groups of cp is written", plan
-    for told, run in plan.without_unsayable("torchtitan", zero_groups=(3,), gradients="fp32"):
+        line = "zero=0: torchtitan shards parameters over cp; zero=3 in groups of cp is written"
+        yield line, plan
+    for line, run in plan.without_unsayable("torchtitan", zero_groups=(3,), gradients="fp32"):
         plan = run
-        yield told, plan
+        yield line, plan
     for told, whole in plan.with_whole_experts("torchtitan"):
         plan = whole
         yield told, plan

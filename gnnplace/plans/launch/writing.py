@@ -125,11 +125,29 @@ def write_launch_plan(
     """
     target = launcher_of(launcher)
     usual = LaunchPlan()
-    held = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
-    losses = [Loss(f"{', '.join(held)}: {SCRIPT_SAYS}")] if held else []
+    script_words = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
+    losses = [Loss(f"{', '.join(script_words)}: {SCRIPT_SAYS}")] if script_words else []
     head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
     text = target.write(plan, head, gpus)
     return text, losses + [Loss(line) for line in unlike(plan, target, text)]
+
+
+def write_nearest(
+    plan: LaunchPlan, launcher: str, lines: Sequence[str], gpus: int = SERVER_GPUS
+) -> str:
+    """Return the launcher's file of a plan that was searched for it.
+
+    Args:
+        plan: What it can say is written.
+        launcher: Its name.
+        lines: For the head of the file.
+        gpus: Of a server.
+
+    Raises:
+        InfeasibleError: The launcher cannot say the plan.
+    """
+    base, steps = nearest_plan(plan, launcher_of(launcher))
+    return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
 
 
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
@@ -143,22 +161,22 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
     plan = canonical(plan, launcher.framework)
     back = canonical(back, launcher.framework)
     for entry in fields(LaunchPlan):
-        value, other = getattr(plan, entry.name), getattr(back, entry.name)
-        if not entry.compare or entry.name == "notes" or value == other or value is None:
+        value, read_value = getattr(plan, entry.name), getattr(back, entry.name)
+        if not entry.compare or entry.name == "notes" or value == read_value or value is None:
             continue
-        if entry.name == "sizes" and (other is None or _same_sizes(value, other)):
+        if entry.name == "sizes" and (read_value is None or _same_sizes(value, read_value)):
             continue
         if entry.name == "accumulation" and plan.batch == back.batch:
             continue
         if entry.name == "layers":
             value = format_layers(value)
-        yield f"{entry.name} {value}: is read as {other}"
+        yield f"{entry.name} {value}: is read as {read_value}"
 
 
-def _same_sizes(sizes: DecoderSizes, other: DecoderSizes) -> bool:
+def _same_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> bool:
     """Return whether two models are the same, of whatever batch."""
     return replace(sizes, positions=sizes.learned, batch=1) == replace(
-        other, positions=other.learned, batch=1
+        read_sizes, positions=read_sizes.learned, batch=1
     )
 
 
@@ -211,8 +229,8 @@ def convert_launch_file(
         f"A plan of gnnplace for {launcher}, from a file of {source_launcher}.",
         *(f"Not carried: {loss.line}" for loss in losses),
     ]
-    text, more = write_launch_plan(last, launcher, lines, min(SERVER_GPUS, last.world or 1))
-    losses += more
+    text, unwritten = write_launch_plan(last, launcher, lines, min(SERVER_GPUS, last.world or 1))
+    losses += unwritten
     return LaunchFile(
         text=text,
         plan=last,

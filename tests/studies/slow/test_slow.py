@@ -46,7 +46,7 @@ def test_no_infiniband_is_named_first():
     named = name_thread(read_threads(THREADS)[0])
     assert named.is_first
     assert named.place == 1
-    assert "sockets instead of InfiniBand" in named.causes[0].told
+    assert "sockets instead of InfiniBand" in named.causes[0].text
 
 
 def test_a_made_situation_is_slower_by_the_part():
