@@ -94,7 +94,7 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             plan,
         )
     sharded = (plan.dp or 1) * plan.cp > 1 and (plan.tp > 1 or plan.cp > 1)
-    if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero == 0):
+    if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero < 2):
         told = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
         plan = replace(plan, zero=2)
         yield f"{told}; zero=2 is written", plan
