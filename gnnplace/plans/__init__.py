@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.plans.causes import Cause as Cause
+    from gnnplace.plans.causes import SlowdownCause as SlowdownCause
     from gnnplace.plans.job import SearchOptions as SearchOptions
     from gnnplace.plans.job import TrainingJob as TrainingJob
     from gnnplace.plans.launch.importing import with_missing as with_missing

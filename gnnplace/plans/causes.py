@@ -135,7 +135,7 @@ power cap are 0.6 to 0.9; a host that compiles or synchronises has no limit."""
 
 
 @dataclass(frozen=True)
-class Cause:
+class SlowdownCause:
     """A fault that would explain a measured step.
 
     Attributes:
@@ -189,7 +189,7 @@ def speed_text(part: float) -> str:
 
 def rank_causes(
     step_at: StepAt, step: float, measured: float | None, *, servers: bool
-) -> tuple[Cause, ...]:
+) -> tuple[SlowdownCause, ...]:
     """Return the causes that would explain a measured step, the likeliest first.
 
     Args:
@@ -215,7 +215,7 @@ def rank_causes(
     if total <= 0:  # nothing is plausible: the nearest first
         total = 1.0
     shares = [
-        Cause(
+        SlowdownCause(
             kind=cause.kind,
             factor=cause.factor,
             step_time=cause.step_time,
@@ -228,7 +228,9 @@ def rank_causes(
     return tuple(sorted(shares, key=lambda x: (-x.share, abs(x.step_time - target))))
 
 
-def _explain(kind: CauseKind, step_at: StepAt, step: float, measured: float | None) -> Cause | None:
+def _explain(
+    kind: CauseKind, step_at: StepAt, step: float, measured: float | None
+) -> SlowdownCause | None:
     """Return a cause with its weight as `share`; None where it hardly changes the step."""
     if kind.factor is None:
         slowed = step_at(kind.name, 1.0)
@@ -247,7 +249,7 @@ def _explain(kind: CauseKind, step_at: StepAt, step: float, measured: float | No
         weight = 1.0
     if slowed - step < 0.01 * step:
         return None
-    return Cause(
+    return SlowdownCause(
         kind=kind,
         factor=factor,
         step_time=slowed,

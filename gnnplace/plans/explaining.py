@@ -27,7 +27,7 @@ from gnnplace.costs import IdleNetwork, environment, with_host, with_network, wi
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.causes import Cause, rank_causes
+from gnnplace.plans.causes import SlowdownCause, rank_causes
 from gnnplace.plans.given import (
     ANY_SPLIT,
     chain_of_file,
@@ -112,7 +112,7 @@ class PlanExplanation:
     room: float
     changes: tuple[PlanChange, ...]
     tried: int
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[SlowdownCause, ...] = ()
     measured: MeasuredSteps | None = None
 
     @property
@@ -295,7 +295,7 @@ def causes_of(
     pricer: Pricer,
     parts: Mapping[str, float],
     measured: float | None = None,
-) -> tuple[Cause, ...]:
+) -> tuple[SlowdownCause, ...]:
     """Return what would make a run slower than predicted, the likeliest first.
 
     Args:

@@ -28,7 +28,7 @@ from gnnplace.costs import (
     with_slow_links,
     without_messages,
 )
-from gnnplace.plans.causes import Cause, StepAt, rank_causes
+from gnnplace.plans.causes import SlowdownCause, StepAt, rank_causes
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
@@ -65,7 +65,7 @@ def row_causes(
     spec: PlanSpec,
     parts: Mapping[str, float],
     measured: float | None = None,
-) -> tuple[Cause, ...]:
+) -> tuple[SlowdownCause, ...]:
     """Return what would make a run slower than its prediction, the likeliest first.
 
     Args:

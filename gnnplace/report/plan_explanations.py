@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans import Cause
+from gnnplace.plans import SlowdownCause
 from gnnplace.plans.explaining import PARTS, PlanExplanation
 from gnnplace.plans.launch.searching import LaunchExplanation
 from gnnplace.plans.measured_steps import MeasuredSteps
@@ -66,7 +66,10 @@ def _measured(found: PlanExplanation) -> list[str]:
 
 
 def measured_lines(
-    steps: MeasuredSteps, step: float, interval: tuple[float, float], causes: Sequence[Cause]
+    steps: MeasuredSteps,
+    step: float,
+    interval: tuple[float, float],
+    causes: Sequence[SlowdownCause],
 ) -> list[str]:
     """How far a run is from the prediction in seconds and its interval, and what would explain it.
 
@@ -142,7 +145,7 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
     }
 
 
-def causes_data(causes: Sequence[Cause]) -> list[dict[str, Any]]:
+def causes_data(causes: Sequence[SlowdownCause]) -> list[dict[str, Any]]:
     """Return what would explain the gap, the likeliest first; without a run all that may."""
     return [
         {

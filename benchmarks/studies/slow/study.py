@@ -32,7 +32,7 @@ from benchmarks.studies.published import vtrain
 from benchmarks.studies.published.outcomes import Outcome
 from benchmarks.studies.published.weak_scaling import outcomes
 from gnnplace.errors import FormatError
-from gnnplace.plans.causes import Cause
+from gnnplace.plans.causes import SlowdownCause
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
@@ -79,7 +79,7 @@ class NamedCause:
 
     run: str
     cause: str
-    causes: tuple[Cause, ...]
+    causes: tuple[SlowdownCause, ...]
     slowdown: float
 
     @property

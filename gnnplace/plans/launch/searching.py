@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.causes import Cause
+from gnnplace.plans.causes import SlowdownCause
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
@@ -138,7 +138,7 @@ class LaunchExplanation:
     answer: LaunchAnswer
     parts: dict[str, float]
     changes: tuple[RowChange, ...]
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[SlowdownCause, ...] = ()
     measured: MeasuredSteps | None = None
 
 
