@@ -113,7 +113,7 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
         return Group(None)
     index, chosen = cluster.device_index, set(members)
     names = {}
-    for link in cluster.links:
+    for link in cluster.listed_links:
         ends = (index[link.source], index[link.target])
         if chosen.issuperset(ends):
             names[ends] = link.fabric

@@ -101,8 +101,7 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
         name: framework.constants.get(name, constant).value
         for name, constant in hardware().constants.items()
     }
-    first = cluster.devices[0].name
-    links = [link for link in cluster.links if link.source == first]
+    links = cluster.links_from(0)
     if not links:
         return ServerNetwork(1, None, 1e12, 0.0, 0.0, rates)
     fastest = max(link.bandwidth for link in links)
@@ -128,6 +127,8 @@ def _card(cluster: Cluster, link: Link, each: int) -> float:
     raw = hardware().constants.get(f"card.{link.fabric}")
     if raw is not None:
         return raw.value
-    own, server = set(link.channels), {device.name for device in cluster.devices[:each]}
-    sharing = {k.source for k in cluster.links if k.source in server and own & set(k.channels)}
-    return link.bandwidth / (hardware()["card_message"] * max(len(sharing), 1))
+    channels = set(link.channels)
+    sharing = 0
+    for source in range(each):
+        sharing += any(channels & set(other.channels) for other in cluster.links_from(source))
+    return link.bandwidth / (hardware()["card_message"] * max(sharing, 1))

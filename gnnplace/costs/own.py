@@ -59,7 +59,7 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     """
     runs = read_nccl_tests(path)
     table, notes = shipped(), []
-    links = list(cluster.links)
+    links = list(cluster.listed_links)
     for fabric, own in (
         (OWN_INSIDE, [run for run in runs if run.servers == 1]),
         (OWN_BETWEEN, [run for run in runs if run.servers > 1]),

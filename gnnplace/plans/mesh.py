@@ -118,7 +118,7 @@ class MeshFabric:
     def _links(self) -> dict[tuple[int, int], Link]:
         index = self.cluster.device_index
         links: dict[tuple[int, int], Link] = {}
-        for link in self.cluster.links:
+        for link in self.cluster.listed_links:
             links[index[link.source], index[link.target]] = link
         return links
 

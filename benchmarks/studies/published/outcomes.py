@@ -50,6 +50,7 @@ class Outcome:
         predicted_state: bytes that the row's own counter would have, where it is not the first
             rank's state.
         predicted_peak: bytes, where the published peak is not of what is reserved.
+        gpus: that it ran on; 0 where a set does not tell.
     """
 
     question: str
@@ -65,6 +66,7 @@ class Outcome:
     microbatches: int = 1
     predicted_state: float | None = None
     predicted_peak: float | None = None
+    gpus: int = 0
 
     @property
     def sizes(self) -> PricingSetting:

@@ -14,6 +14,7 @@ from benchmarks.studies.published import (
     internevo,
     neusight,
     sailor,
+    scale,
     simumax,
     ultrascale,
     vtrain,
@@ -71,17 +72,26 @@ def study_published(
     """
     folder = Path(data)
     there = {name: how for name, how in SETS.items() if (folder / name).is_dir()}
-    if not there:
-        raise InputError(f"--data {data}: has none of the sets {', '.join(SETS)}")
+    by_format = sorted(part for part in folder.glob("*") if scale.is_here(part))
+    if not there and not by_format:
+        raise InputError(
+            f"--data {data}: has none of the sets {', '.join(SETS)}, nor a folder with "
+            f"{scale.MODELS} and {scale.ROWS}"
+        )
     for name in (weak_scaling.FOLDER, internevo.FOLDER):  # whose rows stand in the checkout
         there[name] = SETS[name]
-    others = sorted(x.name for x in folder.iterdir() if x.is_dir() and x.name not in SETS)
+    read_names = {*SETS, *(part.name for part in by_format)}
+    others = sorted(x.name for x in folder.iterdir() if x.is_dir() and x.name not in read_names)
     if others:
         progress(f"study published: no reader of runs for {', '.join(others)}")
     found = {}
     for name, (framework, read) in there.items():
         progress(f"study published: {name}, priced as {framework} trains")
         found[name] = read(folder)
+    for part in by_format:
+        progress(f"study published: {part.name}, priced as each row's framework trains")
+        for (name, framework), own in scale.outcomes_by_set(part).items():
+            found[f"{name} ({framework})" if name in found else name] = own
     if output is not None:
         Path(output).mkdir(parents=True, exist_ok=True)
         progress("study published: fitted without each model size in turn")
@@ -92,6 +102,13 @@ def study_published(
 
 def _percent(value: float, digits: int = 1) -> str:
     return "–" if not np.isfinite(value) else f"{100 * value:.{digits}f} %"
+
+
+def framework_of(name: str, outcomes: Sequence[Outcome]) -> str:
+    """Return the framework that a set is priced as."""
+    if name in SETS:
+        return SETS[name][0]
+    return next((o.setting.framework.name for o in outcomes if o.setting), "refused")
 
 
 def cells(name: str, framework: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -125,7 +142,7 @@ def left_out_lines(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
         for name, own in found.items()
         if name in MOVED and len({o.model for o in timed(own)}) > 1
     }
-    yield from table([cells(name, SETS[name][0], own) for name, own in again.items()])
+    yield from table([cells(name, framework_of(name, own), own) for name, own in again.items()])
     yield ""
     for name, own in again.items():
         low, high = interval(own)
@@ -142,12 +159,14 @@ def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
     """The tables: by set, by model, stragglers, fits."""
     yield "# Published runs, priced by framework\n"
     yield "Made by `python -m benchmarks.studies published --data FOLDER -o FOLDER`.\n"
-    yield from table([cells(name, SETS[name][0], own) for name, own in found.items()])
+    yield from table([cells(name, framework_of(name, own), own) for name, own in found.items()])
     for name, own in found.items():
         yield f"\n## {name}, by model\n"
         models = sorted({o.model for o in own})
         parts = {model: [o for o in own if o.model == model] for model in models}
-        yield from table([cells(model, SETS[name][0], part) for model, part in parts.items()])
+        yield from table(
+            [cells(model, framework_of(name, part), part) for model, part in parts.items()]
+        )
         yield ""
         yield from notes(own)
 

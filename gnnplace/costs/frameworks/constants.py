@@ -104,13 +104,17 @@ def mode(name: str) -> ConstantSet:
     return _set(f"mode {name}", _data()["modes"].get(name, {}))
 
 
-def environment(name: str) -> ConstantSet:
-    """Return what an environment adds.
+def environment(names: str) -> ConstantSet:
+    """Return what environments add, several joined by "+"; of a constant of two the last counts.
 
     Raises:
-        InputError: there is none of that name; those that are known are listed.
+        InputError: there is none of a name; those that are known are listed.
     """
-    return _named("environment", name, _data()["environments"])
+    sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
+    constants: dict[str, Constant] = {}
+    for own in sets:
+        constants |= own.constants
+    return ConstantSet(f"environment {names}", constants)
 
 
 def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:

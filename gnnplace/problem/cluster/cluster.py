@@ -146,19 +146,34 @@ def counts_of_devices(most: int) -> list[int]:
     return [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
 
 
+LISTED_DEVICES = 1024  # of which links between all pairs may be listed
+
+
+class RuleLinks(Sequence[Link]):
+    """Links between all pairs of devices, each of which is made when it is asked for."""
+
+    def leaving(self, source: int) -> Sequence[Link]:
+        """Return the links that leave a device, by its index."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Devices and directed links. A pair without a link cannot exchange tensors; no routing.
+
+    Links are listed, or made by a rule (`RuleLinks`) where a list of all pairs would be too long.
 
     Raises:
         InputError: no device, a repeated device, a dangling, repeated or self link.
     """
 
     devices: tuple[Device, ...]
-    links: tuple[Link, ...] = ()
+    links: Sequence[Link] = ()
     name: str = "cluster"
 
     def __post_init__(self) -> None:
+        if isinstance(self.links, RuleLinks):
+            return  # every pair of devices has one
         if faults := cluster_faults(self.devices, self.links):
             raise of_faults(InputError, faults)
 
@@ -191,27 +206,27 @@ class Cluster:
     @cached_property
     def latency(self) -> FloatArray:
         """Seconds of latency from row to column; 0 on the diagonal, inf without a link. [D, D]"""
-        return self._matrix([link.latency for link in self.links], np.inf, 0.0)
+        return self._matrix([link.latency for link in self.listed_links], np.inf, 0.0)
 
     @cached_property
     def bandwidth(self) -> FloatArray:
         """Bytes per second from row to column; inf on the diagonal, 0 without a link. [D, D]"""
-        return self._matrix([link.bandwidth for link in self.links], 0.0, np.inf)
+        return self._matrix([link.bandwidth for link in self.listed_links], 0.0, np.inf)
 
     @cached_property
     def send_overhead(self) -> FloatArray:
         """Seconds of the sending device a message. [D, D]"""
-        return self._matrix([link.send_overhead for link in self.links], 0.0, 0.0)
+        return self._matrix([link.send_overhead for link in self.listed_links], 0.0, 0.0)
 
     @cached_property
     def receive_overhead(self) -> FloatArray:
         """Seconds of the receiving device a message. [D, D]"""
-        return self._matrix([link.receive_overhead for link in self.links], 0.0, 0.0)
+        return self._matrix([link.receive_overhead for link in self.listed_links], 0.0, 0.0)
 
     @cached_property
     def sender_busy(self) -> BoolArray:
         """Whether the sending device makes the copy itself. [D, D]"""
-        return self._matrix([float(link.sender_busy) for link in self.links], 0.0, 0.0) > 0
+        return self._matrix([float(link.sender_busy) for link in self.listed_links], 0.0, 0.0) > 0
 
     @cached_property
     def linked(self) -> BoolArray:
@@ -228,7 +243,7 @@ class Cluster:
                 names.setdefault(name, len(names))
                 for name in [f"={name}" for name in link.channels] or [f"link {i}"]
             ]
-            for i, link in enumerate(self.links)
+            for i, link in enumerate(self.listed_links)
         ]
         width = max(map(len, channel_ids), default=1)
         matrix = np.full((self.num_devices, self.num_devices, width), -1, dtype=np.int32)
@@ -242,11 +257,34 @@ class Cluster:
         """Number of distinct channels."""
         return int(self.channels.max(initial=-1)) + 1
 
+    def links_from(self, source: int) -> Sequence[Link]:
+        """Return the links that leave a device, by its index."""
+        if isinstance(self.links, RuleLinks):
+            return self.links.leaving(source)
+        name = self.devices[source].name
+        return [link for link in self.links if link.source == name]
+
+    @cached_property
+    def listed_links(self) -> Sequence[Link]:
+        """The links one by one.
+
+        Raises:
+            InputError: They are made by rule, and all pairs of devices are too many.
+        """
+        if isinstance(self.links, RuleLinks) and self.num_devices <= LISTED_DEVICES:
+            return tuple(self.links)
+        if isinstance(self.links, RuleLinks):
+            raise InputError(
+                f"cluster {self.name!r}: has {self.num_devices} devices, too many to list the "
+                "links of all pairs; price plans of a decoder on it with --given and --framework"
+            )
+        return self.links
+
     @cached_property
     def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Source and target device of each link."""
         index = self.device_index
-        source = np.array([index[link.source] for link in self.links], dtype=np.intp)
+        source = np.array([index[link.source] for link in self.listed_links], dtype=np.intp)
         return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
 
     def part(self, devices: Sequence[int]) -> Cluster:
@@ -254,7 +292,10 @@ class Cluster:
         if tuple(devices) == tuple(range(self.num_devices)):
             return self
         names = {self.devices[d].name for d in devices}
-        links = tuple(x for x in self.links if x.source in names and x.target in names)
+        sources: Sequence[Link] = self.links
+        if isinstance(self.links, RuleLinks):
+            sources = [link for device in devices for link in self.links.leaving(device)]
+        links = tuple(link for link in sources if link.source in names and link.target in names)
         return Cluster(tuple(self.devices[d] for d in devices), links, self.name)
 
     def pattern(self, devices: Sequence[int]) -> bytes:

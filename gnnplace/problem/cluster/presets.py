@@ -62,7 +62,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import yaml
 
@@ -76,6 +76,7 @@ from gnnplace.problem.cluster.cluster import (
     Device,
     Link,
     LinkCosts,
+    RuleLinks,
 )
 
 _ROWS: Mapping[str, Any] = json.loads(
@@ -88,7 +89,8 @@ ONE_LINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 TWO_LINKS = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 PCIE_3 = 12 * GIGA
 ACROSS_PAIRS = {"nvlink-pairs-a100": 23.63 * GIGA, "nvlink-pairs-h100": 48.44 * GIGA}
-MOST_DEVICES = 1024  # every pair is a link
+FEW_DEVICES = 64  # of which every pair is a link at once; of more, links are made by rule
+MOST_DEVICES = 16384
 NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
 
 
@@ -96,6 +98,38 @@ def _devices(kinds: Sequence[str]) -> tuple[Device, ...]:
     return tuple(
         Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind]) for i, kind in enumerate(kinds)
     )
+
+
+@dataclass(frozen=True)
+class ServerLinks(RuleLinks):
+    """Links between all pairs of devices of servers that are alike.
+
+    Attributes:
+        group: The servers.
+    """
+
+    group: ServerGroup
+
+    def __len__(self) -> int:
+        count = self.group.num_devices
+        return count * (count - 1)
+
+    @overload
+    def __getitem__(self, index: int) -> Link: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Link]: ...
+
+    def __getitem__(self, index: int | slice) -> Link | Sequence[Link]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        source, target = divmod(range(len(self))[index], self.group.num_devices - 1)
+        return self.group.link(source, target + (target >= source))
+
+    def leaving(self, source: int) -> list[Link]:
+        """Return the links that leave a device, by its index."""
+        count = self.group.num_devices
+        return [self.group.link(source, target) for target in range(count) if target != source]
 
 
 @dataclass(frozen=True)
@@ -118,13 +152,22 @@ class ServerGroup:
     servers: int = 1
     between: str | None = None
 
-    def cluster(self, name: str = "cluster") -> Cluster:
-        """All pairs linked."""
-        count = self.servers * self.each
-        links = tuple(self._link(i, k) for i, k in permutations(range(count), 2))
-        return Cluster(_devices([self.kind] * count), links, name)
+    @property
+    def num_devices(self) -> int:
+        """Number of devices of all servers."""
+        return self.servers * self.each
 
-    def _link(self, source: int, target: int) -> Link:
+    def cluster(self, name: str = "cluster") -> Cluster:
+        """Return the devices with all pairs linked."""
+        count = self.num_devices
+        devices = _devices([self.kind] * count)
+        if count > FEW_DEVICES:
+            return Cluster(devices, ServerLinks(self), name)
+        links = tuple(self.link(i, k) for i, k in permutations(range(count), 2))
+        return Cluster(devices, links, name)
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one device to another, by their indices."""
         if source // self.each != target // self.each:
             ports = (f"gpu:{source} network out", f"gpu:{target} network in")
             return _link(source, target, self.between, ports)
@@ -193,7 +236,7 @@ def with_servers(name: str) -> Cluster | None:
     if machine is None:
         return None
     if not (servers >= 2 and servers * per_server <= MOST_DEVICES):
-        limits = f"two servers at least and {MOST_DEVICES} devices at most can be listed"
+        limits = f"must have two servers at least and {MOST_DEVICES} devices at most"
         raise InputError(f"cluster preset {name!r}: {limits}")
     return replace(machine, servers=servers).cluster(name)
 

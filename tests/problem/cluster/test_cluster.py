@@ -364,13 +364,27 @@ def test_any_number_of_servers():
     assert cluster.links[-1].source == "gpu:63"
     assert load_cluster("dgx-h100-3x8").num_devices == 24
     for name, told in (
-        ("dgx-h100-256x8", "1024 devices at most"),
+        ("dgx-h100-2049x8", "16384 devices at most"),
         ("dgx-h100-1x8", "two servers at least"),
         ("dgx-h100-4x4", "neither a file nor a preset"),
         ("dgx-h200-4x8", "neither a file nor a preset"),
     ):
         with pytest.raises(InputError, match=told):
             load_cluster(name)
+
+
+def test_links_of_many_servers_are_made_by_rule() -> None:
+    """Each link is the one that a list of all pairs would have; matrices of them are refused."""
+    small = load_cluster("dgx-h100-2x8")
+    many = load_cluster("dgx-h100-768x8")
+    assert (many.num_devices, len(many.links)) == (6144, 6144 * 6143)
+    assert list(many.links_from(3))[:15] == list(small.links_from(3))
+    assert many.links[15] == next(iter(many.links[15:16]))
+    assert (many.links[0].target, many.links[6143].target) == ("gpu:1", "gpu:0")
+    assert many.links[-1].target == "gpu:6142"
+    assert len(many.part(range(16)).links) == len(small.links)
+    with pytest.raises(InputError, match="6144 devices, too many to list the links"):
+        _ = many.latency
 
 
 def test_alike_devices_have_one_pattern() -> None:

@@ -1,0 +1,65 @@
+"""Published steps at scale, in one CSV format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.studies.published import scale
+from benchmarks.studies.published.outcomes import timed
+from gnnplace.errors import FormatError
+
+SIZES = {
+    "layers": 4,
+    "hidden": 4096,
+    "feed_forward": 14336,
+    "heads": 32,
+    "kv_heads": 8,
+    "vocabulary": 32000,
+    "gated": True,
+    "tied": False,
+}
+HEAD = (
+    "id,source,set,model,framework,cluster,gpus,length,batch,precision,dp,tp,microbatch_size,"
+    "schedule,pp,seconds,scored,environment"
+)
+ROW = (
+    "a,b,own,small,megatron-lm,dgx-h100-256x8,2048,4096,8192,bf16-master,1024,2,{0},{1},1,1.0,{2},"
+)
+
+
+def write(folder: Path, *rows: str) -> Path:
+    """Write a folder of rows on one small model."""
+    (folder / "models.json").write_text(json.dumps({"small": SIZES}), encoding="utf-8")
+    (folder / "rows-own.csv").write_text("\n".join([HEAD, *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_rows_are_priced_by_set(tmp_path: Path) -> None:
+    """Rows that are not scored are left out; of a word that is `best` the fastest value counts."""
+    rows = [
+        ROW.format(*cells) for cells in (("2", "", "yes"), ("best", "", "yes"), ("1", "", "no"))
+    ]
+    folder = write(tmp_path, *rows)
+    assert scale.is_here(folder)
+    ((key, outcomes),) = scale.outcomes_by_set(folder).items()
+    assert key == ("own", "megatron-lm")
+    said, best = timed(outcomes)
+    assert (said.gpus, said.plan.microbatch_size, said.microbatches) == (2048, 2, 4)
+    assert best.answer.step_time is not None
+    assert said.answer.step_time is not None
+    assert best.answer.step_time <= said.answer.step_time
+
+
+def test_what_cannot_be_priced_says_why(tmp_path: Path) -> None:
+    """A precision without rates is refused by name, with the row's line; an unknown model too."""
+    fp8 = ROW.format("2", "", "yes").replace("bf16-master", "fp8")
+    ((outcome,),) = scale.outcomes_by_set(write(tmp_path, fp8)).values()
+    assert outcome.answer.step_time is None
+    assert "line 2" in outcome.answer.reason
+    assert "precision 'fp8'" in outcome.answer.reason
+    other = ROW.format("2", "", "yes").replace("small", "large")
+    with pytest.raises(FormatError, match="line 2: model 'large' is not in"):
+        scale.outcomes_by_set(write(tmp_path, other))
