@@ -10,10 +10,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
+    from gnnplace.costs.frameworks.framework import NO_EXCHANGES as NO_EXCHANGES
     from gnnplace.costs.frameworks.framework import TRAITS as TRAITS
     from gnnplace.costs.frameworks.framework import Framework as Framework
+    from gnnplace.costs.frameworks.framework import ReplicaExchanges as ReplicaExchanges
     from gnnplace.costs.frameworks.framework import ReplicaGroup as ReplicaGroup
     from gnnplace.costs.frameworks.framework import ReplicatedParameters as ReplicatedParameters
+    from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import running_framework as running_framework
     from gnnplace.costs.frameworks.framework import tested_words as tested_words
     from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork

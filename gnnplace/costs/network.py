@@ -9,6 +9,13 @@ a a step's latency, b the server's own links, r what a card attains; an all-redu
 bytes and passes a tree of the servers, 2 a log2 of their number (NCCL's; Patarasuk and Yuan, 2009,
 for the bytes of a ring). Inside of one server `gnnplace.costs.collectives` answers.
 
+An all-to-all has no ring: what a GPU sends to other servers passes its own card, whatever the cards
+of its neighbours do, so that of B bytes of a GPU, m of n of which stay in the server, it takes
+
+    max(within, B (1 - m / n) / r') + n / m a,
+
+r' what a card attains of many messages at once.
+
 A cluster whose links name no fabric is read by bandwidth: what is slower than half of the fastest
 link joins servers. Links that share a channel share its bandwidth.
 """
@@ -19,7 +26,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnplace.costs.collectives import ALL_REDUCE, Group, collective, ring_seconds
+from gnnplace.costs.collectives import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    Group,
+    collective,
+    ring_seconds,
+)
 from gnnplace.costs.frameworks.constants import ConstantSet, hardware
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import FABRICS, Link, is_between
@@ -53,7 +66,7 @@ class ServerNetwork:
         Args:
             op: as `costs.collectives` names it.
             count: GPUs of the group.
-            size: bytes of all that is gathered or scattered.
+            size: bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
             members: GPUs of the group in a server.
         """
         if count < 2:
@@ -61,9 +74,28 @@ class ServerNetwork:
         if count <= members:
             return self._within(op, count, size)
         own = self.rates
+        if op == ALL_TO_ALL:
+            return self.dispatch(count, size, size, members, own["card_all_to_all"])
         rate = min(own["server_links"], self.card * own["card_gather"] * members)
         within = self._within(op, members, size) if members > 1 else 0.0
         return max(within, (count - 1) / count * size / rate) + (count - 1) * own["ring_latency"]
+
+    def dispatch(
+        self, count: int, size: float, leaving: float, members: int, attained: float
+    ) -> float:
+        """Return the seconds of an all-to-all over several servers.
+
+        Args:
+            count: GPUs of the group.
+            size: Bytes of a GPU for all GPUs, itself too.
+            leaving: Bytes of a GPU for all servers, its own too.
+            members: GPUs of the group in a server.
+            attained: Share of a card's raw rate that it has.
+        """
+        stays = members / count
+        within = self._within(ALL_TO_ALL, members, size * stays) if members > 1 else 0.0
+        across = leaving * (1 - stays) / (self.card * attained)
+        return max(within, across) + count / members * self.rates["ring_latency"]
 
     def reduce(self, count: int, size: float, members: int) -> float:
         """Seconds of an all-reduce; arguments as those of `exchange`."""

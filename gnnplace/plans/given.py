@@ -44,7 +44,7 @@ from gnnplace.plans.segments.sized import SizedModelCosts
 from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
 from gnnplace.problem import Cluster
 
-SIZES_ONLY = ("overlap", "zero_group", "compile", "cuda_graphs")
+SIZES_ONLY = ("overlap", "tp_overlap", "zero_group", "etp", "compile", "cuda_graphs")
 """Words of frameworks whose steps are priced from sizes; a captured model has none of them."""
 
 

@@ -5,7 +5,7 @@ prices and drafts read its fields. Its text (`dp=2,tp=2,pp=2,microbatch_size=4`)
 is read by `parse_spec`, written by `str`, and never used between functions.
 
 A word that is left out has its default, or is the framework's to decide (None). Devices used are
-dp x (tp or shards) x cp x pp, the first of the cluster; ep divides dp x cp. In a table an empty
+dp x (tp or shards) x cp x pp, the first of the cluster; ep x etp divides dp x cp x tp. In a table an empty
 cell is a word that is left out, and a column `x-NAME` is copied to the answers.
 """
 
@@ -73,6 +73,7 @@ WORDS: Mapping[str, Word] = {
     "shards": COUNT,
     "cp": COUNT,
     "ep": COUNT,
+    "etp": COUNT,
     "pp": COUNT,
     "sp": SWITCH,
     "layers": Word(
@@ -96,6 +97,7 @@ WORDS: Mapping[str, Word] = {
         "one of 1f1b, gpipe, zero-bubble, v, interleaved:N",
     ),
     "overlap": _one_of("none", "reduce", "reduce+gather"),
+    "tp_overlap": SWITCH,
     "compile": SWITCH,
     "cuda_graphs": _one_of("off", "layers", "iteration"),
     "regather": SWITCH,
@@ -113,6 +115,7 @@ class PlanSpec:
         shards: Shards of any label, as the search splits; None: layers are split by `tp`.
         cp: Shards of the tokens, with whole weights (context parallel).
         ep: Shards of the experts (expert parallel).
+        etp: Shards of every matrix of an expert; None: as many as of every other.
         pp: Pipeline ranks.
         sp: Whether tokens are split between the products of a layer (sequence parallel); None:
             they are, or with `shards` whichever is faster.
@@ -125,6 +128,8 @@ class PlanSpec:
         recompute: "none", "selective", "full", "block:K" or "uniform:K".
         schedule: "1f1b", "gpipe", "zero-bubble", "v" or "interleaved:CHUNKS".
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
+        tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
+            user buffers, asynchronous tensor parallelism).
         compile: Whether layers and the loss run under `torch.compile`.
         cuda_graphs: What is captured as a CUDA graph; None: what the framework captures.
         regather: Whether gathered inputs are kept as shards and gathered again in the backward
@@ -139,6 +144,7 @@ class PlanSpec:
     shards: int | None = None
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
     pp: int = 1
     sp: bool | None = None
     layers: Layers | None = None
@@ -150,6 +156,7 @@ class PlanSpec:
     recompute: str = "none"
     schedule: str = "1f1b"
     overlap: str | None = None
+    tp_overlap: bool = False
     compile: bool = False
     cuda_graphs: str | None = None
     regather: bool | None = None
@@ -176,6 +183,11 @@ class PlanSpec:
     def num_devices(self) -> int:
         """Devices that the plan uses."""
         return self.dp * max(self.tp, self.shards or 1) * self.cp * self.pp
+
+    @property
+    def expert_shards(self) -> int:
+        """Shards of every matrix of an expert."""
+        return self.etp or self.tp
 
     @property
     def num_optimizer_shards(self) -> int:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gnnplace.costs import Framework, running_framework
+from gnnplace.costs import Framework, RunningWords, running_framework
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -98,13 +98,15 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
         setting: The sizes, the devices and the framework.
         spec: The plan; its micro-batch and how it runs count.
     """
-    framework = running_framework(
-        setting.framework,
-        spec.compile,
-        captured_launches(setting, spec),
-        spec.gradients or "",
-        spec.overlap or "",
+    words = RunningWords(
+        compiled=spec.compile,
+        graphs=captured_launches(setting, spec),
+        gradients=spec.gradients or "",
+        hides=spec.overlap or "",
+        # nanotron's asynchronous shards are its own constants.
+        hides_shards=spec.tp_overlap and not setting.framework.constants["hides_gathers"],
     )
+    framework = running_framework(setting.framework, words)
     return _pricer(setting, framework, spec.dp * spec.microbatch_size)
 
 
@@ -182,6 +184,7 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
             border="tokens" if spec.splits_tokens else "whole",
             context=spec.cp,
             experts=spec.ep,
+            expert_shards=spec.etp or 0,
         ),
         zero_group=spec.zero_group,
     )
@@ -326,6 +329,10 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:
         raise InputError(f"compile=on: {framework.name} compiles no whole layers; leave it out")
+    if spec.tp_overlap and not framework.traits.overlaps_shards:
+        raise InputError(f"tp_overlap=on: {framework.name} hides no collectives of shards")
+    if spec.tp_overlap and spec.tp > 1 and not spec.splits_tokens:
+        raise InputError("tp_overlap=on: needs split tokens; leave out sp=off")
     if kind not in graphs:
         raise InputError(f"cuda_graphs={kind}: {framework.name} has {', '.join(graphs)}")
     changing = "which rows an expert gets" if setting.decoder.experts else ""
@@ -343,10 +350,26 @@ def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
     Raises:
         InputError: What does not divide.
     """
-    experts, count = sizes.experts, spec.dp * spec.cp
-    if experts is None and spec.ep > 1:
-        raise InputError("ep: the model has no experts")
-    if experts is not None and (experts.count % spec.ep or count % spec.ep):
+    experts, shards = sizes.experts, spec.expert_shards
+    if experts is None and (spec.ep > 1 or spec.etp):
+        raise InputError(f"{'ep' if spec.ep > 1 else 'etp'}: the model has no experts")
+    if experts is None:
+        return
+    count = spec.dp * spec.cp * spec.tp
+    # What holds one expert lies on neighbouring shards, or on whole groups of them.
+    apart = sorted((spec.ep * shards, spec.tp))
+    if experts.count % spec.ep or count % (spec.ep * shards) or apart[1] % apart[0]:
+        if shards == spec.tp:
+            raise InputError(
+                f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is "
+                f"{spec.dp * spec.cp}"
+            )
         raise InputError(
-            f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is {count}"
+            f"ep={spec.ep},etp={shards}: ep must divide {experts.count} experts, and ep x etp "
+            f"dp x cp x tp, which is {count}, in whole groups of {spec.tp} shards"
+        )
+    if experts.width % shards or shards > spec.tp:
+        raise InputError(
+            f"etp={shards}: must divide the {experts.width} columns of an expert and be at most "
+            f"tp, which is {spec.tp}"
         )

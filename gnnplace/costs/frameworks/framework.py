@@ -8,7 +8,8 @@ sources in `constants.json`; what is no number stands in `TRAITS`.
 
 Formulas. A reduce-scatter or an all-gather of B bytes is `costs.network`'s. Two that run at the
 same time, of s and w seconds with s <= w, take w + overlap * s (`hidden_seconds`). Replicas
-exchange gradients in buckets behind the last backward pass, or all at its end (`reduction`).
+exchange gradients behind the last backward passes, or all at their end (`reduction`): ZeRO 1 and
+Megatron's distributed optimizer scatter them and gather parameters, hidden or not.
 Parameters that are sharded (ZeRO 2 and 3, FSDP, Zhao et al., 2023, arXiv 2304.11277) are gathered
 and their gradients scattered with every micro-batch, a layer at a time (`unit_exchanges`). Where
 ZeRO shards over groups of g replicas, a g-th of the gradients is summed over the groups besides.
@@ -54,6 +55,8 @@ class Traits:
         cuda_graphs: Which launches it captures; the first where nothing is said and it can be.
         compiles: Whether it compiles whole layers.
         groups_zero: Whether ZeRO may shard over groups of replicas.
+        kernels: The attention on some kinds of GPUs, where it is another there.
+        overlaps_shards: Whether exchanges of shards may run under the products beside them.
     """
 
     cut: str
@@ -66,6 +69,12 @@ class Traits:
     cuda_graphs: tuple[str, ...] = ("off",)
     compiles: bool = False
     groups_zero: bool = True
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    overlaps_shards: bool = False
+
+    def attention_on(self, kind: str) -> str:
+        """Return the attention on a kind of GPU."""
+        return self.kernels.get(kind, self.attention)
 
 
 TRAITS: Mapping[str, Traits] = {
@@ -89,6 +98,7 @@ TRAITS: Mapping[str, Traits] = {
         hides=HIDES_NOTHING,
         attention="flash",
         groups_zero=False,
+        overlaps_shards=True,
     ),
     "megatron-lm": Traits(
         cut="equal",
@@ -99,6 +109,8 @@ TRAITS: Mapping[str, Traits] = {
         hides=HIDES_NOTHING,
         attention="flash",
         cuda_graphs=("off", "layers", "iteration"),
+        kernels={"h100": "cudnn", "h200": "cudnn", "gh200": "cudnn"},
+        overlaps_shards=True,
     ),
     "megatron-deepspeed": Traits(
         cut="even",
@@ -129,6 +141,7 @@ TRAITS: Mapping[str, Traits] = {
         attention="flash",
         cuda_graphs=("iteration", "off"),
         compiles=True,
+        overlaps_shards=True,
     ),
 }
 """Traits by framework, from the frameworks' sources of November 2026. The published runs of
@@ -187,19 +200,32 @@ class ReplicaGroup:
     Attributes:
         count: Replicas, those of context parallelism too.
         shards: Replicas that ZeRO shards over; 1 without ZeRO.
-        experts: Replicas that hold unlike experts (expert parallelism).
+        copies: Devices of the stage that hold the same experts (expert parallelism leaves so many).
         members: Replicas of the group in one server.
+        near_copies: Devices with the same experts in one server.
     """
 
     count: int
     shards: int
-    experts: int
+    copies: int
     members: int
+    near_copies: int
 
     @property
     def expert_shards(self) -> int:
-        """Replicas that ZeRO shards the state of an expert over."""
-        return max(1, self.shards // self.experts)
+        """Devices that ZeRO shards the state of an expert over."""
+        return max(1, self.shards * self.copies // self.count)
+
+    @property
+    def of_experts(self) -> ReplicaGroup:
+        """The devices that add up the gradients of an expert."""
+        return ReplicaGroup(
+            count=self.copies,
+            shards=self.expert_shards,
+            copies=self.copies,
+            members=self.near_copies,
+            near_copies=self.near_copies,
+        )
 
 
 @dataclass(frozen=True)
@@ -224,6 +250,23 @@ class ReplicatedParameters:
         return self.dense + self.experts
 
 
+class ReplicaExchanges(NamedTuple):
+    """Seconds that replicas exchange once a step, by what they may run under.
+
+    Attributes:
+        scattered: Of gradients, which may run under backward passes. Alone.
+        bucketed: The same in the buckets in which a framework starts them under work.
+        gathered: Of parameters after the optimizer's step, which may run under forward passes.
+    """
+
+    scattered: float
+    bucketed: float
+    gathered: float
+
+
+NO_EXCHANGES = ReplicaExchanges(0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Framework:
     """What a framework makes of a step, on the devices of one cluster.
@@ -240,6 +283,7 @@ class Framework:
         kinds: The framework on each kind of device, where there are several.
         gradients: The type in which gradients are summed; empty: the framework's own.
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
+        hides_shards: Whether exchanges of shards run under the products beside them.
     """
 
     name: str
@@ -253,6 +297,7 @@ class Framework:
     kinds: Mapping[str, Framework] = field(default_factory=dict)
     gradients: str = ""
     hides: str = ""
+    hides_shards: bool = False
 
     @property
     def traits(self) -> Traits:
@@ -314,40 +359,55 @@ class Framework:
 
     # Exchanges.
 
-    def hidden_seconds(self, exchange: float, work: float) -> float:
-        """Return the seconds that an exchange adds to work that runs at the same time."""
+    def hidden_seconds(self, exchange: float, work: float, share: float | None = None) -> float:
+        """Return the seconds that an exchange adds to work that runs at the same time.
+
+        Args:
+            exchange: Seconds of the exchange alone.
+            work: Seconds of the work alone.
+            share: What the hidden part still costs of itself; None: the hardware's `overlap`.
+        """
+        share = self.network.rates["overlap"] if share is None else share
         exposed = max(0.0, exchange - work)
-        return exposed + self.network.rates["overlap"] * min(exchange, work)
+        return exposed + share * min(exchange, work)
 
     def hidden_columns(self, exchange: FloatArray, work: FloatArray) -> FloatArray:
         """Return `hidden_seconds` of every element."""
         exposed = np.maximum(0.0, exchange - work)
         return np.asarray(exposed + self.network.rates["overlap"] * np.minimum(exchange, work))
 
-    def replica_group(self, count: int, shards: int, experts: int, tp: int) -> ReplicaGroup:
+    def replica_group(
+        self, count: int, shards: int, tp: int, experts: int = 1, expert_tp: int | None = None
+    ) -> ReplicaGroup:
         """Return a group of replicas; the `tp` shards of each are neighbours.
+
+        Experts are numbered as Megatron-Core's are: the shards of an expert are neighbours, devices
+        with unlike experts next, those with the same ones furthest.
 
         Args:
             count: Replicas, those of context parallelism too.
             shards: Replicas that ZeRO shards over; 1 without ZeRO.
-            experts: Replicas with unlike experts.
             tp: Tensor-parallel shards of each.
+            experts: Groups of devices with unlike experts.
+            expert_tp: Shards of an expert; None: as many as of every matrix.
         """
         each = self.network.each
         members = max(1, min(count, each // min(tp, each)))
-        return ReplicaGroup(count, shards, max(1, experts), members)
+        apart = experts * (expert_tp or tp)
+        copies = max(1, count * tp // apart)
+        near_copies = max(1, min(copies, each // min(apart, each)))
+        return ReplicaGroup(count, shards, copies, members, near_copies)
 
-    def scatter(self, size: float, shards: int, group: ReplicaGroup, count: int) -> float:
+    def scatter(self, size: float, group: ReplicaGroup) -> float:
         """Return the seconds to reduce-scatter gradients in groups and sum them over groups.
 
         Args:
             size: Bytes of gradients on a device.
-            shards: Replicas of a group that scatters.
-            group: All replicas.
-            count: How many of them there are for these parameters.
+            group: All replicas, and how many of them a group that scatters has.
         """
+        shards = group.shards
         inside = min(group.members, shards)
-        groups = max(1, count // shards)
+        groups = max(1, group.count // shards)
         seconds = self.network.exchange(REDUCE_SCATTER, shards, size, inside)
         between = min(groups, group.members // inside)
         return seconds + self.network.reduce(groups, size / shards, between)
@@ -364,70 +424,105 @@ class Framework:
             Seconds of gathering the parameters, and of scattering their gradients. [2]
         """
         seconds = np.zeros(2)
-        for elements, shards in ((dense, group.shards), (experts, group.expert_shards)):
+        for elements, own in ((dense, group), (experts, group.of_experts)):
             if not elements:
                 continue
-            inside = min(group.members, shards)
-            seconds[0] += self.network.exchange(ALL_GATHER, shards, 2.0 * elements, inside)
-            groups = group.count // group.shards
-            size = self.state_bytes.gradient * elements
-            seconds[1] += self.scatter(size, shards, group, groups * shards)
+            inside = min(own.members, own.shards)
+            seconds[0] += self.network.exchange(ALL_GATHER, own.shards, 2.0 * elements, inside)
+            seconds[1] += self.scatter(self.state_bytes.gradient * elements, own)
         return seconds
 
-    def reduction(
-        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup, backward: float
-    ) -> float:
-        """Return the seconds that replicas exchange after the last micro-batch, ZeRO 0 and 1.
+    def replica_exchanges(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> ReplicaExchanges:
+        """Return the seconds that replicas exchange once a step, ZeRO 0 and 1.
 
         Args:
             zero: ZeRO stage.
             parameters: Of the stage, on one device.
             group: The replicas.
-            backward: Seconds of the last backward pass, which may hide the exchange.
         """
-        if group.count == 1:
-            return 0.0
-        hides = self.hidden_exchanges
-        if hides != HIDES_NOTHING or (zero == 0 and self.constants["ddp"]):
-            seconds = self._reduce_in_buckets(parameters, group, backward)
-        else:
-            seconds = self._reduce_at_end(zero, parameters.dense, group, group.count)
-        if group.count > group.experts and parameters.experts:
-            count = group.count // group.experts
-            seconds += self._reduce_at_end(zero, parameters.experts, group, count)
-        if zero == 0 or hides == HIDES_ALL:
-            return seconds
-        return seconds + self._gather_updated(parameters, group)
+        dense = parameters.dense if group.count > 1 else 0.0
+        experts = parameters.experts if group.copies > 1 else 0.0
+        if not (dense or experts):
+            return NO_EXCHANGES
+        summed = self._summed(zero, dense, group)
+        of_experts = self._summed(zero, experts, group.of_experts) if experts else 0.0
+        bucketed = self._in_buckets(zero, parameters, group) if dense else 0.0
+        gathered = 0.0
+        if zero:
+            gathered = self._gather_updated(dense, parameters.num_layers, group)
+            gathered += self._gather_updated(experts, 0.0, group.of_experts)
+        return ReplicaExchanges(summed + of_experts, bucketed + of_experts, gathered)
 
-    def _reduce_in_buckets(
-        self, parameters: ReplicatedParameters, group: ReplicaGroup, backward: float
+    def reduction(
+        self, zero: int, exchanges: ReplicaExchanges, forward: float, backward: float
     ) -> float:
-        """Return the seconds of all-reduces of buckets, hidden in the last backward pass."""
-        smallest = max(self.constants["bucket"], FULLEST_TENSOR * parameters.largest)
-        buckets = max(1.0, parameters.dense / smallest)
+        """Return the seconds that exchanges of replicas add to a step, ZeRO 0 and 1.
+
+        A framework that hides exchanges starts them in buckets, which has its price: it is never
+        charged more than that of not hiding them.
+
+        Args:
+            zero: ZeRO stage.
+            exchanges: Of the replicas, alone.
+            forward: Seconds of forward passes that may hide the gathers of parameters.
+            backward: Seconds of backward passes that may hide the sums of gradients.
+        """
+        hides, share = self.hidden_exchanges, self.constants["overlap_replicas"]
+        seconds = exchanges.scattered
+        is_ddp = zero == 0 and bool(self.constants["ddp"])
+        if is_ddp:
+            seconds = self.hidden_seconds(exchanges.bucketed, backward, share)
+        elif hides != HIDES_NOTHING:
+            hidden = self.hidden_seconds(exchanges.bucketed, backward, share)
+            seconds = min(seconds, hidden)
+        if zero == 0:
+            return seconds
+        if hides == HIDES_ALL:
+            return seconds + self.hidden_seconds(exchanges.gathered, forward, share)
+        return seconds + exchanges.gathered
+
+    def _summed(self, zero: int, elements: float, group: ReplicaGroup) -> float:
+        """Return the seconds of summing gradients at once: a scatter under ZeRO, else a reduce."""
+        size = self.state_bytes.gradient * elements
+        if zero and self.constants["scatters"]:
+            return self.scatter(size, group)
+        return self.network.reduce(group.count, size, group.members)
+
+    def _in_buckets(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> float:
+        """Return the seconds of summing gradients of dense parameters in buckets."""
+        constants = self.constants
+        bucket = max(constants["bucket"], constants["bucket_member"] * group.count)
+        buckets = max(1.0, parameters.dense / max(bucket, FULLEST_TENSOR * parameters.largest))
+        if zero and constants["scatters"]:
+            hops = (group.count - 1) * self.network.rates["ring_latency"]
+            return self._summed(zero, parameters.dense, group) + (buckets - 1) * hops
         size = self.state_bytes.gradient * parameters.dense / buckets
         seconds = self.network.reduce(group.count, size, group.members)
         if self.checks is not None:
             seconds = max(seconds, self.checks["check"] * group.count)
-        return self.hidden_seconds(buckets * seconds, self.constants["hides_reduce"] * backward)
+        return buckets * seconds
 
-    def _reduce_at_end(self, zero: int, elements: float, group: ReplicaGroup, count: int) -> float:
-        """Return the seconds of summing gradients after the last backward pass."""
-        size = self.state_bytes.gradient * elements
-        if zero and self.constants["scatters"]:
-            shards = min(group.shards, count)
-            return self.scatter(size, shards, group, count)
-        return self.network.reduce(count, size, group.members)
+    def _gather_updated(self, elements: float, num_layers: float, group: ReplicaGroup) -> float:
+        """Return the seconds of gathering parameters after a sharded step of the optimizer.
 
-    def _gather_updated(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
-        """Return the seconds of gathering parameters after a sharded step of the optimizer."""
+        Args:
+            elements: Of parameters on a device; 0: nothing is gathered.
+            num_layers: Layers whose tensors are gathered or broadcast one by one.
+            group: The devices that have them.
+        """
         constants, shards = self.constants, group.shards
+        if not elements:
+            return 0.0
         inside = min(group.members, shards)
-        size = constants["gather_bytes"] * 2.0 * parameters.count
+        size = constants["gather_bytes"] * 2.0 * elements
         seconds = self.network.exchange(ALL_GATHER, shards, size, inside)
         if shards > inside:
-            broadcasts = constants["broadcasts_layer"] * parameters.num_layers
-            calls = constants["gathers_layer"] * parameters.num_layers + min(broadcasts, shards)
+            broadcasts = constants["broadcasts_layer"] * num_layers
+            calls = constants["gathers_layer"] * num_layers + min(broadcasts, shards)
             seconds += calls * (shards - 1) * self.network.rates["ring_latency"]
         if self.checks is not None:
             seconds += 2 * self.checks["check"] * shards
@@ -446,29 +541,32 @@ class Framework:
         if group.count == 1:
             return 0.0
         network, hides = self.network, self.hidden_exchanges
+        share = self.constants["overlap_replicas"]
         size = self.state_bytes.gradient * parameters.dense
-        is_hidden = hides != HIDES_NOTHING or (zero == 0 and bool(self.constants["ddp"]))
         inside = min(group.members, group.shards)
-        if is_hidden or not (zero and self.constants["scatters"]):
-            seconds = _least_rate(lambda x: network.reduce(group.count, x, group.members), size)
-        else:
+        if zero and self.constants["scatters"]:
             seconds = _least_rate(
                 lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside), size
             )
-        if is_hidden:
-            seconds *= network.rates["overlap"]
-        if zero and hides != HIDES_ALL:
-            gathered = self.constants["gather_bytes"] * 2.0 * parameters.count
-            seconds += _least_rate(
+        else:
+            seconds = _least_rate(lambda x: network.reduce(group.count, x, group.members), size)
+        if hides != HIDES_NOTHING or (zero == 0 and bool(self.constants["ddp"])):
+            seconds *= share
+        if zero:
+            # Broadcasts, checks, and the gathers of experts come besides.
+            gathered = self.constants["gather_bytes"] * 2.0 * parameters.dense
+            least = _least_rate(
                 lambda x: network.exchange(ALL_GATHER, group.shards, x, inside), gathered
             )
+            seconds += share * least if hides == HIDES_ALL else least
         return seconds
 
     # The optimizer, gradients, and bytes.
 
     def accumulation(self, elements: float) -> float:
         """Return the seconds of adding a micro-batch's gradients to the sums."""
-        return self.kernels.stream(self.constants["accumulate"] * elements)
+        name = "accumulate" if self.sums_in_fp32 else "accumulate_same"
+        return self.kernels.stream(self.constants[name] * elements)
 
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
         """Return the seconds of the optimizer's kernels."""
@@ -519,33 +617,44 @@ def _least_rate(seconds: Callable[[float], float], size: float) -> float:
     return size * min(seconds(part) / part for part in (size * SIZES).tolist())
 
 
-@lru_cache(maxsize=512)
-def running_framework(
-    framework: Framework, compiled: bool, graphs: str, gradients: str, hides: str
-) -> Framework:
-    """Return a framework whose layers are compiled or whose launches are captured.
+class RunningWords(NamedTuple):
+    """Words of a plan that change what a framework makes of a step.
 
-    Args:
-        framework: Of an eager step.
+    Attributes:
         compiled: Whether layers and the loss run under `torch.compile`.
         graphs: What is captured as a CUDA graph: "off", "layers" or "iteration"; what it leaves of
             a host's floor is no more than there was.
         gradients: The type in which gradients are summed; empty: the framework's own.
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
+        hides_shards: Whether exchanges of shards run under the products beside them.
+    """
+
+    compiled: bool = False
+    graphs: str = "off"
+    gradients: str = ""
+    hides: str = ""
+    hides_shards: bool = False
+
+
+@lru_cache(maxsize=512)
+def running_framework(framework: Framework, words: RunningWords) -> Framework:
+    """Return a framework as it runs by the words of a plan.
+
+    Args:
+        framework: Of an eager step that hides what the framework hides.
+        words: What the plan says.
     """
     constants = dict(framework.constants.constants)
-    if compiled:
+    if words.compiled:
         constants |= mode("compile=on").constants
-    for name, constant in mode(f"cuda_graphs={graphs}").constants.items():
+    for name, constant in mode(f"cuda_graphs={words.graphs}").constants.items():
         constants[name] = min(constants[name], constant, key=lambda one: one.value)
-    kinds = {
-        kind: running_framework(own, compiled, graphs, gradients, hides)
-        for kind, own in framework.kinds.items()
-    }
+    kinds = {kind: running_framework(own, words) for kind, own in framework.kinds.items()}
     return replace(
         framework,
         constants=ConstantSet(framework.constants.owner, constants),
         kinds=kinds,
-        gradients=gradients,
-        hides=hides,
+        gradients=words.gradients,
+        hides=words.hides,
+        hides_shards=words.hides_shards,
     )

@@ -27,6 +27,12 @@ class IdleNetwork(SilentNetwork):
         """Return no seconds."""
         return 0.0
 
+    def dispatch(
+        self, count: int, size: float, leaving: float, members: int, attained: float
+    ) -> float:
+        """Return no seconds."""
+        return 0.0
+
     def reduce(self, count: int, size: float, members: int) -> float:
         """Return no seconds."""
         return 0.0

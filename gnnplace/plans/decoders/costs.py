@@ -153,13 +153,14 @@ def _layer_costs(
     """Return the columns of a layer; arguments as of `_segment_costs`."""
     sizes, kernels = setting.decoder, setting.framework.kernels
     has_experts, tp = kind == EXPERT_LAYER, degrees.tp
-    passes = layer_passes(setting, tokens, tp, degrees.cp, split, degrees.ep if has_experts else 0)
+    groups = degrees.ep if has_experts else 0
+    passes = layer_passes(setting, tokens, tp, degrees.cp, split, groups, degrees.expert_tp)
     shapes = layer_products(setting, tokens, tp, has_experts)
     weights = sum(kernels.products([(columns, inner, rows)]) for rows, columns, inner in shapes)
     kept = kept_bytes(setting, tokens, tp, split, has_experts)
     experts, matrices = 0.0, float(sizes.layer_matrices)
     if has_experts:
-        experts = sizes.expert_parameters / degrees.ep / tp
+        experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
         matrices = float(sizes.beside_experts)
     return {
         "forward": passes.forward,

@@ -9,7 +9,11 @@ Exchanges of a layer over t shards (Korthikanti et al., 2022, arXiv 2205.05198):
 gather before the first product of each half and a scatter after its last, backward the same turned
 round and the gather again; without, an all-reduce each way. Behind a product an exchange is hidden:
 what is shorter costs `overlap` of itself. nanotron hides gathers both ways, Megatron those of the
-backward pass that products follow, the others none.
+backward pass that products follow, the others none. With `tp_overlap=on` (user buffers) all of them
+run in pieces under the products beside them, and what is hidden costs `overlap_shards` of itself.
+
+Experts: a shard has the rows of its part of the tokens, which an all-to-all over the groups of
+experts sends to their experts; shards of an expert gather each other's rows and scatter the results.
 """
 
 from __future__ import annotations
@@ -43,7 +47,13 @@ class PassSeconds:
 
 @lru_cache(maxsize=4096)
 def layer_passes(
-    setting: PricingSetting, tokens: int, shards: int, context: int, split: bool, groups: int = 0
+    setting: PricingSetting,
+    tokens: int,
+    shards: int,
+    context: int,
+    split: bool,
+    groups: int = 0,
+    expert_shards: int = 1,
 ) -> PassSeconds:
     """Seconds of a layer.
 
@@ -54,6 +64,7 @@ def layer_passes(
         context: shards of tokens, whose keys and values are gathered.
         split: whether tokens are split over the shards between products.
         groups: shards of the layer's experts; 0: a layer without experts.
+        expert_shards: of the matrices of an expert.
     """
     d, kernels = setting.decoder, setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
@@ -70,7 +81,9 @@ def layer_passes(
     back += kernels.stream(passed[1]) + gap * own[f"{kind}_launches_backward"]
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
-    chosen = _chosen(setting, tokens, shards, groups) if groups else PassSeconds(0.0, 0.0)
+    chosen = (
+        _chosen(setting, tokens, shards, groups, expert_shards) if groups else PassSeconds(0.0, 0.0)
+    )
     early = own["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
     kept = attend
     if own["selective_products"]:  # every other product: the output's, and half of what widens
@@ -123,26 +136,62 @@ def _bytes(
     backward = own["gated_backward"] * stream + shared + own["inside_backward"] * inside
     if chosen and d.experts:  # rows that are sorted, gated, and added up again, never compiled
         rows = d.experts.active / shards
-        forward += rows * (12 * d.hidden + 10 * d.experts.width)
-        backward += rows * (16 * d.hidden + 28 * d.experts.width)
+        forward += rows * (12 * d.hidden + own["chosen_forward"] * d.experts.width)
+        backward += rows * (16 * d.hidden + own["chosen_backward"] * d.experts.width)
     return tokens * forward, tokens * backward
 
 
-def _chosen(setting: PricingSetting, tokens: int, shards: int, groups: int) -> PassSeconds:
-    """Experts' products, of equally many rows each, and two all-to-alls each way."""
+def _chosen(
+    setting: PricingSetting, tokens: int, shards: int, groups: int, expert_shards: int
+) -> PassSeconds:
+    """Experts' products, of equally many rows each, and what sends rows to them and back.
+
+    Args:
+        setting: what is priced on.
+        tokens: of the micro-batch on a device.
+        shards: that each have a part of these tokens.
+        groups: shards of the layer's experts.
+        expert_shards: of the matrices of an expert.
+    """
     d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
-    own = d.experts
-    assert own is not None
-    mine, width = own.count // groups, -(-own.width // shards)
-    rows = max(1, tokens * own.active // mine)
+    experts = d.experts
+    assert experts is not None
+    each, width = experts.count // groups, -(-experts.width // expert_shards)
+    rows = max(1, tokens * expert_shards // shards * experts.active // each)
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
-    forward = mine * kernels.products(shapes)
-    backward = mine * kernels.products([(m, k, n) for m, n, k in shapes])
-    backward += mine * kernels.products([(n, k, m) for m, n, k in shapes])
-    members = max(1, min(groups, network.each // shards))
-    size = 2.0 * tokens * own.active * d.hidden / shards
-    sent = 2 * network.exchange(ALL_TO_ALL, groups, size, members)
+    forward = each * kernels.products(shapes)
+    backward = each * kernels.products([(m, k, n) for m, n, k in shapes])
+    backward += each * kernels.products([(n, k, m) for m, n, k in shapes])
+    size = 2.0 * tokens * experts.active * d.hidden / shards
+    sent = 2 * _dispatch(setting, size, groups, expert_shards)
+    if expert_shards > 1:
+        members = min(expert_shards, network.each)
+        gathered = size * expert_shards
+        sent += network.exchange(ALL_GATHER, expert_shards, gathered, members)
+        sent += network.exchange(REDUCE_SCATTER, expert_shards, gathered, members)
     return PassSeconds(forward + sent, backward + sent)
+
+
+def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: int) -> float:
+    """Return the seconds to send rows to their experts.
+
+    Args:
+        setting: what is priced on.
+        size: bytes of the rows of a device, once for each of a token's experts.
+        groups: shards of the layer's experts.
+        expert_shards: of the matrices of an expert, which are neighbours.
+    """
+    framework = setting.framework
+    network, experts = framework.network, setting.decoder.experts
+    assert experts is not None
+    members = max(1, min(groups, network.each // expert_shards))
+    if groups <= members or not framework.constants["dispatch_once"]:
+        return network.exchange(ALL_TO_ALL, groups, size, members)
+    # A row goes once to each server that has any of its experts, which are chosen alike.
+    servers = groups / members
+    reached = servers * (1 - (1 - 1 / servers) ** experts.active)
+    leaving = size / experts.active * reached
+    return network.dispatch(groups, size, leaving, members, network.rates["card_gather"])
 
 
 def _exchanges(
@@ -152,30 +201,42 @@ def _exchanges(
     """What shards exchange in a layer, forward and backward, beyond what is hidden."""
     if shards == 1:
         return 0.0, 0.0
-    network, size = setting.framework.network, 2.0 * tokens * setting.decoder.hidden
+    framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden
+    network, constants = framework.network, framework.constants
     members = min(shards, network.each)
+    forward, inner, weights = products
+    # Attention, and the feed-forward that every token passes, if the layer has one.
+    halves = min(2, len(forward) // 2)
     if not split:
         reduced = network.reduce(shards, size, members)
-        return 2 * reduced, 2 * reduced
+        return halves * reduced, halves * reduced
     gather = network.exchange(ALL_GATHER, shards, size, members)
     scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
-    forward, inner, weights = products
-    wide, narrow = [0, 2][: len(forward) // 2], [1, 3][: len(forward) // 2]
-    if setting.framework.constants["hides_gathers"]:
-        front = (
-            sum(setting.framework.hidden_seconds(gather, forward[k] / shards) for k in wide)
-            + 2 * scatter
-        )
-        back = sum(setting.framework.hidden_seconds(gather, inner[k] / shards) for k in narrow)
-    else:
-        front, back = 2 * (gather + scatter), 2 * gather
-    if setting.framework.constants["hides_backward"]:
-        return front, back + sum(
-            setting.framework.hidden_seconds(gather, inner[k])
-            + setting.framework.hidden_seconds(scatter, weights[k])
-            for k in wide
-        )
-    return front, back + 2 * (gather + scatter)
+    wide, narrow = (0, 2)[:halves], (1, 3)[:halves]
+    front = back = 0.0
+    if framework.hides_shards:
+        share = constants["overlap_shards"]
+        for k, other in zip(wide, narrow, strict=True):
+            front += framework.hidden_seconds(gather, forward[k], share)
+            front += framework.hidden_seconds(scatter, forward[other], share)
+            back += framework.hidden_seconds(gather, inner[other], share)
+            back += framework.hidden_seconds(gather, inner[k], share)
+            back += framework.hidden_seconds(scatter, weights[k], share)
+        return front, back
+    for k, other in zip(wide, narrow, strict=True):
+        front += scatter
+        if constants["hides_gathers"]:
+            front += framework.hidden_seconds(gather, forward[k] / shards)
+            back += framework.hidden_seconds(gather, inner[other] / shards)
+        else:
+            front += gather
+            back += gather
+        if constants["hides_backward"]:
+            back += framework.hidden_seconds(gather, inner[k])
+            back += framework.hidden_seconds(scatter, weights[k])
+        else:
+            back += gather + scatter
+    return front, back
 
 
 def _around(
@@ -211,10 +272,13 @@ def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) 
         if split:
             gather = network.exchange(ALL_GATHER, shards, size, members)
             scatter = network.exchange(REDUCE_SCATTER, shards, size, members)
+            framework = setting.framework
             front += gather
-            back += setting.framework.hidden_seconds(
-                gather, inner
-            ) + setting.framework.hidden_seconds(scatter, weights)
+            if framework.hides_shards:
+                front -= gather
+                front += framework.hidden_seconds(gather, product, own["overlap_shards"])
+            back += framework.hidden_seconds(gather, inner)
+            back += framework.hidden_seconds(scatter, weights)
         else:
             back += network.reduce(shards, size, members)
     return PassSeconds(front, back)

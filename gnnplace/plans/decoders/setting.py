@@ -20,10 +20,10 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import figures, known_kind
 from gnnplace.problem.cluster.presets import MEMORY
 
-KERNELS = ("flash", "products")  # of attention, which environments name
+KERNELS = ("flash", "products", "cudnn")  # of attention, which environments name
 LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
@@ -132,8 +132,14 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         )
     if optimizer not in MOMENTS:
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
-    attention = next((kernel for kernel in KERNELS if kernel in named), traits.attention)
-    kernels = kernels_of(cluster.kinds[0], attention, constants["clock"])
+    gpu = known_kind(cluster.kinds[0]) or ""
+    kernel_names = [kernel for kernel in KERNELS if kernel in named]
+    if len(kernel_names) > 1:
+        raise InputError(
+            f"--environment {options.environment!r}: names two kernels of attention; leave one out"
+        )
+    attention = kernel_names[0] if kernel_names else traits.attention_on(gpu)
+    kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):

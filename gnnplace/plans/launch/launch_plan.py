@@ -168,6 +168,9 @@ class LaunchPlan:
             tp=self.tp,
             cp=self.cp,
             ep=self.ep,
+            etp=None
+            if self.etp == self.tp or self.sizes is None or not self.sizes.experts
+            else self.etp,
             pp=self.pp,
             sp=False if self.tp > 1 and not self.sp else None,
             layers=self.layers,
@@ -179,6 +182,7 @@ class LaunchPlan:
             recompute=self.recompute,
             schedule=self.full_schedule,
             overlap=overlap,
+            tp_overlap="tp" in self.overlap and self.tp > 1 and self.sp,
             compile=self.compile,
             cuda_graphs=self.cuda_graphs,
         )
@@ -190,7 +194,14 @@ class LaunchPlan:
         layers: Layers | None = self.layers
         if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
             layers = "equal"
-        shown = replace(self.spec, batch=None, overlap=None, gradients=gradients, layers=layers)
+        shown = replace(
+            self.spec,
+            batch=None,
+            overlap=None,
+            tp_overlap=False,
+            gradients=gradients,
+            layers=layers,
+        )
         text = str(shown)
         if self.microbatch_size is None:
             return ",".join(pair for pair in text.split(",") if pair != "microbatch_size=1")

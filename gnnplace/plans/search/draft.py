@@ -227,9 +227,10 @@ def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Pric
 
 def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
     """Return the seconds of every rank after its last pass. [P]"""
-    ends = [0.0] * (max(draft.ranks) + 1)
+    by_rank: list[list[StageCost]] = [[] for _ in range(max(draft.ranks) + 1)]
     for rank, cost in zip(draft.ranks, costs, strict=True):
-        ends[rank] += cost.end
+        by_rank[rank].append(cost)
+    ends = [pricer.rank_end(own, draft) for own in by_rank]
     for rank, seconds in _tied(pricer, draft).items():
         ends[rank] += seconds
     return tuple(ends)

@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.costs import GIBIBYTE, Framework, ReplicaGroup, ReplicatedParameters
+from gnnplace.costs import (
+    GIBIBYTE,
+    NO_EXCHANGES,
+    Framework,
+    ReplicaExchanges,
+    ReplicaGroup,
+    ReplicatedParameters,
+)
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
     Pricer,
@@ -135,10 +142,12 @@ class FrameworkPricer(Pricer):
         forward = max(passes.forward, share * host)
         backward = max(passes.backward, (1 - share) * host)
         weights = float(costs.weights[run].sum())
-        reduction = 0.0
+        reduction, exchanges = 0.0, NO_EXCHANGES
         if zero < SHARDED:
             weights += framework.accumulation(setting.parameters.count)
-            reduction = framework.reduction(zero, setting.parameters, setting.group, backward)
+            exchanges = framework.replica_exchanges(zero, setting.parameters, setting.group)
+            window = constants["hides_reduce"]
+            reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
         weights = min(weights, backward)
 
         freed, recomputing = self._freed(stage, costs) if stage.recompute else (0.0, 0.0)
@@ -172,6 +181,7 @@ class FrameworkPricer(Pricer):
             resident=resident,
             updating=updating,
             is_sharded=zero >= SHARDED,
+            exchanges=exchanges,
         )
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
@@ -188,7 +198,7 @@ class FrameworkPricer(Pricer):
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
         parameters = self._parameters(costs, run, elements)
-        group = framework.replica_group(count, shards, degrees.ep, degrees.tp)
+        group = framework.replica_group(count, shards, degrees.tp, degrees.ep, degrees.expert_tp)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
 
     def _parameters(self, costs: SegmentCosts, run: slice, elements: float) -> ReplicatedParameters:
@@ -358,7 +368,8 @@ class FrameworkPricer(Pricer):
         degrees = self._degrees(mesh, choice)
         count = mesh.replicas * degrees.cp * degrees.replicas
         framework = self.framework
-        group = framework.replica_group(count, count if zero else 1, degrees.ep, degrees.tp)
+        shards = count if zero else 1
+        group = framework.replica_group(count, shards, degrees.tp, degrees.ep, degrees.expert_tp)
         everything = slice(0, len(parameters))
         whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
@@ -376,7 +387,11 @@ class FrameworkPricer(Pricer):
         if least:
             end = end + framework.least_reduction(zero, whole, group) * part
         else:
-            end = end + framework.reduction(zero, whole, group, backward) * part
+            forward = float(costs.forward.sum())
+            window = framework.constants["hides_reduce"]
+            exchanges = framework.replica_exchanges(zero, whole, group)
+            seconds = framework.reduction(zero, exchanges, window * forward, window * backward)
+            end = end + seconds * part
         state = framework.replicated_state(zero, whole, group)[0] * part
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
@@ -425,6 +440,36 @@ class FrameworkPricer(Pricer):
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.framework.usable_memory(self.fabric.kinds(mesh))
+
+    def rank_end(self, costs: Sequence[StageCost], draft: Draft) -> float:
+        """Return the seconds of a rank after its last pass; arguments as of `Pricer.rank_end`.
+
+        With several stages a rank the gradients of all but its first are complete some passes
+        before the last one, and the parameters of all but its first are not needed at once: each
+        of the others has the passes of as many micro-batches to hide behind as there are ranks.
+        """
+        if len(costs) == 1 or any(cost.is_sharded for cost in costs):
+            return super().rank_end(costs, draft)
+        framework = self.framework
+        forward = backward = update = 0.0
+        scattered = bucketed = gathered = 0.0
+        for cost in costs:
+            forward += cost.forward
+            backward += cost.backward + cost.weights
+            update += cost.update
+            scattered += cost.exchanges.scattered
+            bucketed += cost.exchanges.bucketed
+            gathered += cost.exchanges.gathered
+        following = min(max(draft.ranks) + 1, draft.microbatches)
+        window = framework.constants["hides_reduce"] + (len(costs) - 1) * following
+        window /= len(costs)
+        reduction = framework.reduction(
+            draft.stages[0].zero,
+            ReplicaExchanges(scattered, bucketed, gathered),
+            window * forward,
+            window * backward,
+        )
+        return reduction + update
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""

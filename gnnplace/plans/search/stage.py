@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
+from gnnplace.costs import NO_EXCHANGES, ReplicaExchanges
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from gnnplace.costs.memory import PARAMETER, state_bytes
 from gnnplace.plans.mesh import Mesh, MeshFabric
@@ -111,6 +112,7 @@ class StageCost:
         resident: bytes of parameters that stay gathered.
         updating: bytes that the optimizer's step has beside the state.
         is_sharded: whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
+        exchanges: of replicas once a step, alone, where a framework says what hides them.
     """
 
     forward: float
@@ -128,6 +130,7 @@ class StageCost:
     resident: float = 0.0
     updating: float = 0.0
     is_sharded: bool = False
+    exchanges: ReplicaExchanges = NO_EXCHANGES
 
     @property
     def microbatch(self) -> float:
@@ -549,6 +552,18 @@ class Pricer:
         """
         size = PARAMETER[self.chain.precision][1] * tied.elements / shards
         return self.fabric.collective(ALL_REDUCE, size, [mesh.first for mesh in meshes])
+
+    def rank_end(self, costs: Sequence[StageCost], draft: Draft) -> float:
+        """Return the seconds of a rank after its last pass.
+
+        Args:
+            costs: Of the rank's stages.
+            draft: The plan.
+        """
+        seconds = 0.0
+        for cost in costs:
+            seconds += cost.end
+        return seconds
 
     def step_seconds(self, draft: Draft) -> float:
         """Return the seconds of a step beside its passes, exchanges and updates."""

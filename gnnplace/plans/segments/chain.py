@@ -139,6 +139,7 @@ class SplitChoice:
         context: shards of the outer axis that cut tokens, of a model that is known by its sizes.
         experts: devices of the outer axis, and of the replicas that it stands for, with unlike
             experts, likewise.
+        expert_shards: of the matrices of an expert; 0: as many as of every matrix, likewise.
         labels: of every call by name, for each axis, where they are given and not chosen.
     """
 
@@ -153,6 +154,7 @@ class SplitChoice:
     regather: bool = False
     context: int = 1
     experts: int = 1
+    expert_shards: int = 0
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None = None
 
     @cached_property
@@ -172,12 +174,19 @@ class Degrees(NamedTuple):
         cp: Shards of the tokens.
         ep: Devices with unlike experts.
         replicas: Replicas among the devices of the outer axis.
+        etp: Shards of an expert; 0: as many as of every matrix.
     """
 
     tp: int
     cp: int
     ep: int
     replicas: int
+    etp: int = 0
+
+    @property
+    def expert_tp(self) -> int:
+        """Shards of an expert."""
+        return self.etp or self.tp
 
 
 def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
@@ -187,9 +196,15 @@ def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
         axes: Devices along each axis of the shards, the outer one first.
         choice: How the split over them is chosen.
     """
-    if choice.context > 1 or choice.experts > 1:
+    if choice.context > 1 or choice.experts > 1 or choice.expert_shards:
         outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
-        return Degrees(tp, choice.context, choice.experts, outer // choice.context)
+        return Degrees(
+            tp=tp,
+            cp=choice.context,
+            ep=choice.experts,
+            replicas=outer // choice.context,
+            etp=choice.expert_shards,
+        )
     styles = (choice.outer, choice.style) if len(axes) == 2 else (choice.style,)
     tp = cp = ep = replicas = 1
     for count, style in zip(axes, styles, strict=True):
