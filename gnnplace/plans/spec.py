@@ -5,8 +5,8 @@ prices and drafts read its fields. Its text (`dp=2,tp=2,pp=2,microbatch_size=4`)
 is read by `parse_spec`, written by `str`, and never used between functions.
 
 A word that is left out has its default, or is the framework's to decide (None). Devices used are
-dp x (tp or shards) x cp x pp, the first of the cluster; ep x etp divides dp x cp x tp. In a table an empty
-cell is a word that is left out, and a column `x-NAME` is copied to the answers.
+dp x (tp or shards) x cp x pp, the first of the cluster; ep divides dp x cp, etp tp. In a table an
+empty cell is a word that is left out, and a column `x-NAME` is copied to the answers.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ class PlanSpec:
         tp: Shards of every matrix, by heads, columns, rows and vocabulary (tensor parallel).
         shards: Shards of any label, as the search splits; None: layers are split by `tp`.
         cp: Shards of the tokens, with whole weights (context parallel).
-        ep: Shards of the experts (expert parallel).
-        etp: Shards of every matrix of an expert; None: as many as of every other.
+        ep: Shards of the experts over replicas and context-parallel devices (expert parallel).
+        etp: Shards of every matrix of an expert; None: as many as of every other, `tp`. Of fewer
+            the `tp` shards of a replica have unlike experts, too: `expert_groups` in all.
         pp: Pipeline ranks.
         sp: Whether tokens are split between the products of a layer (sequence parallel); None:
             they are, or with `shards` whichever is faster.
@@ -188,6 +189,11 @@ class PlanSpec:
     def expert_shards(self) -> int:
         """Shards of every matrix of an expert."""
         return self.etp or self.tp
+
+    @property
+    def expert_groups(self) -> int:
+        """Groups of devices with unlike experts, those of one replica's shards too."""
+        return self.ep * self.tp // self.expert_shards
 
     @property
     def num_optimizer_shards(self) -> int:

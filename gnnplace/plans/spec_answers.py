@@ -355,21 +355,15 @@ def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
         raise InputError(f"{'ep' if spec.ep > 1 else 'etp'}: the model has no experts")
     if experts is None:
         return
-    count = spec.dp * spec.cp * spec.tp
-    # What holds one expert lies on neighbouring shards, or on whole groups of them.
-    apart = sorted((spec.ep * shards, spec.tp))
-    if experts.count % spec.ep or count % (spec.ep * shards) or apart[1] % apart[0]:
-        if shards == spec.tp:
-            raise InputError(
-                f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is "
-                f"{spec.dp * spec.cp}"
-            )
+    if spec.tp % shards or experts.width % shards:
         raise InputError(
-            f"ep={spec.ep},etp={shards}: ep must divide {experts.count} experts, and ep x etp "
-            f"dp x cp x tp, which is {count}, in whole groups of {spec.tp} shards"
+            f"etp={shards}: must divide tp, which is {spec.tp}, and the {experts.width} columns of "
+            "an expert"
         )
-    if experts.width % shards or shards > spec.tp:
+    count = spec.dp * spec.cp
+    if experts.count % spec.expert_groups or count % spec.ep:
+        counted = "" if shards == spec.tp else f" in {spec.expert_groups} groups over tp, too"
         raise InputError(
-            f"etp={shards}: must divide the {experts.width} columns of an expert and be at most "
-            f"tp, which is {spec.tp}"
+            f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is "
+            f"{count}{counted}"
         )

@@ -13,7 +13,7 @@ backward pass that products follow, the others none. With `tp_overlap=on` (user 
 run in pieces under the products beside them, and what is hidden costs `overlap_shards` of itself.
 
 Experts: a shard has the rows of its part of the tokens, which an all-to-all over the groups of
-experts sends to their experts; shards of an expert gather each other's rows and scatter the results.
+experts sends to their experts; shards of an expert gather each other's rows and scatter results.
 """
 
 from __future__ import annotations

@@ -100,8 +100,21 @@ def named_model(plan: LaunchPlan) -> str | None:
     return None if plan.sizes is None else plan.sizes.model
 
 
+def check_expert_groups(plan: LaunchPlan) -> None:
+    """Check that groups of experts can be told as groups beside the shards of `tp`.
+
+    Raises:
+        InputError: There are fewer groups than shards.
+    """
+    if plan.etp not in (None, plan.tp) and plan.ep * (plan.etp or 1) % plan.tp:
+        raise InputError(
+            f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp "
+            f"{plan.tp}: can be priced where ep x their shards is a multiple of tp"
+        )
+
+
 def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
-    """A plan whose experts are cut over `tp` as all else is, which is what is priced, and a line.
+    """A plan whose experts are cut over `tp` as all else is, as captures are, and a line.
 
     Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
 
@@ -110,13 +123,8 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     """
     if plan.etp in (None, plan.tp):
         return replace(plan, etp=None), []
-    ep, rest = divmod(plan.ep * (plan.etp or 1), plan.tp)
-    if rest:
-        raise InputError(
-            f"{plan.source}: ep {plan.ep} of experts on {plan.etp} shards each, beside tp "
-            f"{plan.tp}: "
-            "can be priced where ep x their shards is a multiple of tp"
-        )
+    check_expert_groups(plan)
+    ep = plan.ep * (plan.etp or 1) // plan.tp
     told = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
     return replace(plan, ep=ep, etp=None), [told]
 
@@ -150,4 +158,4 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     if hidden:
         lines.append(f"overlap of {', '.join(hidden)}: priced without")
     eager = replace(plan, gradients=None, group=None, compile=False, cuda_graphs=None)
-    return replace(eager.spec, batch=None, overlap=None), lines
+    return replace(eager.spec, batch=None, overlap=None, tp_overlap=False), lines

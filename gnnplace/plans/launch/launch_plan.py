@@ -161,16 +161,19 @@ class LaunchPlan:
     def spec(self) -> PlanSpec:
         """The plan in the words of `--given`. What the file leaves open is 1."""
         overlap = None
-        if self.overlap:
+        if "gradients" in self.overlap or "parameters" in self.overlap:
             overlap = "reduce+gather" if "parameters" in self.overlap else "reduce"
+        ep, etp = self.ep, self.etp
+        if etp == self.tp or self.sizes is None or self.sizes.experts is None:
+            etp = None
+        if etp is not None:  # a launcher counts all groups of experts, a plan those beside shards
+            ep = max(1, ep * etp // self.tp)
         return PlanSpec(
             dp=self.dp or 1,
             tp=self.tp,
             cp=self.cp,
-            ep=self.ep,
-            etp=None
-            if self.etp == self.tp or self.sizes is None or not self.sizes.experts
-            else self.etp,
+            ep=ep,
+            etp=etp,
             pp=self.pp,
             sp=False if self.tp > 1 and not self.sp else None,
             layers=self.layers,

@@ -18,10 +18,10 @@ from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.importing import (
     assumed_values,
+    check_expert_groups,
     check_known,
     completed,
     priced_optimizer,
-    with_cut_experts,
 )
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import Launcher, framework_of, launcher_of
@@ -112,8 +112,8 @@ def price_launch_plan(
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=priced_optimizer(plan), memory_limit=memory_limit,
     )  # fmt: skip
-    plan, notes = with_cut_experts(plan)
-    notes += plan.remarks
+    check_expert_groups(plan)
+    notes = list(plan.remarks)
     notes += assumed_values(plan, setting.framework.precision)
     if plan.precision == "32-true":
         notes.append(f"precision 32-true: priced as {setting.framework.precision}")

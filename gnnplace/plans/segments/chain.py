@@ -139,7 +139,8 @@ class SplitChoice:
         context: shards of the outer axis that cut tokens, of a model that is known by its sizes.
         experts: devices of the outer axis, and of the replicas that it stands for, with unlike
             experts, likewise.
-        expert_shards: of the matrices of an expert; 0: as many as of every matrix, likewise.
+        expert_shards: of the matrices of an expert, likewise; 0: as many as of every matrix. Of
+            fewer each part of the shards has experts of its own.
         labels: of every call by name, for each axis, where they are given and not chosen.
     """
 
@@ -172,7 +173,7 @@ class Degrees(NamedTuple):
     Attributes:
         tp: Shards of every matrix.
         cp: Shards of the tokens.
-        ep: Devices with unlike experts.
+        ep: Groups of devices with unlike experts.
         replicas: Replicas among the devices of the outer axis.
         etp: Shards of an expert; 0: as many as of every matrix.
     """
@@ -198,10 +199,11 @@ def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
     """
     if choice.context > 1 or choice.experts > 1 or choice.expert_shards:
         outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
+        beside = tp // choice.expert_shards if choice.expert_shards else 1
         return Degrees(
             tp=tp,
             cp=choice.context,
-            ep=choice.experts,
+            ep=choice.experts * beside,
             replicas=outer // choice.context,
             etp=choice.expert_shards,
         )

@@ -142,8 +142,8 @@ torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES pretrain_gpt.py \\
         (UNEVEN, "pp=4,layers=2+4+4+2,microbatch_size=4,gradients=fp32"),
         (ACCOUNTED, "pp=4,layers=0+1+1+1+1+1+1+0,microbatch_size=4,gradients=fp32,"
                     "schedule=interleaved:2"),
-        (DEEPSEEK, "tp=2,ep=16,pp=4,layers=2+2+2+2+2+2+1+1,microbatch_size=1,zero=1,gradients=fp32,"
-                   "schedule=interleaved:2"),
+        (DEEPSEEK, "tp=2,ep=8,etp=1,pp=4,layers=2+2+2+2+2+2+1+1,microbatch_size=1,zero=1,"
+                   "gradients=fp32,schedule=interleaved:2"),
         (SCRIPT, "tp=8,pp=16,sp=off,microbatch_size=1"),
     ],
 )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Exchanges of replicas and shards, by seconds that are computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from gnnplace.costs import RunningWords, running_framework
+from gnnplace.costs.collectives import ALL_TO_ALL
+from gnnplace.costs.frameworks.framework import Framework, ReplicatedParameters
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
+from gnnplace.problem.cluster.presets import preset
+
+SIZES = DecoderSizes(16, 4096, 32, 8, 14336, 4096, 32000, batch=512)
+EXPERTS = replace(SIZES, experts=ExpertLayers(8, 2, 14336))
+CARD, HOP = 50e9 * 0.9, 5e-6
+"""Bytes a second of a GPU's card of a DGX H100, and seconds of a ring's step."""
+
+
+@cache
+def setting(
+    framework: str = "megatron-lm",
+    cluster: str = "dgx-h100-8x8",
+    environment: str | None = None,
+    sizes: DecoderSizes = SIZES,
+) -> PricingSetting:
+    """Return what plans of a small Llama are priced on."""
+    return setting_of(
+        sizes, preset(cluster), framework_name=framework, environment_name=environment
+    )
+
+
+def running(hides: str) -> Framework:
+    """Return Megatron-LM on 64 H100 as it hides some exchanges of replicas, bfloat16 sums."""
+    return running_framework(setting().framework, RunningWords(gradients="same", hides=hides))
+
+
+@pytest.mark.parametrize(
+    ("framework", "cluster", "environment", "rate", "half"),
+    [
+        ("megatron-lm", "dgx-h100-8x8", None, 585e12, 660),
+        ("megatron-lm", "dgx-h100-8x8", "flash-attention", 375e12, 1150),
+        ("megatron-lm", "superpod-a100-80-2x8", None, 147e12, 700),
+        ("pytorch", "dgx-h100-8x8", "transformer-engine", 585e12, 660),
+        ("pytorch", "dgx-h100-8x8", None, 177.8e12, 1150),
+    ],
+)
+def test_attention_has_the_rate_of_its_library(
+    framework: str, cluster: str, environment: str | None, rate: float, half: int
+) -> None:
+    """2 T h (S + S0) operations of heads of 128 take their time at the rate."""
+    kernels = setting(framework, cluster, environment).framework.kernels
+    seconds = 2 * 8192 * 4096 * (8192 + half) / rate
+    assert kernels.attend(8192, 8192, 4096, 128) == pytest.approx(seconds)
+
+
+def test_two_kernels_of_attention_are_refused() -> None:
+    """Environments join by +, but one step has one kernel of attention."""
+    joined = setting(environment="flash-attention+unfused-loss").framework
+    assert joined.kernels.attention == "flash"
+    assert joined.constants["logit_forward"] == 38
+    with pytest.raises(InputError, match="two kernels of attention"):
+        setting(environment="flash-attention+unfused-attention")
+    with pytest.raises(InputError, match="'slow': unknown"):
+        setting(environment="flash-attention+slow")
+
+
+def test_gradients_under_zero_are_scattered_and_parameters_gathered() -> None:
+    """Eight replicas, one a server: 7/8 of the bytes pass a card, and seven steps of a ring.
+
+    Hidden, what the window covers costs a quarter of itself; the bucket is the whole.
+    """
+    parameters = ReplicatedParameters(dense=4e7, experts=0.0, num_layers=4, largest=1e6)
+    bare, hidden = running("none"), running("reduce+gather")
+    group = bare.replica_group(count=8, shards=8, tp=8)
+    assert (group.members, group.copies) == (1, 8)
+    scattered = 7 / 8 * 2 * 4e7 / CARD + 7 * HOP
+    exchanges = bare.replica_exchanges(1, parameters, group)
+    assert exchanges.scattered == pytest.approx(scattered)
+    assert exchanges.bucketed == pytest.approx(scattered)
+    assert exchanges.gathered == pytest.approx(scattered)
+    assert bare.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(2 * scattered)
+    assert hidden.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(0.25 * 2 * scattered)
+    # A window of half the scatter hides half of it.
+    half = scattered / 2
+    assert hidden.reduction(1, exchanges, 1.0, half) == pytest.approx(1.25 * half + 0.25 * scattered)
+    # Without ZeRO all gradients are summed on every replica.
+    reduced = bare.replica_exchanges(0, parameters, group)
+    assert reduced.gathered == 0
+    assert reduced.scattered == pytest.approx(bare.network.reduce(8, 8e7, 1))
+
+
+def test_buckets_have_a_latency_each() -> None:
+    """Ten buckets of 40 million gradients start ten rings."""
+    parameters = ReplicatedParameters(dense=4e8, experts=0.0, num_layers=4, largest=1e6)
+    framework = running("reduce")
+    group = framework.replica_group(count=8, shards=8, tp=8)
+    exchanges = framework.replica_exchanges(1, parameters, group)
+    assert exchanges.bucketed == pytest.approx(exchanges.scattered + 9 * 7 * HOP)
+
+
+def test_experts_are_summed_over_the_devices_that_have_the_same() -> None:
+    """Of 8 replicas of 8 shards on 64 GPUs ep 4 leaves two copies, whole experts on shards 16."""
+    framework = setting().framework
+    cut = framework.replica_group(count=8, shards=8, tp=8, experts=4)
+    assert (cut.copies, cut.expert_shards, cut.near_copies) == (2, 2, 1)
+    whole = framework.replica_group(count=8, shards=8, tp=8, experts=4, expert_tp=1)
+    assert (whole.copies, whole.expert_shards, whole.near_copies) == (16, 16, 2)
+
+
+def test_an_all_to_all_over_servers_passes_the_card_of_each_gpu() -> None:
+    """16 GPUs of two servers: a half stays, the other leaves over one card at 0.6 of its rate."""
+    network = setting().framework.network
+    seconds = 1e9 / 2 / (50e9 * 0.6) + 2 * HOP
+    assert network.exchange(ALL_TO_ALL, 16, 1e9, 8) == pytest.approx(seconds)
+    # Twice the GPUs of a server in the group: not half the time, as it were if cards were shared.
+    assert network.exchange(ALL_TO_ALL, 8, 1e9, 4) == pytest.approx(seconds)
+    one = 1e9 * 3 / 4 / (50e9 * 0.6) + 4 * HOP
+    assert network.exchange(ALL_TO_ALL, 4, 1e9, 1) == pytest.approx(one)
+
+
+@pytest.mark.parametrize("framework", ["megatron-lm", "pytorch", "internevo", "torchtitan"])
+def test_hiding_is_never_slower(framework: str) -> None:
+    """Whatever is hidden, a step takes no longer than with less hidden."""
+    shapes = (
+        PlanSpec(dp=64),
+        PlanSpec(dp=16, tp=4),
+        PlanSpec(dp=8, tp=8),
+        PlanSpec(dp=8, cp=2, tp=2, pp=2),
+        PlanSpec(dp=8, tp=4, pp=2, schedule="interleaved:4"),
+    )
+    zeros = (0, 3) if framework == "torchtitan" else (0, 1)
+    for shape, zero, size in product(shapes, zeros, (1, 4)):
+        plain = replace(shape, zero=zero, microbatch_size=size, layers="equal")
+        words = ("none", "reduce", "reduce+gather")
+        answers = [price(setting(framework), replace(plain, overlap=word)) for word in words]
+        seconds = [answer.step_time for answer in answers]
+        if None in seconds:
+            assert "schedule" in answers[0].reason
+            continue
+        assert seconds == sorted(seconds, reverse=True), plain  # type: ignore[type-var]
+        if plain.tp > 1 and framework in ("megatron-lm", "torchtitan"):
+            shards = price(setting(framework), replace(plain, tp_overlap=True))
+            own = price(setting(framework), plain).step_time
+            assert shards.step_time is not None
+            assert own is not None
+            assert shards.step_time < own
+
+
+def test_whole_experts_gather_nothing_over_shards() -> None:
+    """As many bytes of experts a device; each shard sends its own rows to 8 groups of experts."""
+    priced = setting(sizes=EXPERTS)
+    cut = price(priced, PlanSpec(dp=8, tp=4, pp=2, ep=2, zero=1))
+    whole = price(priced, PlanSpec(dp=8, tp=4, pp=2, ep=2, etp=1, zero=1))
+    assert cut.step_time is not None
+    assert whole.step_time is not None
+    assert cut.state == pytest.approx(whole.state, rel=1e-9)
+    assert whole.step_time < cut.step_time
+    for words, told in (
+        ({"ep": 4, "etp": 1}, "8 experts and dp x cp, which is 8 in 16 groups"),
+        ({"ep": 3}, "ep=3: must divide 8 experts and dp x cp, which is 8"),
+        ({"etp": 3}, "etp=3: must divide tp, which is 4"),
+    ):
+        answer = price(priced, PlanSpec(dp=8, tp=4, pp=2, zero=1, **words))
+        assert told in answer.reason
+    assert "no experts" in price(setting(), PlanSpec(tp=2, etp=1)).reason
+
+
+def test_what_a_framework_cannot_hide_is_refused() -> None:
+    """Collectives of shards are hidden by some frameworks, with split tokens."""
+    refused = price(setting("internevo"), PlanSpec(tp=2, tp_overlap=True))
+    assert "internevo hides no collectives of shards" in refused.reason
+    whole = price(setting(), PlanSpec(tp=2, tp_overlap=True, sp=False))
+    assert "needs split tokens" in whole.reason
