@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import running_framework as running_framework
     from gnnplace.costs.frameworks.framework import tested_words as tested_words
+    from gnnplace.costs.frameworks.framework import untested_properties as untested_properties
     from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
     from gnnplace.costs.frameworks.variants import with_host as with_host
     from gnnplace.costs.frameworks.variants import with_network as with_network

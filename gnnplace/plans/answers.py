@@ -201,8 +201,11 @@ def _interval(priced: Priced) -> tuple[float, float]:
     """
     framework = priced.pricer.chain.framework
     if framework is not None:
-        low, high = framework.constants["low"], framework.constants["high"]
-        return priced.step_time * low, priced.step_time * high
+        num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
+        stage = priced.draft.stages[0]
+        sums = priced.pricer.sums(stage.mesh, choice=stage.choice)
+        has_experts = sums is not None and bool(sums.costs.experts.any())
+        return framework.step_interval(priced.step_time, num_devices, has_experts)
     seconds = [c.microbatch for c in priced.costs]
     error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
     factor = math.exp(NINE_IN_TEN * error)

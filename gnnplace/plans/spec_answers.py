@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gnnplace.costs import Framework, RunningWords, running_framework
+from gnnplace.costs import Framework, RunningWords, running_framework, untested_properties
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -35,7 +35,7 @@ class PlanAnswer:
 
     Attributes:
         step_time: Seconds.
-        low: Of the interval that holds four in five of the framework's published steps.
+        low: Of the interval that holds four in five of such steps, wider away from published ones.
         high: Likewise its end.
         lower_bound: Seconds that no plan is below; None where nothing is searched.
         feasible: Whether it can be and fits.
@@ -47,6 +47,7 @@ class PlanAnswer:
         peak: The most bytes reserved at an instant, there.
         fits: The probability that it has them.
         tokens_per_second: Of all devices.
+        untested: What the plan has that no published run of its framework had; empty where nothing.
     """
 
     step_time: float | None = None
@@ -62,6 +63,7 @@ class PlanAnswer:
     peak: float | None = None
     fits: float | None = None
     tokens_per_second: float | None = None
+    untested: str = ""
 
 
 def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
@@ -222,10 +224,15 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     seconds = priced.step_time
     draft = priced.draft
     tokens = draft.size * draft.microbatches * setting.decoder.length
+    num_devices = sum(mesh.count for mesh in meshes_of(draft))
+    has_experts = setting.decoder.experts is not None
+    low, high = framework.step_interval(seconds, num_devices, has_experts)
+    kinds = tuple(framework.kinds) or (framework.kernels.kind,)
+    unlike = untested_properties(framework.name, kinds, num_devices, has_experts)
     return PlanAnswer(
         step_time=seconds,
-        low=seconds * framework.constants["low"],
-        high=seconds * framework.constants["high"],
+        low=low,
+        high=high,
         feasible=not reason,
         reason=reason,
         state=memory.state,
@@ -235,6 +242,7 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
         peak=memory.reserved,
         fits=fits,
         tokens_per_second=tokens / seconds,
+        untested=", ".join(unlike),
     )
 
 

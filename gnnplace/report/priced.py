@@ -38,6 +38,9 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
             f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
             f"{words}{why}"
         )
+    unlike = dict.fromkeys(answer.untested for answer in priced.answers if answer.untested)
+    for untested in unlike:
+        yield f"no published run of {priced.framework} was compared {untested}: intervals are wider"
     if len(order) > SHOWN:
         yield f"and {len(order) - SHOWN} more; -o answers.csv has all"
 

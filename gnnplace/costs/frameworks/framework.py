@@ -18,7 +18,7 @@ ZeRO shards over groups of g replicas, a g-th of the gradients is summed over th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -154,18 +154,52 @@ class Tested(NamedTuple):
     Attributes:
         num_runs: Published runs whose step was predicted.
         median_error: Median of their relative errors.
+        kinds: Kinds of GPUs that they ran on.
+        most_devices: Devices of the largest.
+        has_experts: Whether layers of some had experts.
     """
 
     num_runs: int
     median_error: float
+    kinds: tuple[str, ...]
+    most_devices: int
+    has_experts: bool = False
 
 
+A100 = ("a100", "a100-80")
 TESTED: Mapping[str, Tested] = {
-    "nanotron": Tested(636, 0.052),
-    "pytorch": Tested(144, 0.027),
-    "megatron-deepspeed": Tested(844, 0.072),
-    "megatron-lm": Tested(27, 0.029),
-    "internevo": Tested(46, 0.033),
+    "nanotron": Tested(
+        num_runs=636,
+        median_error=0.052,
+        kinds=("h100",),
+        most_devices=512,
+    ),
+    "pytorch": Tested(
+        num_runs=148,
+        median_error=0.027,
+        kinds=(*A100, "h100"),
+        most_devices=1024,
+        has_experts=True,
+    ),
+    "megatron-deepspeed": Tested(
+        num_runs=844,
+        median_error=0.072,
+        kinds=A100,
+        most_devices=384,
+    ),
+    "megatron-lm": Tested(
+        num_runs=95,
+        median_error=0.018,
+        kinds=(*A100, "h100", "b200"),
+        most_devices=6144,
+        has_experts=True,
+    ),
+    "internevo": Tested(
+        num_runs=46,
+        median_error=0.033,
+        kinds=A100,
+        most_devices=1024,
+    ),
 }
 """Published runs by framework, `python -m benchmarks.studies published --data FOLDER`
 (docs/given.md). Constants were fitted on a part of them."""
@@ -177,6 +211,28 @@ def tested_words(framework: str) -> str:
     if tested is None:
         return "not compared with published runs"
     return f"{tested.num_runs} published runs: median error {tested.median_error:.1%}"
+
+
+def untested_properties(
+    framework: str, kinds: Sequence[str], num_devices: int, has_experts: bool
+) -> tuple[str, ...]:
+    """Return what a plan has that no published run of its framework had.
+
+    Args:
+        framework: Its name.
+        kinds: Kinds of devices of the plan.
+        num_devices: Devices of the plan.
+        has_experts: Whether layers have experts.
+    """
+    tested = TESTED.get(framework)
+    if tested is None:
+        return (f"{framework} at all",)
+    unlike = [f"on {kind}" for kind in kinds if kind not in tested.kinds]
+    if num_devices > tested.most_devices:
+        unlike.append(f"on more than {tested.most_devices:,} devices")
+    if has_experts and not tested.has_experts:
+        unlike.append("with experts")
+    return tuple(unlike)
 
 
 class StateBytes(NamedTuple):
@@ -356,6 +412,28 @@ class Framework:
         spread = self.constants["memory_spread"]
         deviations = math.log(usable / max(reserved, 1.0)) / spread
         return 0.5 * (1 + math.erf(deviations / math.sqrt(2)))
+
+    def step_interval(
+        self, seconds: float, num_devices: int, has_experts: bool
+    ) -> tuple[float, float]:
+        """Return between which seconds four in five of such steps lie.
+
+        `low` and `high` are of published runs that a plan resembles. Their distances from 1, on a
+        log scale, are `experts_away` times as large for layers with experts, and `away` times for
+        every property of the plan that no published run of the framework had.
+
+        Args:
+            seconds: Predicted of a step.
+            num_devices: Devices of the plan.
+            has_experts: Whether layers have experts.
+        """
+        constants = self.constants
+        kinds = tuple(self.kinds) or (self.kernels.kind,)
+        away = len(untested_properties(self.name, kinds, num_devices, has_experts))
+        width = constants["away"] ** away
+        if has_experts:
+            width *= constants["experts_away"]
+        return seconds * constants["low"] ** width, seconds * constants["high"] ** width
 
     # Exchanges.
 

@@ -90,7 +90,9 @@ def test_gradients_under_zero_are_scattered_and_parameters_gathered() -> None:
     assert hidden.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(0.25 * 2 * scattered)
     # A window of half the scatter hides half of it.
     half = scattered / 2
-    assert hidden.reduction(1, exchanges, 1.0, half) == pytest.approx(1.25 * half + 0.25 * scattered)
+    assert hidden.reduction(1, exchanges, 1.0, half) == pytest.approx(
+        1.25 * half + 0.25 * scattered
+    )
     # Without ZeRO all gradients are summed on every replica.
     reduced = bare.replica_exchanges(0, parameters, group)
     assert reduced.gathered == 0
@@ -179,3 +181,25 @@ def test_what_a_framework_cannot_hide_is_refused() -> None:
     assert "internevo hides no collectives of shards" in refused.reason
     whole = price(setting(), PlanSpec(tp=2, tp_overlap=True, sp=False))
     assert "needs split tokens" in whole.reason
+
+
+def test_intervals_are_wider_away_from_published_runs() -> None:
+    """On a log scale 1.5 times for experts, and for each property that no published run had."""
+    framework = setting().framework
+    low, high = (framework.constants[name] for name in ("low", "high"))
+    near = framework.step_interval(2.0, 64, has_experts=False)
+    assert near == (pytest.approx(2 * low), pytest.approx(2 * high))
+    many = framework.step_interval(2.0, 8192, has_experts=False)
+    assert many == (pytest.approx(2 * low**1.5), pytest.approx(2 * high**1.5))
+    experts = framework.step_interval(2.0, 8192, has_experts=True)
+    assert experts == (pytest.approx(2 * low**2.25), pytest.approx(2 * high**2.25))
+
+
+def test_answers_say_what_no_published_run_had() -> None:
+    """Kind of GPU, number of GPUs and experts, by framework."""
+    assert price(setting(), PlanSpec(dp=64)).untested == ""
+    other = setting("internevo", sizes=EXPERTS)
+    assert price(other, PlanSpec(dp=64)).untested == "on h100, with experts"
+    many = setting(cluster="dgx-h100-1024x8", sizes=replace(SIZES, batch=8192))
+    assert price(many, PlanSpec(dp=8192)).untested == "on more than 6,144 devices"
+    assert "torchtitan at all" in price(setting("torchtitan"), PlanSpec(dp=64, zero=3)).untested
