@@ -2,7 +2,8 @@
 
 Three kinds of layers are known: *gated* ones with rotary positions, root-mean-square norms and no
 biases (Llama, Touvron et al., 2023, arXiv 2302.13971; Mistral, Qwen2, OLMo, Granite), and *plain*
-ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX);
+ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX;
+Nemotron, Parmar et al., 2024, arXiv 2402.16819, with squared ReLU and without biases of products);
 and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with latent attention).
 """
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 GATED = ("llama", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "granite", "smollm3")
 EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 HEAD_NORMS = ("qwen3", "qwen3_moe")
-PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode")
+PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode", "nemotron")
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
 
@@ -82,6 +83,7 @@ class DecoderSizes:
         experts: of layers that have some.
         latent: widths of attention by way of narrow queries, keys and values.
         head_norms: each head's queries and keys pass a norm (Qwen3).
+        biases: products of plain layers have biases; gated ones have none.
     """
 
     layers: int
@@ -99,6 +101,7 @@ class DecoderSizes:
     experts: ExpertLayers | None = None
     latent: LatentAttention | None = None
     head_norms: bool = False
+    biases: bool = True
 
     @property
     def head_size(self) -> int:
@@ -120,7 +123,9 @@ class DecoderSizes:
         if self.experts is not None:
             own = self.head_norms or self.experts.width != self.feed_forward
             return "qwen3_moe" if own else "mixtral"
-        return "gpt2" if not self.gated else "qwen3" if self.head_norms else "llama"
+        if not self.gated:
+            return "gpt2" if self.biases else "nemotron"
+        return "qwen3" if self.head_norms else "llama"
 
     @property
     def model(self) -> str:
@@ -140,7 +145,7 @@ class DecoderSizes:
             "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
             "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
             "max_position_embeddings": self.length,
-        } if self.gated else {
+        } if self.gated or not self.biases else {
             "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
             "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
             "n_positions": self.length,
@@ -201,6 +206,8 @@ class DecoderSizes:
         narrow = self.latent.queries + self.latent.keys if self.latent else 0
         if self.gated:
             return 2 * self.hidden + narrow
+        if not self.biases:
+            return 4 * self.hidden
         biases = self.queries + 2 * self.keys + 2 * self.hidden + self.feed_forward
         return 4 * self.hidden + biases
 
@@ -325,6 +332,7 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderS
         _experts(config) if kind in EXPERTS else None,
         latent,
         kind in HEAD_NORMS,
+        kind != "nemotron" or bool(config.attention_bias or config.mlp_bias),
     )
 
 

@@ -29,6 +29,9 @@ SIZES = {
                     "num_experts_per_tok": 2, "q_lora_rank": 24, "kv_lora_rank": 16, "n_group": 1,
                     "topk_group": 1, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
                     "v_head_dim": 16, "first_k_dense_replace": 1, "vocab_size": 130},
+    "nemotron": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 256,
+                 "vocab_size": 130},
     "gpt_neox": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
                  "intermediate_size": 256, "vocab_size": 130},
 }  # fmt: skip
