@@ -204,6 +204,8 @@ def _changed(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, Pla
         yield "compile=on", replace(spec, compile=True)
     for overlap in ("reduce", "reduce+gather"):
         yield f"overlap={overlap}", replace(spec, overlap=overlap)
+    if traits.overlaps_shards and spec.tp > 1 and spec.splits_tokens:
+        yield "tp_overlap=on", replace(spec, tp_overlap=True)
     for schedule in ("1f1b", "interleaved:2", "interleaved:4"):
         if spec.pp > 1:
             yield f"schedule={schedule}", replace(spec, schedule=schedule, layers=None)

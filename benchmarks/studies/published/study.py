@@ -20,6 +20,7 @@ from benchmarks.studies.published import (
     vtrain,
     weak_scaling,
 )
+from benchmarks.studies.published.intervals import interval_lines
 from benchmarks.studies.published.left_out import BYTES, MOVED, interval, left_out, peaks_left_out
 from benchmarks.studies.published.outcomes import (
     Outcome,
@@ -169,6 +170,7 @@ def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
         )
         yield ""
         yield from notes(own)
+    yield from interval_lines(found)
 
 
 def notes(outcomes: Sequence[Outcome]) -> Iterator[str]:

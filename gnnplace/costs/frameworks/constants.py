@@ -112,8 +112,8 @@ def environment(names: str) -> ConstantSet:
     """
     sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
     constants: dict[str, Constant] = {}
-    for own in sets:
-        constants |= own.constants
+    for constant_set in sets:
+        constants |= constant_set.constants
     return ConstantSet(f"environment {names}", constants)
 
 

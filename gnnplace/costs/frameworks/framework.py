@@ -502,12 +502,12 @@ class Framework:
             Seconds of gathering the parameters, and of scattering their gradients. [2]
         """
         seconds = np.zeros(2)
-        for elements, own in ((dense, group), (experts, group.of_experts)):
+        for elements, holders in ((dense, group), (experts, group.of_experts)):
             if not elements:
                 continue
-            inside = min(own.members, own.shards)
-            seconds[0] += self.network.exchange(ALL_GATHER, own.shards, 2.0 * elements, inside)
-            seconds[1] += self.scatter(self.state_bytes.gradient * elements, own)
+            inside, shards = min(holders.members, holders.shards), holders.shards
+            seconds[0] += self.network.exchange(ALL_GATHER, shards, 2.0 * elements, inside)
+            seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
         return seconds
 
     def replica_exchanges(
@@ -727,7 +727,9 @@ def running_framework(framework: Framework, words: RunningWords) -> Framework:
         constants |= mode("compile=on").constants
     for name, constant in mode(f"cuda_graphs={words.graphs}").constants.items():
         constants[name] = min(constants[name], constant, key=lambda one: one.value)
-    kinds = {kind: running_framework(own, words) for kind, own in framework.kinds.items()}
+    kinds: dict[str, Framework] = {}
+    for kind, on_kind in framework.kinds.items():
+        kinds[kind] = running_framework(on_kind, words)
     return replace(
         framework,
         constants=ConstantSet(framework.constants.owner, constants),

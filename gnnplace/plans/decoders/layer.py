@@ -216,24 +216,24 @@ def _exchanges(
     front = back = 0.0
     if framework.hides_shards:
         share = constants["overlap_shards"]
-        for k, other in zip(wide, narrow, strict=True):
-            front += framework.hidden_seconds(gather, forward[k], share)
-            front += framework.hidden_seconds(scatter, forward[other], share)
-            back += framework.hidden_seconds(gather, inner[other], share)
-            back += framework.hidden_seconds(gather, inner[k], share)
-            back += framework.hidden_seconds(scatter, weights[k], share)
+        for first, second in zip(wide, narrow, strict=True):
+            front += framework.hidden_seconds(gather, forward[first], share)
+            front += framework.hidden_seconds(scatter, forward[second], share)
+            back += framework.hidden_seconds(gather, inner[second], share)
+            back += framework.hidden_seconds(gather, inner[first], share)
+            back += framework.hidden_seconds(scatter, weights[first], share)
         return front, back
-    for k, other in zip(wide, narrow, strict=True):
+    for first, second in zip(wide, narrow, strict=True):
         front += scatter
         if constants["hides_gathers"]:
-            front += framework.hidden_seconds(gather, forward[k] / shards)
-            back += framework.hidden_seconds(gather, inner[other] / shards)
+            front += framework.hidden_seconds(gather, forward[first] / shards)
+            back += framework.hidden_seconds(gather, inner[second] / shards)
         else:
             front += gather
             back += gather
         if constants["hides_backward"]:
-            back += framework.hidden_seconds(gather, inner[k])
-            back += framework.hidden_seconds(scatter, weights[k])
+            back += framework.hidden_seconds(gather, inner[first])
+            back += framework.hidden_seconds(scatter, weights[first])
         else:
             back += gather + scatter
     return front, back

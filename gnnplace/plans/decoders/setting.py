@@ -7,6 +7,7 @@ from functools import cached_property
 
 from gnnplace.costs import (
     DEFAULT_FRAMEWORK,
+    PRODUCTS,
     TRAITS,
     ConstantSet,
     Framework,
@@ -20,7 +21,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import MEMORY
 
 KERNELS = ("flash", "products", "cudnn")  # of attention, which environments name
@@ -132,7 +133,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         )
     if optimizer not in MOMENTS:
         raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
-    gpu = known_kind(cluster.kinds[0]) or ""
+    gpu = kernels_of(cluster.kinds[0], PRODUCTS).kind
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
     if len(kernel_names) > 1:
         raise InputError(

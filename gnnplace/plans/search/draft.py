@@ -230,7 +230,7 @@ def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[f
     by_rank: list[list[StageCost]] = [[] for _ in range(max(draft.ranks) + 1)]
     for rank, cost in zip(draft.ranks, costs, strict=True):
         by_rank[rank].append(cost)
-    ends = [pricer.rank_end(own, draft) for own in by_rank]
+    ends = [pricer.rank_end(rank_costs, draft) for rank_costs in by_rank]
     for rank, seconds in _tied(pricer, draft).items():
         ends[rank] += seconds
     return tuple(ends)

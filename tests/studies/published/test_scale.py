@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.studies.published import scale
+from benchmarks.studies.published.intervals import framework_intervals
 from benchmarks.studies.published.outcomes import timed
 from gnnplace.errors import FormatError
 
@@ -51,6 +53,22 @@ def test_rows_are_priced_by_set(tmp_path: Path) -> None:
     assert best.answer.step_time is not None
     assert said.answer.step_time is not None
     assert best.answer.step_time <= said.answer.step_time
+
+
+def test_intervals_leave_families_out(tmp_path: Path) -> None:
+    """Of families that took 0.8, 1 and 1.2 of the predicted seconds the middle one is in."""
+    ((outcome,),) = scale.outcomes_by_set(write(tmp_path, ROW.format("2", "", "yes"))).values()
+    predicted = outcome.answer.step_time
+    assert predicted is not None
+    rows = {
+        model: [replace(outcome, model=model, seconds=share * predicted)] * count
+        for model, share, count in (("a", 0.8, 1), ("b", 1.0, 7), ("c", 1.2, 1))
+    }
+    (interval,) = framework_intervals({"own": [row for part in rows.values() for row in part]})
+    assert (interval.framework, interval.families, interval.rows) == ("megatron-lm", 3, 9)
+    assert interval.families_inside == pytest.approx(1 / 3)
+    assert interval.rows_inside == pytest.approx(7 / 9)
+    assert 0.79 < interval.low < 1 < interval.high < 1.21
 
 
 def test_what_cannot_be_priced_says_why(tmp_path: Path) -> None:
