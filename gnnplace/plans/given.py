@@ -44,7 +44,7 @@ from gnnplace.plans.segments.sized import SizedModelCosts
 from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
 from gnnplace.problem import Cluster
 
-SIZES_ONLY = ("overlap", "tp_overlap", "zero_group", "etp", "compile", "cuda_graphs")
+SIZES_ONLY = ("overlap", "tp_overlap", "zero_group", "etp", "offload", "compile", "cuda_graphs")
 """Words of frameworks whose steps are priced from sizes; a captured model has none of them."""
 
 
@@ -86,7 +86,7 @@ def _check_captured_words(spec: PlanSpec) -> None:
     mend = "leave it out, or price a decoder in half precision with --framework"
     for name in SIZES_ONLY:
         value = getattr(spec, name)
-        if value not in (None, False, "off"):
+        if value not in (None, False, "off", "none"):
             raise InputError(
                 f"--given: {name}={WORDS[name].write(value)}: a captured model is priced and run "
                 f"as eager PyTorch; {mend}"

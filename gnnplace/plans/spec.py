@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from gnnplace.costs import PATTERN as OFFLOAD_PATTERN
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
 
@@ -98,6 +99,11 @@ WORDS: Mapping[str, Word] = {
     ),
     "overlap": _one_of("none", "reduce", "reduce+gather"),
     "tp_overlap": SWITCH,
+    "offload": Word(
+        OFFLOAD_PATTERN,
+        "one of none, optimizer, optimizer+parameters, activations:F with F from 0 to 1, such as "
+        "activations:0.5",
+    ),
     "compile": SWITCH,
     "cuda_graphs": _one_of("off", "layers", "iteration"),
     "regather": SWITCH,
@@ -131,6 +137,8 @@ class PlanSpec:
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
         tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
             user buffers, asynchronous tensor parallelism).
+        offload: What leaves the GPU for the host's memory: "none", "optimizer",
+            "optimizer+parameters" or "activations:F", F the part of what micro-batches keep.
         compile: Whether layers and the loss run under `torch.compile`.
         cuda_graphs: What is captured as a CUDA graph; None: what the framework captures.
         regather: Whether gathered inputs are kept as shards and gathered again in the backward
@@ -158,6 +166,7 @@ class PlanSpec:
     schedule: str = "1f1b"
     overlap: str | None = None
     tp_overlap: bool = False
+    offload: str = "none"
     compile: bool = False
     cuda_graphs: str | None = None
     regather: bool | None = None

@@ -106,6 +106,7 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
         gradients=spec.gradients or "",
         hides=spec.overlap or "",
         # nanotron's asynchronous shards are its own constants.
+        offload=spec.offload,
         hides_shards=spec.tp_overlap and not setting.framework.constants["hides_gathers"],
     )
     framework = running_framework(setting.framework, words)
@@ -341,6 +342,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
         raise InputError(f"tp_overlap=on: {framework.name} hides no collectives of shards")
     if spec.tp_overlap and spec.tp > 1 and not spec.splits_tokens:
         raise InputError("tp_overlap=on: needs split tokens; leave out sp=off")
+    _check_offload(setting, spec)
     if kind not in graphs:
         raise InputError(f"cuda_graphs={kind}: {framework.name} has {', '.join(graphs)}")
     changing = "which rows an expert gets" if setting.decoder.experts else ""
@@ -350,6 +352,21 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
         raise InputError(f"cuda_graphs={kind}: {changing} changes with every step; leave it out")
     if kind == "iteration" and spec.pp > 1 and framework.name != "megatron-lm":
         raise InputError(f"cuda_graphs=iteration: {framework.name} captures no stages; take pp=1")
+
+
+def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
+    """Check that a framework can keep on the host what a plan says.
+
+    Raises:
+        InputError: It cannot, or parameters that are whole on every device are to leave it.
+    """
+    traits, name = setting.framework.traits, setting.framework.name
+    offload = spec.offload.partition(":")[0]
+    if offload != "none" and offload not in traits.offloads:
+        values = ", ".join(traits.offloads) or "none"
+        raise InputError(f"offload={spec.offload}: {name} has {values}")
+    if "parameters" in offload and spec.zero < 3:
+        raise InputError(f"offload={spec.offload}: parameters are whole on devices; take zero=3")
 
 
 def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:

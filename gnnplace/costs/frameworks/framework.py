@@ -28,6 +28,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.costs.frameworks.constants import ConstantSet, mode
+from gnnplace.costs.frameworks.offloading import NOTHING, Host, Offloading, host_of, offloading_of
 from gnnplace.costs.kernels import Kernels
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.costs.network import ServerNetwork
@@ -57,6 +58,7 @@ class Traits:
         groups_zero: Whether ZeRO may shard over groups of replicas.
         kernels: The attention on some kinds of GPUs, where it is another there.
         overlaps_shards: Whether exchanges of shards may run under the products beside them.
+        offloads: Values of the word `offload` that it has, without their numbers.
     """
 
     cut: str
@@ -71,6 +73,7 @@ class Traits:
     groups_zero: bool = True
     kernels: Mapping[str, str] = field(default_factory=dict)
     overlaps_shards: bool = False
+    offloads: tuple[str, ...] = ()
 
     def attention_on(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
@@ -88,6 +91,7 @@ TRAITS: Mapping[str, Traits] = {
         attention="triton",
         cuda_graphs=("off", "layers", "iteration"),
         compiles=True,
+        offloads=("optimizer+parameters", "activations"),
     ),
     "nanotron": Traits(
         cut="cost",
@@ -109,6 +113,7 @@ TRAITS: Mapping[str, Traits] = {
         hides=HIDES_NOTHING,
         attention="flash",
         cuda_graphs=("off", "layers", "iteration"),
+        offloads=("optimizer", "activations"),
         kernels={"h100": "cudnn", "h200": "cudnn", "gh200": "cudnn"},
         overlaps_shards=True,
     ),
@@ -121,6 +126,7 @@ TRAITS: Mapping[str, Traits] = {
         hides=HIDES_NOTHING,
         attention="products",
         groups_zero=False,
+        offloads=("optimizer",),
     ),
     "internevo": Traits(
         cut="equal",
@@ -142,6 +148,7 @@ TRAITS: Mapping[str, Traits] = {
         cuda_graphs=("iteration", "off"),
         compiles=True,
         overlaps_shards=True,
+        offloads=("optimizer+parameters", "activations"),
     ),
 }
 """Traits by framework, from the frameworks' sources of November 2026. The published runs of
@@ -340,6 +347,7 @@ class Framework:
         gradients: The type in which gradients are summed; empty: the framework's own.
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
+        offload: What leaves the GPU for the host, a value of the word `offload`.
     """
 
     name: str
@@ -354,6 +362,7 @@ class Framework:
     gradients: str = ""
     hides: str = ""
     hides_shards: bool = False
+    offload: str = NOTHING
 
     @property
     def traits(self) -> Traits:
@@ -383,6 +392,16 @@ class Framework:
     def hidden_exchanges(self) -> str:
         """Exchanges of replicas that are hidden."""
         return self.hides or self.traits.hides
+
+    @property
+    def offloading(self) -> Offloading:
+        """What leaves the GPU for the host."""
+        return offloading_of(self.offload)
+
+    @cached_property
+    def host(self) -> Host:
+        """The host of a GPU."""
+        return host_of(self.kernels.kind, self.network.each)
 
     def on_kind(self, kind: str) -> Framework:
         """Return the framework as it runs on a kind of device."""
@@ -705,6 +724,7 @@ class RunningWords(NamedTuple):
         gradients: The type in which gradients are summed; empty: the framework's own.
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
+        offload: What leaves the GPU for the host.
     """
 
     compiled: bool = False
@@ -712,6 +732,7 @@ class RunningWords(NamedTuple):
     gradients: str = ""
     hides: str = ""
     hides_shards: bool = False
+    offload: str = NOTHING
 
 
 @lru_cache(maxsize=512)
@@ -737,4 +758,5 @@ def running_framework(framework: Framework, words: RunningWords) -> Framework:
         gradients=words.gradients,
         hides=words.hides,
         hides_shards=words.hides_shards,
+        offload=words.offload,
     )

@@ -16,7 +16,7 @@ layer's backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -26,10 +26,12 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs import (
     GIBIBYTE,
     NO_EXCHANGES,
+    NOTHING,
     Framework,
     ReplicaExchanges,
     ReplicaGroup,
     ReplicatedParameters,
+    beyond,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search.stage import (
@@ -165,7 +167,7 @@ class FrameworkPricer(Pricer):
         else:
             state = framework.sharded_state(setting.parameters, setting.group)
             resident, working = self._sharded_working(setting, recomputing)
-        return StageCost(
+        cost = StageCost(
             forward=forward,
             backward=backward - weights,
             weights=weights,
@@ -183,6 +185,39 @@ class FrameworkPricer(Pricer):
             is_sharded=zero >= SHARDED,
             exchanges=exchanges,
         )
+        return cost if framework.offload == NOTHING else self._offloaded(setting, cost)
+
+    def _offloaded(self, setting: StageSetting, cost: StageCost) -> StageCost:
+        """Return the cost of a stage with what leaves its GPUs; see `frameworks.offloading`."""
+        framework, group, parameters = setting.framework, setting.group, setting.parameters
+        offloading, host, state = framework.offloading, framework.host, framework.state_bytes
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        if offloading.activations:
+            # What is copied passes while it is used: at work it is on the GPU.
+            copied = offloading.activations * cost.saved
+            return replace(
+                cost,
+                forward=cost.forward + beyond(copied / host.link, cost.forward),
+                backward=cost.backward + beyond(copied / host.link, cost.backward + cost.weights),
+                saved=cost.saved - copied,
+            )
+        backward = cost.backward + cost.weights
+        sent = state.gradient * sharded / host.link
+        returned = state.parameter * sharded / host.link
+        update = host.adam * sharded / host.memory
+        cost = replace(cost, state=cost.state - state.optimizer * sharded, updating=0.0)
+        if offloading.parameters:
+            return replace(
+                cost,
+                forward=cost.forward + beyond(returned, cost.forward),
+                backward=cost.backward + beyond(max(sent, returned), backward),
+                update=update,
+                state=cost.state - state.parameter * sharded,
+            )
+        if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
+            late = cost.backward + beyond(sent, backward)
+            return replace(cost, backward=late, update=update + returned)
+        return replace(cost, update=beyond(sent, backward) + update + returned)
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
         """Return a stage with what its price depends on."""

@@ -15,11 +15,12 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import price
+from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem.cluster.presets import preset
 
 SIZES = DecoderSizes(16, 4096, 32, 8, 14336, 4096, 32000, batch=512)
 EXPERTS = replace(SIZES, experts=ExpertLayers(8, 2, 14336))
+SIZES_OF_TWO_LAYERS = replace(SIZES, layers=2).parameters
 CARD, HOP = 50e9 * 0.9, 5e-6
 """Bytes a second of a GPU's card of a DGX H100, and seconds of a ring's step."""
 
@@ -203,3 +204,49 @@ def test_answers_say_what_no_published_run_had() -> None:
     many = setting(cluster="dgx-h100-1024x8", sizes=replace(SIZES, batch=8192))
     assert price(many, PlanSpec(dp=8192)).untested == "on more than 6,144 devices"
     assert "torchtitan at all" in price(setting("torchtitan"), PlanSpec(dp=64, zero=3)).untested
+
+
+def test_offloaded_state_lies_on_the_host() -> None:
+    """Of 8 GPUs in a server two share a switch: 63 GB/s at 0.8 each way, half of it a GPU.
+
+    CPUs update an eighth of the server's parameters for each GPU, at 30 bytes a parameter.
+    """
+    link, memory = 63e9 * 0.8 / 2, 614.4e9 * 0.75 / 8
+    small = setting(cluster="nvswitch-h100-8", sizes=replace(SIZES, layers=2, batch=64))
+    plain, offloaded = (
+        priced_spec(small, PlanSpec(dp=8, zero=1, gradients="same", offload=word)).costs[0]
+        for word in ("none", "optimizer")
+    )
+    part = SIZES_OF_TWO_LAYERS / 8
+    assert plain.state - offloaded.state == pytest.approx(12 * part)
+    assert offloaded.update == pytest.approx(30 * part / memory + 2 * part / link)
+    assert offloaded.forward == plain.forward  # nothing else is slower
+
+
+def test_offloaded_activations_leave_behind_passes() -> None:
+    """The part of what a micro-batch keeps; what a pass does not cover is added to it."""
+    small = setting(cluster="nvswitch-h100-8", sizes=replace(SIZES, layers=2, batch=64))
+    plain, half = (
+        priced_spec(small, PlanSpec(dp=8, offload=word)).costs[0]
+        for word in ("none", "activations:0.5")
+    )
+    assert half.saved == pytest.approx(plain.saved / 2)
+    seconds = plain.saved / 2 / (63e9 * 0.8 / 2)
+    assert half.forward == pytest.approx(max(plain.forward, seconds))
+    backward = plain.backward + plain.weights
+    assert half.backward + half.weights == pytest.approx(max(backward, seconds))
+
+
+def test_what_cannot_be_offloaded_is_refused() -> None:
+    """A framework without the word, parameters that are whole on devices, a part above all."""
+    assert "nanotron has none" in price(setting("nanotron"), PlanSpec(offload="optimizer")).reason
+    whole = price(setting("pytorch"), PlanSpec(dp=8, zero=1, offload="optimizer+parameters"))
+    assert "take zero=3" in whole.reason
+    everything = PlanSpec(dp=64, zero=3, offload="optimizer+parameters")
+    plain = price(setting("pytorch"), replace(everything, offload="none"))
+    offloaded = price(setting("pytorch"), everything)
+    assert offloaded.state is not None
+    assert plain.state is not None
+    assert offloaded.state == pytest.approx(plain.state * 4 / 16)  # gradients stay: bf16-mixed
+    with pytest.raises(InputError, match="offload=activations:2: must be one of none"):
+        PlanSpec(offload="activations:2")
