@@ -8,7 +8,8 @@ come back before every pass of a micro-batch, behind the work before. `activatio
 what a micro-batch keeps leaves behind its forward pass and comes back behind its backward pass.
 
 What is hidden behind a pass of w seconds adds what it takes beyond w, since copies need no
-multiprocessor. Both ways of a link are used at once. GPUs behind one switch share its way to the host.
+multiprocessor. Both ways of a link are used at once. GPUs behind one switch share its way to the
+host.
 """
 
 from __future__ import annotations
