@@ -13,6 +13,7 @@ from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.plans.job import TrainingJob
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
@@ -77,7 +78,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
 def _is_launched(args: Namespace) -> bool:
     """Whether a launcher's plan is asked for that is priced from sizes, and no plan written."""
     if args.given is None:
-        return args.launcher is not None
+        return True
     words = "=" in args.given or args.given.endswith(".csv")
     if args.output is not None or words or not gnnplace.is_launch_file(args.given):
         return False
@@ -115,7 +116,13 @@ def _launched(args: Namespace, rate: float | None) -> int:
         )  # fmt: skip
     if args.output is not None:
         write_text(args.output, launch_text(found, name, args.what, args.cluster))
-    lines = launch_answer_lines(found, args.what or args.given, args.cluster, args.output)
+    defaults: tuple[str, ...] = ()
+    if args.given is None:
+        job = TrainingJob(
+            args.what, batch=args.batch, precision=args.precision, optimizer=args.optimizer
+        )
+        defaults = job.defaults
+    lines = launch_answer_lines(found, args.what or args.given, args.cluster, args.output, defaults)
     print_answer(args, lambda: launch_answer_data(found), lambda: lines)
     return 0
 
@@ -131,14 +138,18 @@ def run(args: Namespace) -> int:
     if rate is not None and (args.goal != FEWEST or args.given is not None):
         raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
-    launched = _is_launched(args)
-    if args.imbalance != 1.0 and (
-        launched or is_priced_by_row(args.given, args.framework, args.environment)
-    ):
+    launched = (args.given or args.launcher) is not None and _is_launched(args)
+    names_terms = args.given or args.framework or args.environment
+    by_row = bool(
+        not launched
+        and names_terms
+        and is_priced_by_row(args.given, args.framework, args.environment)
+    )
+    if args.imbalance != 1.0 and (launched or by_row):
         raise InputError("--imbalance: is of plans of a captured model, searched or in words")
     if launched:
         return _launched(args, rate)
-    if is_priced_by_row(args.given, args.framework, args.environment):
+    if by_row:
         return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:
         raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
@@ -153,7 +164,7 @@ def run(args: Namespace) -> int:
         headroom=asked.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
-        given=_given(args),
+        given=None if args.given is None else _given(args),
         tries=TRIES if args.tries else 0,
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,

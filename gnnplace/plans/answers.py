@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gnnplace.errors import InputError
-from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in
+from gnnplace.plans.decoders.costs import DecoderCosts
 from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages
@@ -19,8 +20,7 @@ from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Stage, StageCost
-from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.chain import Chain, is_captured
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem import Cluster
 
@@ -126,7 +126,12 @@ def plan_of(
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
     notices = [*chain.notices, whole, UNLIKE if unlike else ""]
-    return Plan(file, reason, tuple(notice for notice in notices if notice))
+    return Plan(
+        file,
+        reason,
+        notices=tuple(notice for notice in notices if notice),
+        parameters=chain.parameters,
+    )
 
 
 def flops_of(chain: Chain) -> float | None:
@@ -135,7 +140,9 @@ def flops_of(chain: Chain) -> float | None:
     The backward pass has two products for each of the forward pass, and what is recomputed does not
     count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). None of given costs.
     """
-    if not isinstance(chain.source, ModelCosts):
+    if isinstance(chain.source, DecoderCosts):
+        return 3.0 * chain.source.setting.decoder.forward_flops * chain.batch
+    if not is_captured(chain.source):
         return None
     return 3.0 * sum(rule.flops for rule in chain.source.layers.rules)
 
@@ -176,7 +183,7 @@ def _entry(
         placements=source.placements(
             kind, stage.mesh.axes, examples, stage.first, stage.last, stage.choice
         )
-        if split and isinstance(source, ModelCosts)
+        if split and is_captured(source)
         else {},
         saved=costs.saved,
         seconds=[costs.forward, costs.backward, costs.weights],
@@ -311,18 +318,15 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
     state, memory = sum(c.state for c in best.costs), float(cluster.memory.sum())
     if state > memory:  # however it is parted
         count = math.ceil(state / (memory / cluster.num_devices))
-        return Plan(
-            plan.file,
-            f"nothing fits: parameters, gradients and optimizer state are {_bytes(state)} in all, "
-            f"and {cluster.num_devices} devices have {_bytes(memory)}; take at least {count} such "
-            "devices, or a precision or an optimizer with less state",
-            plan.notices,
+        return replace(
+            plan,
+            reason="nothing fits: parameters, gradients and optimizer state are "
+            f"{_bytes(state)} in all, and {cluster.num_devices} devices have {_bytes(memory)}; "
+            f"take at least {count} such devices, or a precision or an optimizer with less state",
         )
     reason_for_whole = f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
     lacks = plan.reason or "it fits, and the search had no time to find it: give more --budget"
-    return Plan(
-        plan.file, f"{reason_for_whole}nothing fits; the leanest plan: {lacks}", plan.notices
-    )
+    return replace(plan, reason=f"{reason_for_whole}nothing fits; the leanest plan: {lacks}")
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
@@ -342,6 +346,9 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -
     Raises:
         InputError: naming the word that is wrong, or what does not fit the model or the cluster.
     """
+    # Imports torch, which a search by sizes does without.
+    from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in
+
     fabric = MeshFabric(cluster)
     if isinstance(given, Plan):
         draft = draft_of_plan(chain, cluster, given)

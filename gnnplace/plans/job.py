@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import InputError
+from gnnplace.models import find_model
 from gnnplace.problem import Constraints
 
 if TYPE_CHECKING:
@@ -51,6 +52,22 @@ class TrainingJob:
     optimizer: str | None = None
     accept_other_loss: bool = False
     imbalance: float = 1.0
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """What is left to defaults, in the words of options."""
+        words = []
+        if self.batch is None:
+            words.append("batch")
+        if isinstance(self.model, str) and "length=" not in self.model:
+            row = find_model(self.model.partition("?")[0])
+            if self.model.startswith("hf:") if row is None else row.length is not None:
+                words.append("length")
+        if self.precision is None:
+            words.append("precision")
+        if self.optimizer is None:
+            words.append("optimizer")
+        return tuple(words)
 
     def __post_init__(self) -> None:
         if self.precision is not None and self.precision not in PARAMETER:

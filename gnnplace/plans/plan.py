@@ -256,6 +256,8 @@ class Plan:
         op_placement: a placement of single ops that is faster; None where none was found.
         trials: of the plans that this one was taken from by measured times, in order of predicted
             ones; none where nothing was run.
+        parameters: their number; None where it is not known.
+        defaults: what was planned for without being asked, such as "batch".
     """
 
     file: PlanFile
@@ -263,6 +265,8 @@ class Plan:
     notices: tuple[str, ...] = field(default=())
     op_placement: OpPlacement | None = None
     trials: tuple[TrialEntry, ...] = ()
+    parameters: int | None = None
+    defaults: tuple[str, ...] = ()
 
     @property
     def feasible(self) -> bool:

@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
-from gnnplace.plans.given import check_spec, check_words
-from gnnplace.plans.handover import handed_over
+from gnnplace.plans.decoders.named import find_named, named_chain, price_named
 from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJob
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
@@ -28,11 +24,7 @@ from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
 from gnnplace.plans.obeying import find_fewest, find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
-from gnnplace.plans.run.apply import apply_plan
-from gnnplace.plans.run.runner import PlanRunner
-from gnnplace.plans.run.workers import run_plan
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import figures
@@ -42,6 +34,13 @@ from gnnplace.problem.constraints.constraints import (
     cluster_with_headroom,
 )
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from gnnplace.plans.run.runner import PlanRunner
+
+# Torch is imported where a model is captured or run, not to plan by sizes.
 AUTO = "auto"
 CAPTURING = "planning: capturing the model"
 FURTHER = 20  # plans that are looked through for each that is run
@@ -86,6 +85,8 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
+        from gnnplace.plans.given import check_words
+
         asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer")}
         check_words(file, cluster=cluster.name, **asked)
         stated = {name: getattr(file, name) for name in asked}
@@ -151,6 +152,8 @@ class JointPlan(Plan):
             MismatchError: it is a plan of another model, or has meshes that cannot be run.
             InputError: there are more or fewer processes than devices.
         """
+        from gnnplace.plans.run.apply import apply_plan
+
         return apply_plan(
             self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
         )
@@ -165,16 +168,16 @@ def read_plan(path: str | Path) -> JointPlan:
     return _joint(parsed_plan(path))
 
 
-def _joint(
-    plan: Plan, cluster: str | Cluster = "", model: str | nn.Module | None = None
-) -> JointPlan:
-    """The plan, which names the model as it was asked for, and the file of the cluster."""
+def _joint(plan: Plan, cluster: str | Cluster = "", job: TrainingJob | None = None) -> JointPlan:
+    """Return the plan, which names the model as it was asked for, and the file of the cluster."""
     file = plan.file
+    model = None if job is None else job.model
+    defaults = () if job is None else job.defaults
     if isinstance(cluster, str) and Path(cluster).is_file():
         file = file.model_copy(update={"cluster_file": cluster})
     if isinstance(model, str):
         file = file.model_copy(update={"model": model})
-    return JointPlan(file, plan.reason, plan.notices, plan.op_placement, plan.trials)
+    return JointPlan(**{**vars(plan), "file": file, "defaults": defaults})
 
 
 def plan_model(
@@ -206,15 +209,15 @@ def plan_model(
     by a roofline.
 
     Args:
-        model: `module:callable`, `hf:CONFIG`, a zoo name, or a module with `inputs`; None: of the
-            sizes that the given launch file has.
+        model: a name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module
+            with `inputs`; None: of the sizes that the given launch file has.
         cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: example inputs of a module.
         loss: the loss of a module; None: its output is the loss.
-        batch: examples of a step over all devices; by default those of the given plan, or of the
-            example inputs.
+        batch: examples of a step over all devices; by default those of the given plan, of the
+            catalogue's default, or of the example inputs.
         precision: of parameters and passes, in Lightning's words; by default that of the given
-            plan, or "32-true".
+            plan, of the catalogue's default, or "32-true".
         optimizer: "sgd", "adam" or "adamw"; by default that of the given plan, or "adamw".
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
@@ -271,19 +274,36 @@ def plan_model(
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )
-    job = question.job
-    if isinstance(question.given, PlanSpec):
-        check_spec(question.given, devices, job.batch)
-    if progress is not None:
-        progress(CAPTURING)
-    chain = chain_of(job, devices)
+    named = find_named(question.job, devices)
+    job = question.job if named is None else named.job
+    chain = None
+    if named is not None and not (options.runnable or asked or imbalance != 1.0):
+        chain = named_chain(named, devices)
+    if isinstance(question.given, Plan) and chain is not None:
+        # A plan of a capture has the calls that it was made from.
+        chain = chain if question.given.file.fingerprint == chain.fingerprint else None
+    is_named = chain is not None
+    if chain is None:
+        from gnnplace.plans.given import check_spec
+        from gnnplace.plans.segments.chains import chain_of
+
+        if isinstance(question.given, PlanSpec):
+            check_spec(question.given, devices, job.batch)
+        if progress is not None:
+            progress(CAPTURING)
+        chain = chain_of(job, devices)
     if question.given is not None:
-        priced = given_plan(chain, devices, question.given)
+        if is_named and isinstance(question.given, PlanSpec):
+            priced = price_named(chain, devices, question.given)
+        else:
+            priced = given_plan(chain, devices, question.given)
         priced = replace(priced, notices=(*priced.notices, *question.notes))
-        return [_joint(priced, cluster, job.model)]
+        return [_joint(priced, cluster, question.job)]
     plans = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
-    if memory_limit is None and not asked and goal == TIME:
+    if memory_limit is None and not asked and goal == TIME and not is_named:
+        from gnnplace.plans.handover import handed_over
+
         op_placement = handed_over(
             plans[0],
             chain,
@@ -294,7 +314,7 @@ def plan_model(
             budget=budget,
         )
         plans[0] = replace(plans[0], op_placement=op_placement)
-    return [_joint(plan, cluster, job.model) for plan in plans]
+    return [_joint(plan, cluster, question.job) for plan in plans]
 
 
 def compare_plans(
@@ -319,6 +339,8 @@ def compare_plans(
     Returns:
         The plan, as "plan", and every baseline by its name; None where nothing of it fits.
     """
+    from gnnplace.plans.segments.chains import chain_of
+
     devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
     if progress is not None:
         progress(CAPTURING)
@@ -440,6 +462,8 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
 def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
+    from gnnplace.plans.run.workers import run_plan
+
     try:
         run = run_plan(plan, model, train=0, steps=STEPS)
     except GnnplaceError as error:

@@ -157,7 +157,7 @@ def price_plans(
     has_tables = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
-    decoder = decoder_of(model, inputs) if by_sizes else None
+    decoder = decoder_of(model, inputs, devices.num_devices) if by_sizes else None
     if decoder is not None:
         setting = setting_of(
             replace(decoder, batch=batch or decoder.batch), devices, framework_name=name,

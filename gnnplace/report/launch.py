@@ -10,6 +10,7 @@ from gnnplace.plans import write_nearest
 from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.spec_answers import device_peaks
+from gnnplace.report.plans import job_words
 from gnnplace.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -79,16 +80,36 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
 
 
 def launch_answer_lines(
-    found: LaunchAnswer, model: str, cluster: str, path: str | None
+    found: LaunchAnswer,
+    model: str,
+    cluster: str,
+    path: str | None,
+    defaults: tuple[str, ...] = (),
 ) -> list[str]:
-    """Format what `gnnplace plan --launcher` and `--given FILE` of a launcher print."""
-    answer = found.answer
+    """Format what `gnnplace plan --launcher` and `--given FILE` of a launcher print.
+
+    Args:
+        found: The plan, and what it takes.
+        model: As it was named.
+        cluster: As it was named.
+        path: Of the file that was written; None where none was.
+        defaults: What nobody gave, in words of the options.
+    """
+    answer, framework, sizes = found.answer, found.setting.framework, found.setting.decoder
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]
     lines = [
         f"{model} on {cluster}, as {found.framework} trains: {seconds_text(answer.step_time)} a "
         f"step, predicted ({seconds_text(answer.low)} to {seconds_text(answer.high)} in four of "
         f"five)",
+        "  "
+        + job_words(
+            parameters=sizes.parameters,
+            batch=found.plan.batch or sizes.batch,
+            length=sizes.length,
+            options=(framework.precision, framework.optimizer),
+            defaults=defaults,
+        ),
         f"  {found.plan.words}",
         f"  {answer.tokens_per_second or 0.0:,.0f} tokens/s, {bytes_text(answer.peak or 0.0)} on "
         f"the fullest device, which has them with a probability of {answer.fits or 0.0:.0%}",

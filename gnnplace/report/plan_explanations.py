@@ -28,7 +28,7 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     lines = [
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
         f"predicted {range_told}{found.plan.shape}",
-        f"  {basis_line(found.plan.file)}",
+        f"  {basis_line(found.plan)}",
         f"  {rates_line(found.plan.file, step)}",
         f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
     ]

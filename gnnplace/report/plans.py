@@ -24,7 +24,14 @@ from gnnplace.errors import InputError
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
 from gnnplace.plans.order.rows import PASSES, passes_in
 from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry, layer_of
+from gnnplace.plans.plan import (
+    MemoryEntry,
+    OpPlacement,
+    Plan,
+    PlanFile,
+    StageEntry,
+    layer_of,
+)
 from gnnplace.report.html import Html, figure, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
@@ -46,14 +53,15 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     """
     file = plan.file
     if not plan.feasible:
-        lines = [f"{file.model} on {file.cluster}: not feasible", f"  {plan.reason}"]
-        return [*lines, *_handed(plan)]
+        head = f"{file.model} on {file.cluster}: not feasible"
+        lines = [head, f"  {basis_line(plan)}", f"  {plan.reason}"]
+        return lines if plan.op_placement is None else [*lines, *_handed(plan.op_placement)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
         f"({_time(low)} to {_time(high)} in {interval_share(file)}), {file.schedule}, "
         f"{plan.microbatches} micro-batches of {file.microbatch_size} a replica",
-        f"  {basis_line(file)}",
+        f"  {basis_line(plan)}",
     ]
     lines.append(f"  {rates_line(file, plan.step_time)}")
     lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
@@ -69,8 +77,11 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
-    notices = [f"  {notice}" for notice in plan.notices]
-    return [*lines, *_tried(plan), *_handed(plan), *notices]
+    if plan.trials:
+        lines += _tried(plan)
+    if plan.op_placement is not None:
+        lines += _handed(plan.op_placement, plan.step_time)
+    return [*lines, *(f"  {notice}" for notice in plan.notices)]
 
 
 def interval_share(file: PlanFile) -> str:
@@ -78,13 +89,47 @@ def interval_share(file: PlanFile) -> str:
     return "four of five" if file.source == "sizes" else "nine of ten"
 
 
-def basis_line(file: PlanFile) -> str:
-    """Format what was planned for, and where the prices come from."""
-    asked = f"batch {file.batch}, {file.precision}, {file.optimizer}"
+def basis_line(plan: Plan) -> str:
+    """Format what was planned for, which of it was a default, and where the prices come from."""
+    file = plan.file
+    length = None if file.tokens is None else file.tokens // file.batch
+    asked = job_words(
+        parameters=plan.parameters,
+        batch=file.batch,
+        length=length,
+        options=(file.precision, file.optimizer),
+        defaults=plan.defaults,
+    )
     if file.source == "captured":
         return f"{asked}; priced by the kernels that were captured"
     tested = tested_words(file.framework)
     return f"{asked}; priced by the model's sizes as {file.framework} trains them ({tested})"
+
+
+def job_words(
+    *,
+    parameters: int | None,
+    batch: int,
+    length: int | None,
+    options: tuple[str, ...],
+    defaults: tuple[str, ...],
+) -> str:
+    """Format what is trained, which of it was a default.
+
+    Args:
+        parameters: Of the model; None where their number is not known.
+        batch: Examples of a step.
+        length: Tokens of an example; None where examples are no rows of tokens.
+        options: Precision, optimizer and what else was chosen.
+        defaults: Words of the options that nobody gave.
+    """
+    words = [] if parameters is None else [f"{parameters:,} parameters"]
+    words.append(f"batch {batch}" + ("" if length is None else f" x {length:,} tokens"))
+    words += options
+    text = ", ".join(words)
+    if not defaults:
+        return text
+    return f"{text} ({', '.join(defaults)} by default)"
 
 
 def _tried(plan: Plan) -> list[str]:
@@ -96,12 +141,14 @@ def _tried(plan: Plan) -> list[str]:
     return rows
 
 
-def _handed(plan: Plan) -> list[str]:
-    """Where a placement of single ops is faster."""
-    faster = plan.op_placement
-    if faster is None:
-        return []
-    against = f"against {_time(plan.step_time)}" if plan.feasible else "where no plan fits"
+def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
+    """Format where a placement of single ops is faster.
+
+    Args:
+        faster: The placement.
+        step_time: Seconds of the plan's step; None where no plan fits.
+    """
+    against = "where no plan fits" if step_time is None else f"against {_time(step_time)}"
     run = f"; run `{faster.command}`" if faster.command else ""
     return [f"  op placement is faster: {_time(faster.step_time)} {against}{run}"]
 

@@ -20,6 +20,7 @@ from torch import nn
 from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
+from gnnplace.models import find_model, nearest_names
 from gnnplace.torch_names import FakeTensorMode, fake_tensor, pytree, unset_fake_temporarily
 from gnnplace.tracing.batch_objects import as_inputs
 from gnnplace.tracing.experts import loop_over_experts
@@ -71,7 +72,10 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
     if not colon or prefix == ZOO:
         name = name if colon else path
         if name not in zoo.names() and not colon:
-            raise InputError(_unknown(path, spec))
+            if find_model(name) is None:
+                raise InputError(_unknown(path, spec))
+            batch = _share(options.pop("batch", BATCH), share, spec)
+            return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
         batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
     return _from_callable(prefix, name, options, share, spec)
@@ -81,9 +85,13 @@ def _unknown(path: str, spec: str) -> str:
     """What is said of a name without a colon that the zoo does not have."""
     if path.endswith(SUFFIX):
         return f"model {spec!r}: name the function that builds the model too, as in {path}:build"
+    near = suggestion(path, zoo.names())
+    nearest = nearest_names(path)
+    if not near and nearest:
+        near = f"; the nearest names of the catalogue are {', '.join(nearest)}"
     return (
-        f"model {spec!r}: use a zoo name ({', '.join(zoo.names())}), hf:CONFIG, module:callable "
-        f"or path/to/file.py:callable{suggestion(path, zoo.names())}"
+        f"model {spec!r}: use a name of the catalogue, a zoo name ({', '.join(zoo.names())}), "
+        f"hf:CONFIG, module:callable or path/to/file.py:callable{near}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import nn
 
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
+from gnnplace.models import find_model, nearest_names, require_planned
 from gnnplace.transformers_names import has_model_for, make_model
 from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
 """Fields that a model reads and its configuration does not declare."""
-# Model type and what differs from the type's default configuration, as on each model's card.
-KNOWN: Mapping[str, tuple[str, dict[str, Any]]] = json.loads(
-    Path(__file__).with_name("configurations.json").read_text()
-)
 # Auto classes in the order in which they are tried.
 HEADS = (
     "AutoModelForCausalLM",
@@ -54,9 +50,9 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
     """Return a model of the `transformers` package, made from its configuration.
 
     Args:
-        name: A model type ("gpt2"), a known size ("gpt2-xl"), the path of a `config.json` or of a
-            local folder that has one, as a checkpoint's; its weights are not read. The model is of
-            the class that `architectures` names, or of the type's usual one.
+        name: A model type ("gpt2"), a name of the catalogue ("gpt2-xl"), the path of a
+            `config.json` or of a local folder that has one, as a checkpoint's; its weights are not
+            read. The model is of the class that `architectures` names, or of the type's usual one.
         batch: Examples in a step.
         length: Tokens of an example (images have the size of the configuration).
         **options: Fields of the configuration that are to differ, such as `n_layer=4`.
@@ -130,7 +126,12 @@ def _configuration(name: str, options: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     path = _file(name)
-    kind, fields = KNOWN.get(name, (name, {})) if path is None else _read(path, name)
+    row = find_model(name) if path is None else None
+    if row is not None:
+        require_planned(row)
+        kind, fields = row.type, dict(row.config)
+    else:
+        kind, fields = (name, {}) if path is None else _read(path, name)
     try:
         config = AutoConfig.for_model(kind)
     except (ValueError, KeyError):
@@ -140,7 +141,12 @@ def _configuration(name: str, options: dict[str, Any]) -> Any:
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
         raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
-    fields = {**fields, **options, "use_cache": False}
+    # The catalogue and people call fields as most types do; a type may have names of its own.
+    own_names = config.attribute_map
+    merged: dict[str, Any] = {}
+    for key, value in (*fields.items(), *options.items()):
+        merged[own_names.get(key, key)] = value
+    fields = {**merged, "use_cache": False}
     _check_weights(name, fields)
     if isinstance(fields.get("architectures"), str):
         fields["architectures"] = [fields["architectures"]]
@@ -229,12 +235,12 @@ def _unknown(name: str, kind: str) -> str:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     plain = kind.rpartition("/")[2]
-    near = suggestion(plain, [*KNOWN, *CONFIG_MAPPING]) or suggestion(
-        plain.partition("-")[0], CONFIG_MAPPING
-    )
+    near = suggestion(plain, CONFIG_MAPPING) or suggestion(plain.partition("-")[0], CONFIG_MAPPING)
+    nearest = nearest_names(kind)
+    listed = f"; the nearest names are {', '.join(nearest)}" if nearest else near
     return (
-        f"hf:{name}: no such configuration{near or ';'} nothing is downloaded: use a model type of "
-        f"transformers such as 'gpt2', one of {', '.join(KNOWN)}, or a local folder with a "
+        f"hf:{name}: no such configuration{listed or ''}; nothing is downloaded: use a name of the "
+        "catalogue, a model type of transformers such as 'gpt2', or a local folder with a "
         f"{CONFIG}"
     )
 
@@ -331,6 +337,8 @@ def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> di
         inputs = {"input_ids": _words(config, batch, length, random)}
     if config.is_encoder_decoder and type(model).__name__.endswith("ForSequenceClassification"):
         inputs[main] = _ended(inputs[main], config)
+    if main == "input_features" and hasattr(config, "max_target_positions"):
+        inputs["labels"] = _words(config, batch, config.max_target_positions, random)
     add_targets(inputs, model, config, random)
     return inputs
 
@@ -374,6 +382,8 @@ def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
         for kernel, stride in reversed([*zip(config.conv_kernel, config.conv_stride, strict=True)]):
             samples = (samples - 1) * stride + kernel  # of a convolution without padding
         return (samples,)
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+        return (config.num_mel_bins, 2 * config.max_source_positions)  # halved by a convolution
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return (config.max_length, config.num_mel_bins)
     if main == "input_features" and hasattr(config, "feature_projection_input_dim"):

@@ -55,7 +55,7 @@ def add_targets(
     if targets is None and "labels" in accepted and "input_ids" in inputs:
         targets = _targets_of_language(name, inputs["input_ids"], accepted, random)
     learns = ("For" in name or "Heads" in name) and not name.endswith(WITHOUT_LOSS)
-    if targets is None and learns:
+    if targets is None and learns and "labels" not in inputs:
         raise AttributeError(f"no targets are known that {name} learns from")
     if targets is not None and not targets.keys() <= accepted.keys():
         missing = next(key for key in targets if key not in accepted)

@@ -11,7 +11,6 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.plans import plan_model
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
-from gnnplace.zoo.hugging_face import KNOWN
 from tests.plans.run.toys import cpus
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
@@ -76,7 +75,6 @@ def test_sizes_of_known_models() -> None:
     with torch.device("meta"):
         count = sum(p.numel() for p in hugging_face("gpt2-xl", batch=1).model.parameters())
     assert count == 1_557_611_200  # the published 1.5 B, tied embedding counted once
-    assert all(name for name in KNOWN)
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ and results of fused attention, 4 bytes a head of its sums, or 5 a score where a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class DecoderCosts:
     Attributes:
         setting: The sizes and the framework that runs them.
     """
+
+    is_captured: ClassVar[bool] = False
 
     setting: PricingSetting
     _on_kind: dict[str, PricingSetting] = field(init=False, default_factory=dict)

@@ -5,23 +5,24 @@ biases (Llama, Touvron et al., 2023, arXiv 2302.13971; Mistral, Qwen2, OLMo, Gra
 ones with two matrices of feed-forward, layer norms and biases (GPT-2, MPT, BLOOM, OPT, GPT-NeoX;
 Nemotron, Parmar et al., 2024, arXiv 2402.16819, with squared ReLU and without biases of products);
 and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with latent attention).
+`decoders.kinds` says which `model_type` of transformers has which, and its norms and biases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import InputError
+from gnnplace.models import default_batch, find_model, require_planned
+from gnnplace.plans.decoders.kinds import EACH_HEAD, KINDS, LayerKind
 
 if TYPE_CHECKING:
     from torch import nn
 
-GATED = ("llama", "mistral", "qwen2", "qwen3", "olmo", "olmo2", "granite", "smollm3")
-EXPERTS = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
-HEAD_NORMS = ("qwen3", "qwen3_moe")
-PLAIN = ("gpt2", "mpt", "bloom", "opt", "gpt_neox", "gpt_neo", "gpt_bigcode", "nemotron")
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
 
@@ -84,6 +85,9 @@ class DecoderSizes:
         latent: widths of attention by way of narrow queries, keys and values.
         head_norms: each head's queries and keys pass a norm (Qwen3).
         biases: products of plain layers have biases; gated ones have none.
+        vectors: parameters of a layer's norms and biases; None: those of the plainest kind.
+        end_vectors: the same of all that is in no layer; None: the norm before the head.
+        expert_vectors: parameters of the biases of a layer's experts.
     """
 
     layers: int
@@ -102,6 +106,9 @@ class DecoderSizes:
     latent: LatentAttention | None = None
     head_norms: bool = False
     biases: bool = True
+    vectors: int | None = None
+    end_vectors: int | None = None
+    expert_vectors: int = 0
 
     @property
     def head_size(self) -> int:
@@ -203,9 +210,11 @@ class DecoderSizes:
     @property
     def layer_vectors(self) -> int:
         """Parameters of a layer that every shard has: norms and biases."""
+        if self.vectors is not None:
+            return self.vectors
         narrow = self.latent.queries + self.latent.keys if self.latent else 0
         if self.gated:
-            return 2 * self.hidden + narrow
+            return 2 * self.hidden + narrow + (2 * self.head_size if self.head_norms else 0)
         if not self.biases:
             return 4 * self.hidden
         biases = self.queries + 2 * self.keys + 2 * self.hidden + self.feed_forward
@@ -219,7 +228,9 @@ class DecoderSizes:
     @property
     def expert_parameters(self) -> int:
         """Parameters of all experts of a layer, but what every token passes."""
-        return 3 * self.hidden * self.experts.count * self.experts.width if self.experts else 0
+        if self.experts is None:
+            return 0
+        return 3 * self.hidden * self.experts.count * self.experts.width + self.expert_vectors
 
     @property
     def beside_experts(self) -> int:
@@ -236,8 +247,24 @@ class DecoderSizes:
 
     @property
     def last_norm(self) -> int:
-        """Parameters of the norm before the head."""
+        """Parameters of the norm before the head, and of biases and norms at the model's ends."""
+        if self.end_vectors is not None:
+            return self.end_vectors
         return (1 if self.gated else 2) * self.hidden
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the products of an example's forward pass, attention's whole square counted."""
+        matrices = self.layers * self.attention_matrices + self.embedding
+        num_dense = self.experts.dense if self.experts else self.layers
+        factor = 3 if self.gated else 2
+        matrices += num_dense * factor * self.hidden * self.feed_forward
+        if self.experts is not None:
+            inside = self.experts.active * self.experts.width + self.experts.shared
+            expert_layer = 3 * self.hidden * inside + self.hidden * self.experts.count
+            matrices += (self.layers - num_dense) * expert_layer
+        scores = self.layers * self.length * (self.queries + self.values)
+        return 2.0 * self.length * (matrices + scores)
 
     @property
     def parameters(self) -> int:
@@ -249,34 +276,84 @@ class DecoderSizes:
         return layers + ends + self.last_norm
 
 
-def decoder_of(model: str | nn.Module, inputs: Any = None) -> DecoderSizes | None:
-    """The decoder that a model is: a causal one of `transformers`, by name or made; else None.
+def decoder_of(
+    model: str | nn.Module, inputs: Any = None, num_devices: int = 1
+) -> DecoderSizes | None:
+    """Return the decoder that a model is: a causal one of `transformers`, by name or made; or None.
 
     Args:
-        model: `hf:CONFIG`, whose weights are not made, `module:callable`, or a module.
-        inputs: example inputs of a module.
+        model: A name of the catalogue, `hf:CONFIG`, whose weights are not made, `module:callable`,
+            or a module.
+        inputs: Example inputs of a module.
+        num_devices: Devices of the cluster, which the default batch of the catalogue depends on.
 
     Raises:
-        InputError: an unknown configuration, field or callable.
+        InputError: An unknown configuration, field or callable, or a model of the catalogue that no
+            plan is made for.
     """
+    if not isinstance(model, str):
+        return _captured_decoder(type(model).__name__, model, inputs)
+    decoder = catalogue_decoder(model, num_devices)
+    if decoder is not None:
+        return decoder
     from gnnplace.tracing.loading import load, options_of
 
-    if isinstance(model, str):
-        path, _, query = model.partition("?")
-        if path.startswith("hf:"):
-            from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
+    path, _, query = model.partition("?")
+    if path.startswith("hf:") or find_model(path) is not None:
+        from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
 
-            options = options_of(query, model)
-            sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
-            config = configuration(path.removeprefix("hf:"), options)
-            classes = config.architectures or ()
-            if classes and not str(classes[0]).endswith(CAUSAL):
-                return None  # such as a classifier, whose head is another
-            return from_config(model, config, *sizes)
-        made = load(model, fake=True)
-        name, model, inputs = model, made.model, made.inputs
-    else:
-        name = type(model).__name__
+        options = options_of(query, model)
+        sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
+        config = configuration(path.removeprefix("hf:"), options)
+        classes = config.architectures or ()
+        if classes and not str(classes[0]).endswith(CAUSAL):
+            return None  # such as a classifier, whose head is another
+        return from_config(model, config, *sizes)
+    workload = load(model, fake=True)
+    return _captured_decoder(model, workload.model, workload.inputs)
+
+
+def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
+    """Return the sizes of a model of the catalogue by its name, without torch; None if not known.
+
+    An example has as many tokens as `?length=` says, or the catalogue's default length; a step as
+    many examples as `?batch=` says, or the catalogue's default batch.
+
+    Args:
+        model: A name of the catalogue, after which `?length=` and `?batch=` may follow.
+        num_devices: Devices of the cluster.
+
+    Raises:
+        InputError: The model has layers that no plan is made for, or a number cannot be read.
+    """
+    name, _, query = model.partition("?")
+    row = find_model(name)
+    if row is None:
+        return None
+    require_planned(row)
+    options = dict(part.partition("=")[::2] for part in query.split("&") if part)
+    length, batch = options.pop("length", row.length), options.pop("batch", None)
+    if options or length is None or (Path(name) / "config.json").is_file():
+        return None
+    try:
+        tokens = int(length)
+        examples = default_batch(tokens, num_devices) if batch is None else int(batch)
+    except ValueError:
+        raise InputError(f"{model}: length and batch must be whole numbers") from None
+    if tokens < 1 or examples < 1:
+        raise InputError(f"{model}: length and batch must be positive")
+    config = SimpleNamespace(model_type=row.type, **row.config)
+    decoder = from_config(row.name, config, tokens, examples)
+    if decoder is not None and decoder.positions and tokens > decoder.positions:
+        raise InputError(
+            f"{model}: it has learned positions for {decoder.positions:,} tokens; give a shorter "
+            "length"
+        )
+    return decoder
+
+
+def _captured_decoder(name: str, model: nn.Module, inputs: Any) -> DecoderSizes | None:
+    """Return the sizes of a module with its example inputs; None where it is no such decoder."""
     if not type(model).__name__.endswith(CAUSAL):
         return None
     tensors = list(inputs.values() if isinstance(inputs, Mapping) else inputs or ())
@@ -287,67 +364,109 @@ def decoder_of(model: str | nn.Module, inputs: Any = None) -> DecoderSizes | Non
 
 
 def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderSizes | None:
-    """Sizes by a configuration's fields; None where its layers are of another kind.
+    """Return sizes by a configuration's fields; None where its layers are of another kind.
 
     Args:
-        name: what the decoder is called.
-        config: of `transformers`.
-        length: tokens of an example.
-        batch: examples of a step.
+        name: What the decoder is called.
+        config: Of `transformers`, or an object with the same fields.
+        length: Tokens of an example.
+        batch: Examples of a step.
 
     Raises:
-        InputError: a width that its heads do not divide, or quantized weights.
+        InputError: A width that its heads do not divide, or quantized weights.
     """
-    kind = config.model_type
     if getattr(config, "quantization_config", None):
         raise InputError(
             f"{name}: its weights are quantized, and plans price weights of 2 or 4 bytes a number; "
             "give the model unquantized"
         )
-    if kind not in GATED + EXPERTS + PLAIN:
+    kind = KINDS.get(config.model_type)
+    if kind is None or not kind.describes(config):
         return None
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
-    latent = _latent(config) if kind.startswith("deepseek") else None
-    size = int(getattr(config, "head_dim", None) or hidden // heads)
+    latent = _latent(config) if kind.latent else None
+    head_size = int(getattr(config, "head_dim", None) or hidden // heads)
     if latent is not None:
-        size = int(config.qk_nope_head_dim) + latent.rotary
-    if getattr(config, "head_dim", None) is None and hidden % heads:
+        head_size = int(config.qk_nope_head_dim) + latent.rotary
+    elif getattr(config, "head_dim", None) is None and hidden % heads:
         raise InputError(f"{name}: hidden size {hidden} is no multiple of {heads} heads")
-    learned = {"gpt2": "n_positions", "gpt_bigcode": "n_positions"}.get(
-        kind, "max_position_embeddings" if kind in ("opt", "gpt_neo") else ""
+    sizes = DecoderSizes(
+        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(config, heads),
+        feed_forward=_feed_forward(config, hidden),
+        length=length,
+        vocabulary=int(config.vocab_size),
+        gated=kind.gated,
+        tied=bool(getattr(config, "tie_word_embeddings", True)),
+        batch=batch,
+        positions=_learned_positions(config, kind),
+        own_head_size=None if head_size * heads == hidden else head_size,
+        experts=_experts(config) if kind.experts else None,
+        latent=latent,
+        head_norms=kind.head_norms_of(config) == EACH_HEAD,
+        biases=config.model_type != "nemotron" or bool(config.attention_bias or config.mlp_bias),
     )
-    return DecoderSizes(
-        int(config.num_hidden_layers),
-        hidden,
-        heads,
-        int(getattr(config, "num_key_value_heads", None) or heads),
-        _feed_forward(config, hidden),
-        length,
-        int(config.vocab_size),
-        kind in GATED + EXPERTS,
-        bool(getattr(config, "tie_word_embeddings", True)),
-        batch,
-        int(getattr(config, learned)) if learned else None if kind in GATED + EXPERTS else 0,
-        None if size * heads == hidden else size,
-        _experts(config) if kind in EXPERTS else None,
-        latent,
-        kind in HEAD_NORMS,
-        kind != "nemotron" or bool(config.attention_bias or config.mlp_bias),
+    return _with_vectors(sizes, config, kind)
+
+
+def _with_vectors(sizes: DecoderSizes, config: Any, kind: LayerKind) -> DecoderSizes:
+    """Return sizes with the parameters of the kind's norms and biases, where these are others."""
+    narrow = sizes.latent.queries + sizes.latent.keys if sizes.latent else 0
+    vectors = narrow + kind.layer_vectors(
+        config,
+        hidden=sizes.hidden,
+        feed_forward=sizes.feed_forward,
+        queries=sizes.queries,
+        keys=sizes.keys,
+        head_size=sizes.head_size,
     )
+    end_vectors = kind.end_vectors(config, sizes.hidden, sizes.vocabulary)
+    expert_vectors = 0
+    if sizes.experts is not None and kind.expert_bias:
+        expert_vectors = sizes.experts.count * (2 * sizes.experts.width + sizes.hidden)
+    return replace(
+        sizes,
+        vectors=None if vectors == sizes.layer_vectors else vectors,
+        end_vectors=None if end_vectors == sizes.last_norm else end_vectors,
+        expert_vectors=expert_vectors,
+    )
+
+
+def _learned_positions(config: Any, kind: LayerKind) -> int | None:
+    """Return rows of the table of positions; None where a gated model has none."""
+    if not kind.learned_positions:
+        return None if kind.gated else 0
+    # OPT's table begins with two rows that no token has.
+    return int(config.max_position_embeddings) + kind.spare_positions
+
+
+def _kv_heads(config: Any, heads: int) -> int:
+    """Return heads of keys and values, by the fields that types have for them."""
+    if getattr(config, "num_key_value_heads", None):
+        return int(config.num_key_value_heads)
+    if not getattr(config, "multi_query", False):
+        return heads
+    is_grouped = getattr(config, "new_decoder_architecture", False)  # of Falcon
+    return int(config.num_kv_heads) if is_grouped else 1
 
 
 def _experts(config: Any) -> ExpertLayers:
-    """The layers with experts, by the fields that the kinds of `EXPERTS` have."""
+    """Return the layers with experts, by the fields that their types have."""
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next(int(getattr(config, name)) for name in names if hasattr(config, name))
     width = int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
     shared = int(getattr(config, "n_shared_experts", None) or 0) * width
+    shared = int(getattr(config, "shared_expert_intermediate_size", None) or shared)
+    if config.model_type == "llama4_text":
+        shared = width
     dense = int(getattr(config, "first_k_dense_replace", 0))
     return ExpertLayers(count, int(config.num_experts_per_tok), width, shared, dense)
 
 
 def _latent(config: Any) -> LatentAttention:
-    """Widths of DeepSeek's attention."""
+    """Return the widths of DeepSeek's attention."""
     return LatentAttention(
         int(config.q_lora_rank or 0),
         int(config.kv_lora_rank),
@@ -357,8 +476,8 @@ def _latent(config: Any) -> LatentAttention:
 
 
 def _feed_forward(config: Any, hidden: int) -> int:
-    """Width inside of the feed-forward; four times the stream's where nothing says another."""
-    for name in ("intermediate_size", "n_inner", "ffn_dim"):
+    """Return the width inside of the feed-forward; by default four times the stream's."""
+    for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"):
         if getattr(config, name, None):
             return int(getattr(config, name))
     return int(getattr(config, "expansion_ratio", 4) * hidden)

@@ -22,6 +22,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.problem.cluster.presets import MEMORY
 
 KERNELS = ("flash", "products", "cudnn")  # of attention, which environments name
@@ -155,3 +156,17 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         network=network_of(cluster, constants),
         memory=memory,
     )
+
+
+def memory_limit_of(cluster: Cluster) -> float | None:
+    """Return the bytes of a device that are asked for; None: what the framework leaves.
+
+    Headroom "auto" stands for what libraries take, which the framework's own terms price.
+    """
+    if not any(device.reserve for device in cluster.devices):
+        return None
+    automatic = with_slack(cluster.each_device(reserve=0.0))
+    reserves = [device.reserve for device in cluster.devices]
+    if reserves == [device.reserve for device in automatic.devices]:
+        return None
+    return float(cluster.memory.min())

@@ -107,7 +107,7 @@ def price_launch_plan(
     plan = completed(plan, devices.num_devices, batch)
     check_known(plan)
     setting = setting_of(
-        _decoder(model, plan.sizes, plan.batch), devices,
+        _decoder(model, plan.sizes, plan.batch, devices.num_devices), devices,
         framework_name=framework or framework_of(launcher, plan), environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=priced_optimizer(plan), memory_limit=memory_limit,
@@ -200,7 +200,7 @@ def search_launcher(
         InfeasibleError: nothing fits that the launcher can run, or reaches the rate.
     """
     target, devices = launcher_of(launcher), resolve_cluster(cluster)
-    decoder = _decoder(model, None, batch)
+    decoder = _decoder(model, None, batch, devices.num_devices)
     setting = setting_of(
         decoder, devices, framework_name=framework or target.framework,
         environment_name=environment, precision=precision, optimizer=optimizer,
@@ -284,15 +284,23 @@ def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
     return True
 
 
-def _decoder(model: str | None, sizes: DecoderSizes | None, batch: int | None) -> DecoderSizes:
-    """Sizes of a model by its name, or those that a file has.
+def _decoder(
+    model: str | None, sizes: DecoderSizes | None, batch: int | None, num_devices: int
+) -> DecoderSizes:
+    """Return the sizes of a model by its name, or those that a file has.
+
+    Args:
+        model: Its name; None: the file's sizes count.
+        sizes: Those of the file.
+        batch: Examples of a step; None: the model's default.
+        num_devices: Devices of the cluster, which that default depends on.
 
     Raises:
         InputError: there are none.
     """
     if model is None and sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = decoder_of(model) if model is not None else sizes
+    decoder = decoder_of(model, num_devices=num_devices) if model is not None else sizes
     if decoder is None:
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip

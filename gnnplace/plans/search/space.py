@@ -29,8 +29,8 @@ from gnnplace.plans.segments.chain import (
     WEIGHTS,
     SplitChoice,
     divisors_of,
+    is_captured,
 )
-from gnnplace.plans.segments.pricing import ModelCosts
 
 MIXED = 16  # devices up to which stages may have unlike meshes
 SIZES = 12  # sizes of micro-batches that are tried
@@ -147,7 +147,7 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
     """All meshes for micro-batches of one size."""
     count, size = pricer.fabric.cluster.num_devices, pricer.size
     most, source = devices_of_server(pricer.fabric), pricer.chain.source
-    experts = source.experts if isinstance(source, ModelCosts) else 0
+    experts = source.experts if is_captured(source) else 0
     most *= SERVERS if experts > 1 else 1
     shapes: list[MeshKind] = []
     for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):

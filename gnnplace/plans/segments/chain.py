@@ -15,13 +15,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs import Framework
 from gnnplace.plans.plan import layer_of
+
+if TYPE_CHECKING:
+    from gnnplace.plans.segments.pricing import ModelCosts
 
 Input = tuple[str | None, tuple[int, ...], str]
 """Name, shape and type of an input."""
@@ -311,7 +314,13 @@ class SegmentCosts:
 
 
 class CostSource(Protocol):
-    """Prices segments."""
+    """Prices segments.
+
+    Attributes:
+        is_captured: Whether it prices a captured model's calls: then it is a `ModelCosts`.
+    """
+
+    is_captured: ClassVar[bool]
 
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
@@ -331,6 +340,11 @@ class CostSource(Protocol):
             choice: how the split over them is chosen.
         """
         ...
+
+
+def is_captured(source: CostSource) -> TypeGuard[ModelCosts]:
+    """Return whether a source prices a captured model's calls, without importing torch to ask."""
+    return source.is_captured
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,6 +372,7 @@ class Chain:
         framework: whose terms price its stages; None: exchanges are bare and nothing is added.
         layer: number of every segment's layer, negative outside; None: by names of modules.
             [segments]
+        parameters: their number; None where it is not known.
     """
 
     name: str
@@ -377,6 +392,7 @@ class Chain:
     framework: Framework | None = None
     layer: IntArray | None = None
     joined: str = ""
+    parameters: int | None = None
     _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
         default_factory=dict
     )

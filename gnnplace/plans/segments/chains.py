@@ -144,6 +144,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         notices=notices,
         inputs=told_inputs(workload.inputs),
         joined=joined,
+        parameters=sum(map(torch.Tensor.numel, workload.model.parameters())),
     )
     return chain, workload
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class ModelCosts:
         optimizer: the name of the optimizer.
         parts: kernels and times of parts of calls.
     """
+
+    is_captured: ClassVar[bool] = True
 
     layers: LayerGraph
     cuts: Cuts

@@ -21,7 +21,12 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs import GPUS, Framework
 from gnnplace.plans.decoders.costs import DecoderCosts
 from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
-from gnnplace.plans.decoders.setting import HALVES, PricingSetting, setting_of
+from gnnplace.plans.decoders.setting import (
+    HALVES,
+    PricingSetting,
+    memory_limit_of,
+    setting_of,
+)
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.chain import (
     CONTEXT,
@@ -38,7 +43,6 @@ from gnnplace.plans.segments.chain import (
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.zoo import Workload
 
 SHARED_BY = {
@@ -257,7 +261,7 @@ def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
         cluster,
         precision=chain.precision,
         optimizer=chain.optimizer,
-        memory_limit=_memory_limit(cluster),
+        memory_limit=memory_limit_of(cluster),
     )
     return sized_chain(chain, setting, layer)
 
@@ -316,20 +320,6 @@ def _layers(chain: Chain, num_layers: int) -> IntArray | None:
     layer = np.maximum.accumulate(layer)
     layer[inside[-1] + 1 :] = num_layers + 1
     return layer if layer[-1] == num_layers + 1 else None
-
-
-def _memory_limit(cluster: Cluster) -> float | None:
-    """Return the bytes of a device that are asked for; None: what the framework leaves.
-
-    Headroom "auto" stands for what libraries take, which the framework's own terms price.
-    """
-    if not any(device.reserve for device in cluster.devices):
-        return None
-    automatic = with_slack(cluster.each_device(reserve=0.0))
-    reserves = [device.reserve for device in cluster.devices]
-    if reserves == [device.reserve for device in automatic.devices]:
-        return None
-    return float(cluster.memory.min())
 
 
 def with_framework(chain: Chain, framework: Framework) -> Chain:

@@ -58,6 +58,11 @@ class Gpu:
         has_128_cores = self.year >= 2020 and not self.product.startswith("A100")
         return self.rates[FLOAT32] / (16 if has_128_cores else 8)
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether products of bfloat16 are faster than those of float32."""
+        return self.rates["bfloat16"] > self.rates[FLOAT32]
+
     def flops(self, dtype: str) -> float:
         """Operations a second in a type; of float32 for types that are not listed."""
         return self.rates.get(dtype, self.rates[FLOAT32])

@@ -1,0 +1,126 @@
+"""A model of the catalogue by its name: its defaults, and its chain by sizes, without torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+
+from gnnplace.costs import GPUS
+from gnnplace.models import CatalogueModel, default_batch, find_model
+from gnnplace.plans.answers import plan_of
+from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
+from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder
+from gnnplace.plans.decoders.setting import HALVES, memory_limit_of, setting_of
+from gnnplace.plans.job import TrainingJob
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.gpus import figures, known_kind
+
+HALF, FULL = "bf16-mixed", "32-true"
+BY_SIZES = "planned by the model's sizes; add --runnable for a plan that `gnnplace execute` runs"
+
+
+@dataclass(frozen=True, eq=False)
+class NamedModel:
+    """A model of the catalogue as it is trained on a cluster.
+
+    Attributes:
+        job: What is trained, with the catalogue's defaults.
+        row: Its row of the catalogue.
+        sizes: What prices it; None where its layers are priced from a capture alone.
+    """
+
+    job: TrainingJob
+    row: CatalogueModel
+    sizes: DecoderSizes | None
+
+
+def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
+    """Return the model of the catalogue that a job names; None for every other model.
+
+    Its defaults are of GPUs: on other devices the example inputs of the model's type stay.
+
+    Raises:
+        InputError: The model has layers that no plan is made for.
+    """
+    for kind in cluster.kinds:
+        if (known_kind(kind) or kind) not in GPUS:
+            return None
+    if not isinstance(job.model, str):
+        return None
+    name, _, query = job.model.partition("?")
+    row = find_model(name)
+    if row is None:
+        return None
+    is_plain = all(part.startswith(("length=", "batch=")) for part in query.split("&") if part)
+    sizes = catalogue_decoder(job.model, cluster.num_devices)
+    if not is_plain:
+        return None
+    batch = job.batch
+    if batch is None and sizes is not None:
+        batch = sizes.batch
+    elif batch is None and row.tokens is not None and "batch=" not in query:
+        batch = default_batch(row.tokens, cluster.num_devices)
+    model = job.model
+    if row.length is not None and "length=" not in query:
+        model = f"{model}{'&' if query else '?'}length={row.length}"
+    has_half = all(figures(kind).has_bfloat16 for kind in cluster.kinds)
+    precision = job.precision or (HALF if has_half else FULL)
+    return NamedModel(replace(job, model=model, batch=batch, precision=precision), row, sizes)
+
+
+def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
+    """Return a model of the catalogue as a chain by its sizes; None where a capture must price it.
+
+    Args:
+        named: The model.
+        cluster: The devices, of kinds with constants.
+    """
+    job, row = named.job, named.row
+    if named.sizes is None or job.precision not in HALVES:
+        return None
+    sizes = replace(named.sizes, batch=job.batch or named.sizes.batch)
+    setting = setting_of(
+        sizes,
+        cluster,
+        precision=job.precision,
+        optimizer=job.optimizer,
+        memory_limit=memory_limit_of(cluster),
+    )
+    structure = json.dumps([row.type, asdict(replace(sizes, batch=1))])
+    shape = (sizes.batch, sizes.length)
+    return replace(
+        decoder_chain(setting, row.name),
+        fingerprint=hashlib.sha256(structure.encode()).hexdigest(),
+        inputs=(("input_ids", shape, "int64"), ("labels", shape, "int64")),
+        parameters=sizes.parameters,
+        notices=(*_notices(row, sizes.length), BY_SIZES),
+    )
+
+
+def _notices(row: CatalogueModel, length: int) -> list[str]:
+    """Return what is planned or priced otherwise than the published model trains."""
+    notices = []
+    if row.part:
+        notices.append(f"{row.name} is multi-modal: its {row.part} part alone is planned")
+    window = row.config.get("sliding_window") or length
+    if window < length:
+        notices.append(
+            f"attention within windows of {window:,} tokens is priced over the whole {length:,}"
+        )
+    return notices
+
+
+def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
+    """Return what a plan in words takes of a chain by sizes.
+
+    Raises:
+        InputError: The plan does not fit the model, the cluster or the framework.
+    """
+    source = chain.source
+    assert isinstance(source, DecoderCosts)
+    return plan_of(chain, cluster, priced_spec(source.setting, spec))
