@@ -24,6 +24,10 @@ from gnnplace.problem.cluster.gpus import figures, known_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
+ROOFLINE_ATTENTION, ROOFLINE_HALF = 0.4, 1150.0
+"""Attention's rate as a share of the peak of products in half precision, and the length at which it
+has half of that, on GPUs without rates of their own: between H100's 375 of 989 TFLOP/s and A100's
+147 of 312."""
 WIDE = 128  # width of a head at which attention's rates are told
 PRODUCTS = "products"  # attention in products and one kernel of scale, mask and softmax
 Shape = tuple[int, int, int]
@@ -45,6 +49,11 @@ class Kernels:
     attention: str
     rates: Mapping[str, float]
     _known: dict[tuple[Shape, float], float] = field(default_factory=dict)
+
+    @property
+    def is_roofline(self) -> bool:
+        """Whether the GPU has no constants of a step: its peaks and its bandwidth price it."""
+        return self.kind not in GPUS
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
         """Seconds of products one after the other; of so many of each at once, if it is told."""
@@ -83,6 +92,12 @@ class Kernels:
         return size / (figures(self.kind).bandwidth * self.rates["stream"])
 
 
+def has_step_constants(kind: str) -> bool:
+    """Return whether a decoder's step is priced on a kind of device: by constants, or by peaks."""
+    name = known_kind(kind)
+    return name in GPUS or (name not in (None, "cpu") and figures(kind).has_bfloat16)
+
+
 def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     """Return what kernels take on a kind of GPU.
 
@@ -95,13 +110,23 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
         InputError: the GPU has no constants of a step.
     """
     kind = known_kind(kind) or kind
-    if kind not in GPUS:
+    if not has_step_constants(kind):
         raise InputError(
             f"device kind {kind!r}: no constants of a decoder's step are known; use one of "
-            f"{', '.join(GPUS)}, or give a plan in words without --framework"
+            f"{', '.join(GPUS)} or a GPU with bfloat16, or give a plan in words without --framework"
         )
     own, rates = hardware(), library()
     found = {name: own[name] for name in ("stream", "launch")}
+    if kind not in GPUS:
+        found |= {
+            "products": clock,
+            "products_bytes": rates["products_bytes"],
+            "workspace": rates["workspace"],
+            "rate": ROOFLINE_ATTENTION * figures(kind).flops(HALF),
+            "half": ROOFLINE_HALF,
+            "head": rates["flash_head"],
+        }
+        return Kernels(kind, attention, found)
     found["products"] = own.of("products", kind) * clock
     found["products_bytes"] = rates["products_bytes"]
     found["workspace"] = rates.of("workspace", kind)

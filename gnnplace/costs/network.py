@@ -162,5 +162,10 @@ def _card(cluster: Cluster, link: Link, each: int) -> float:
     channels = set(link.channels)
     sharing = 0
     for source in range(each):
-        sharing += any(channels & set(other.channels) for other in cluster.links_from(source))
+        # A target's own port, which all that send to it pass, is no part of the card.
+        sharing += any(
+            channels & set(other.channels)
+            for other in cluster.links_from(source)
+            if other.target != link.target
+        )
     return link.bandwidth / (hardware()["card_message"] * max(sharing, 1))

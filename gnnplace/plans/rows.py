@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import DEFAULT_FRAMEWORK, GPUS, environment, framework
+from gnnplace.costs import DEFAULT_FRAMEWORK, GPUS, environment, framework, has_step_constants
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of
@@ -24,7 +24,6 @@ from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints.constraints import cluster_with_headroom
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def price_plans(
     if environment_name is not None:
         environment(environment_name)
     devices = resolve_cluster(cluster)
-    has_tables = all((known_kind(kind) or kind) in GPUS for kind in devices.kinds)
+    has_tables = all(has_step_constants(kind) for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
     decoder = decoder_of(model, inputs, devices.num_devices) if by_sizes else None
@@ -168,7 +167,7 @@ def price_plans(
         return PricedTable(table, answers, name, environment_name)
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
-        strange = ", ".join(k for k in devices.kinds if (known_kind(k) or k) not in GPUS)
+        strange = ", ".join(kind for kind in devices.kinds if not has_step_constants(kind))
         raise InputError(
             f"--framework {name}: prices decoders of text of transformers on {', '.join(GPUS)}; "
             + (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.plans import write_nearest
+from gnnplace.plans.decoders.setting import roofline_line
 from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.spec_answers import device_peaks
@@ -127,5 +128,7 @@ def launch_answer_lines(
                 f"  {slowdown:.1%} slower than the fastest that {found.framework} could train, "
                 f"which the launcher cannot be told: {found.free.words}, {seconds_text(free)}"
             )
+    if framework.kernels.is_roofline:
+        lines.append(f"  {roofline_line(found.setting.cluster)}")
     lines += [f"  {line}" for line in found.told]
     return [*lines, *([f"written to {path}"] if path else [])]

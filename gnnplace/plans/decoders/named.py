@@ -6,12 +6,12 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 
-from gnnplace.costs import GPUS
+from gnnplace.costs import has_step_constants
 from gnnplace.models import CatalogueModel, default_batch, find_model
 from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder
-from gnnplace.plans.decoders.setting import HALVES, memory_limit_of, setting_of
+from gnnplace.plans.decoders.setting import HALVES, memory_limit_of, roofline_line, setting_of
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
@@ -48,7 +48,7 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
         InputError: The model has layers that no plan is made for.
     """
     for kind in cluster.kinds:
-        if (known_kind(kind) or kind) not in GPUS:
+        if known_kind(kind) == "cpu":
             return None
     if not isinstance(job.model, str):
         return None
@@ -83,6 +83,8 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
     job, row = named.job, named.row
     if named.sizes is None or job.precision not in HALVES:
         return None
+    if not all(has_step_constants(kind) for kind in cluster.kinds):
+        return None
     sizes = replace(named.sizes, batch=job.batch or named.sizes.batch)
     setting = setting_of(
         sizes,
@@ -93,12 +95,15 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
     )
     structure = json.dumps([row.type, asdict(replace(sizes, batch=1))])
     shape = (sizes.batch, sizes.length)
+    notices = _notices(row, sizes.length)
+    if setting.framework.kernels.is_roofline:
+        notices.append(roofline_line(cluster))
     return replace(
         decoder_chain(setting, row.name),
         fingerprint=hashlib.sha256(structure.encode()).hexdigest(),
         inputs=(("input_ids", shape, "int64"), ("labels", shape, "int64")),
         parameters=sizes.parameters,
-        notices=(*_notices(row, sizes.length), BY_SIZES),
+        notices=(*notices, BY_SIZES),
     )
 
 

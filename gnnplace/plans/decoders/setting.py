@@ -7,6 +7,7 @@ from functools import cached_property
 
 from gnnplace.costs import (
     DEFAULT_FRAMEWORK,
+    GPUS,
     PRODUCTS,
     TRAITS,
     ConstantSet,
@@ -21,10 +22,13 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.cluster.gpus import figures, known_kind
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.problem.cluster.presets import MEMORY
 
+ROOFLINE_SPREAD = 1.5
+"""Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
+GPUs without tables is about that; assumed of a whole step."""
 KERNELS = ("flash", "products", "cudnn")  # of attention, which environments name
 LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
@@ -142,6 +146,8 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         )
     attention = kernel_names[0] if kernel_names else traits.attention_on(gpu)
     kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
+    if kernels.is_roofline:
+        constants = _widened(constants)
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
@@ -155,6 +161,25 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         kernels=kernels,
         network=network_of(cluster, constants),
         memory=memory,
+    )
+
+
+def _widened(constants: ConstantSet) -> ConstantSet:
+    """Return a framework's constants with the interval of GPUs whose kernels were not measured."""
+    low, high = constants.constants["low"], constants.constants["high"]
+    widened = {
+        "low": replace(low, value=low.value / ROOFLINE_SPREAD),
+        "high": replace(high, value=high.value * ROOFLINE_SPREAD),
+    }
+    return ConstantSet(constants.owner, {**constants.constants, **widened})
+
+
+def roofline_line(cluster: Cluster) -> str:
+    """Format what prices a GPU without constants of a step."""
+    kinds = [kind for kind in cluster.kinds if known_kind(kind) not in GPUS]
+    return (
+        f"{', '.join(kinds)}: no step was measured on it: priced by roofline, from its peaks and "
+        f"its bandwidth, with an interval {ROOFLINE_SPREAD:g} times as wide each way"
     )
 
 

@@ -100,6 +100,8 @@ def _gpus() -> dict[str, Gpu]:
 
 GPUS: Mapping[str, Gpu] = _gpus()
 # Other names of the kinds: with a size, as `nvidia-smi` has them, without dashes.
+OWN_GPUS: dict[str, Gpu] = {}
+"""Kinds that files of clusters have added in this process."""
 ALIASES: Mapping[str, str] = {
     "a100-40": "a100",
     "v100-16": "v100",
@@ -108,6 +110,14 @@ ALIASES: Mapping[str, str] = {
     "2080": "rtx-2080-ti",
     "rtx-6000-pro": "rtx-pro-6000",
     "6000": "rtx-pro-6000",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "rtx5090": "rtx-5090",
+    "rtx-a6000": "a6000",
+    "6000-ada": "rtx-6000-ada",
+    "h100-sxm": "h100",
+    "gb200-nvl72": "gb200",
 }
 
 
@@ -115,7 +125,20 @@ def known_kind(kind: str) -> str | None:
     """Return the kind in `GPUS` (or `cpu`) that a name stands for, or None."""
     plain = kind.lower().replace("_", "-").removesuffix("gb")
     name = ALIASES.get(plain, plain)
-    return name if name in GPUS or name == "cpu" else None
+    return name if name in GPUS or name in OWN_GPUS or name == "cpu" else None
+
+
+def add_kind(name: str, gpu: Gpu) -> None:
+    """Add a kind of one's own, by its peaks.
+
+    Raises:
+        InputError: A kind of that name has other figures.
+    """
+    plain = name.lower().replace("_", "-")
+    usual = known_kind(name)
+    if usual is not None and usual not in OWN_GPUS:
+        raise InputError(f"kinds.{name}: is a kind that is known already; take another name")
+    OWN_GPUS[plain] = gpu
 
 
 def figures(kind: str) -> Gpu:
@@ -130,4 +153,6 @@ def figures(kind: str) -> Gpu:
             f"device kind {kind!r}: not on this machine and no published peaks are known; "
             f"use one of {', '.join(('cpu', *GPUS))}, or a problem file with times"
         )
-    return CPU if name == "cpu" else GPUS[name]
+    if name == "cpu":
+        return CPU
+    return OWN_GPUS[name] if name in OWN_GPUS else GPUS[name]

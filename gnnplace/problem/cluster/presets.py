@@ -36,7 +36,9 @@ one NVLink or two, the others over the host's PCIe 3.0 (12 GB/s: published, not 
 ``nvlink-pairs-…-4`` messages between pairs go over PCIe at the bus bandwidth of an all-reduce of
 all four (microsoft/vidur, all_reduce.csv of the same machines).
 
-Presets of several servers may be named with another number of them: ``dgx-h100-16x8``.
+Presets of several servers may be named with another number of them: ``dgx-h100-16x8``; a number of
+GPUs of a kind is a cluster of the servers that these are sold in: ``64xH100``
+(`problem.cluster.servers`).
 
 Cluster files: YAML with ``devices`` and ``links`` as in a problem file, or a preset's name.
 
@@ -78,6 +80,7 @@ from gnnplace.problem.cluster.cluster import (
     LinkCosts,
     RuleLinks,
 )
+from gnnplace.problem.cluster.servers import ServersFile, cluster_of_file, counted_servers
 
 _ROWS: Mapping[str, Any] = json.loads(
     Path(__file__).with_name("machines.json").read_text(encoding="utf-8")
@@ -291,7 +294,7 @@ def is_preset(name: str) -> bool:
     Raises:
         InputError: it would, and has too many of them.
     """
-    return name in PRESETS or with_servers(name) is not None
+    return name in PRESETS or with_servers(name) is not None or counted_servers(name) is not None
 
 
 def preset(name: str) -> Cluster:
@@ -304,6 +307,9 @@ def preset(name: str) -> Cluster:
         scaled = with_servers(name)
         if scaled is not None:
             return scaled
+        counted = counted_servers(name)
+        if counted is not None:
+            return counted.cluster(name)
         raise InputError(f"cluster preset {name!r}: unknown; presets: {', '.join(PRESETS)}")
     cluster = PRESETS[name]()
     return Cluster(cluster.devices, cluster.links, name)
@@ -325,6 +331,8 @@ def read_cluster(path: str | Path) -> Cluster:
         FormatError: naming the file, the key path and the fault.
     """
     data = read_yaml(path, _FloatLoader)
+    if isinstance(data, dict) and "servers" in data:
+        return _read_servers(data, str(path))
     file = parse(ClusterFile, data, str(path))
     check_plausible(file, str(path))
     try:
@@ -339,26 +347,55 @@ def read_cluster(path: str | Path) -> Cluster:
         raise of_faults(FormatError, error.faults or (str(error),), str(path)) from None
 
 
+def _read_servers(data: dict[str, Any], source: str) -> Cluster:
+    """Return the cluster of a file of servers that are alike.
+
+    Raises:
+        FormatError: Naming the file, the key path and the fault.
+    """
+    file = parse(ServersFile, data, source)
+    try:
+        cluster = cluster_of_file(file)
+    except InputError as error:
+        raise of_faults(FormatError, error.faults or (str(error),), source) from None
+    links: dict[str, LinkCosts] = {}
+    for path, wire in (("network", file.network), ("each.link", file.each.link)):
+        if wire is not None and not isinstance(wire, str):
+            links[path] = LinkCosts(latency=wire.latency, bandwidth=wire.bandwidth)
+    check_figures({"each.memory": cluster.devices[0].memory}, links, source)
+    return cluster
+
+
 MIN_MEMORY, MIN_BANDWIDTH, MAX_LATENCY = 1e8, 1e6, 1e-2
 
 
 def check_plausible(file: ClusterFile, source: str) -> None:
+    """Refuse figures of a file's devices and links that no machine has; see `check_figures`."""
+    memory = {f"devices[{i}].memory": device.memory for i, device in enumerate(file.devices)}
+    links: dict[str, LinkCosts] = {}
+    links.update((f"links[{index}]", link) for index, link in enumerate(file.links))
+    if file.connect is not None:
+        links["connect"] = file.connect
+    check_figures(memory, links, source)
+
+
+def check_figures(memory: Mapping[str, float], links: Mapping[str, LinkCosts], source: str) -> None:
     """Refuse figures that no machine has, as where a unit was left out.
+
+    Args:
+        memory: Bytes of devices, by their key paths.
+        links: What links cost, by their key paths.
+        source: Of the figures, such as the file.
 
     Raises:
         FormatError: With the key path, and the unit that the figure may lack.
     """
     faults = []
-    for index, device in enumerate(file.devices):
-        if 0 < device.memory < MIN_MEMORY:
+    for path, size in memory.items():
+        if 0 < size < MIN_MEMORY:
             faults.append(
-                f"devices[{index}].memory: {device.memory:g} means {device.memory:g} bytes; write "
-                f"{device.memory:g}GB if that is what is meant"
+                f"{path}: {size:g} means {size:g} bytes; write {size:g}GB if that is what is meant"
             )
-    links: dict[str, LinkCosts] = {}
-    links.update((f"links[{index}]", link) for index, link in enumerate(file.links))
-    if file.connect is not None:
-        links["connect"] = file.connect
     for path, link in links.items():
         if link.bandwidth < MIN_BANDWIDTH:
             faults.append(
@@ -407,5 +444,5 @@ def load_cluster(name_or_path: str) -> Cluster:
         return read_cluster(name_or_path)
     raise InputError(
         f"cluster {name_or_path!r}: neither a file nor a preset; presets: "
-        f"{', '.join(preset_names())}; or cpu:N, cuda:N, auto"
+        f"{', '.join(preset_names())}; or NxKIND as 64xH100, cpu:N, cuda:N, auto"
     )

@@ -1,0 +1,326 @@
+"""Clusters of servers that are alike: ``64xH100``, or a YAML file with ``servers`` and ``each``.
+
+::
+
+    name: mine
+    servers: 16
+    each: {gpus: 8, kind: h100, memory: 80GB, link: nvlink4}   # memory and link may be left out
+    network: {bandwidth: 400Gb/s, per: gpu, latency: 5us}      # or per: server, of all its GPUs
+    kinds: {mine: {flops: {bf16: 165T}, bandwidth: 1008GB/s, memory: 24GB}}   # of one's own
+
+``NxKIND`` has the servers that such cards are sold in (``servers.json``): with NVSwitch and a
+network card for each GPU, on PCIe with a card for each server. What a kind's servers attain where
+nothing was measured is an assumed share of what the datasheet says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gnnplace.errors import InputError, suggestion
+from gnnplace.files import Bytes, Rate, Schema, Seconds
+from gnnplace.problem.cluster.cluster import (
+    FABRICS,
+    GIGA,
+    OWN_BETWEEN,
+    OWN_INSIDE,
+    Cluster,
+    Device,
+    Link,
+)
+from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, known_kind
+
+COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
+MOST_DEVICES = 1024
+ATTAINED = 0.9
+"""Share of a network's raw rate that a message attains; assumed, as of the fabrics of presets."""
+CONTEXT = 1e9
+"""Bytes of a GPU that the CUDA context takes, which presets leave out of its memory."""
+LATENCY = 10e-6
+FLOPS_A_WATT = 0.5e12
+"""Of a card in half precision, where a file says no watts: RTX 4090 has 0.37, A100 0.78."""
+ASSUMED_WATTS = "watts assumed"
+TYPES = {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What joins devices.
+
+    Attributes:
+        bandwidth: Bytes a second of a message.
+        latency: Seconds of a message beside its bytes.
+        fabric: Name of the measured fabric that it is; None: of none.
+        shared: Whether all devices of a server share it.
+    """
+
+    bandwidth: float
+    latency: float
+    fabric: str | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Servers that are alike, each GPU with one port a direction inside and one to the network.
+
+    Attributes:
+        kind: The device kind of every GPU.
+        memory: Bytes of each GPU.
+        num_servers: The number of servers.
+        per_server: GPUs of a server.
+        inside: What joins the GPUs of a server.
+        network: What joins servers.
+    """
+
+    kind: str
+    memory: float
+    num_servers: int
+    per_server: int
+    inside: Wire
+    network: Wire
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one GPU to another, by their numbers."""
+        wire, word = self.inside, ""
+        ends: tuple[str, str] = (f"gpu:{source}", f"gpu:{target}")
+        if source // self.per_server != target // self.per_server:
+            wire, word = self.network, "network "
+            if wire.shared:
+                ends = (
+                    f"server:{source // self.per_server}",
+                    f"server:{target // self.per_server}",
+                )
+        return Link(
+            source=f"gpu:{source}",
+            target=f"gpu:{target}",
+            latency=wire.latency,
+            bandwidth=wire.bandwidth,
+            channel=(f"{ends[0]} {word}out", f"{ends[1]} {word}in"),
+            fabric=wire.fabric,
+        )
+
+    def cluster(self, name: str) -> Cluster:
+        """Return the GPUs with all pairs linked."""
+        count = self.num_servers * self.per_server
+        devices = tuple(
+            Device(name=f"gpu:{i}", kind=self.kind, memory=self.memory) for i in range(count)
+        )
+        links = tuple(self.link(i, k) for i, k in permutations(range(count), 2))
+        return Cluster(devices, links, name)
+
+
+@cache
+def _usual_servers() -> Mapping[str, Mapping[str, Any]]:
+    """Read ``servers.json``: what servers of a kind of GPU have, in GB/s and microseconds."""
+    path = Path(__file__).with_name("servers.json")
+    rows: dict[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["servers"]
+    return rows
+
+
+def counted_servers(name: str) -> Servers | None:
+    """Return the servers that a name such as ``64xH100`` counts; None for another name.
+
+    Raises:
+        InputError: No servers of that kind are known, or the GPUs do not fill servers.
+    """
+    match = COUNTED.fullmatch(name)
+    if match is None:
+        return None
+    count, kind = int(match[1]), known_kind(match[2].replace(" ", "-"))
+    rows = _usual_servers()
+    if kind not in rows:
+        near = suggestion(match[2].lower(), rows)
+        raise InputError(
+            f"cluster {name!r}: no usual servers of {match[2]!r} are known{near or ';'} use one of "
+            f"{', '.join(rows)}, or a YAML file with servers, each and network"
+        )
+    row = rows[kind]
+    per_server = min(count, row["each"])
+    if count < 1 or count % per_server or count > MOST_DEVICES:
+        raise InputError(
+            f"cluster {name!r}: give up to {row['each']} GPUs, or a multiple of {row['each']} up "
+            f"to {MOST_DEVICES}; other numbers by a YAML file with servers, each and network"
+        )
+    return Servers(
+        kind=kind,
+        memory=figures(kind).memory - CONTEXT,
+        num_servers=count // per_server,
+        per_server=per_server,
+        inside=_wire(row["inside"], OWN_INSIDE),
+        network=_wire(row["network"], OWN_BETWEEN),
+    )
+
+
+def _wire(row: Mapping[str, Any] | str, own_fabric: str) -> Wire:
+    """Return a wire of a measured fabric, by its name, or of figures.
+
+    Args:
+        row: The name of a fabric; or GB/s, microseconds, and whether a server shares it.
+        own_fabric: The name of fabrics whose figures stand on the links.
+    """
+    if isinstance(row, str):
+        fabric = FABRICS[row]
+        return Wire(fabric.bandwidth, fabric.latency, row)
+    return Wire(
+        bandwidth=row["gb_s"] * GIGA,
+        latency=row["latency_us"] / 1e6,
+        fabric=own_fabric,
+        shared=row.get("per") == "server",
+    )
+
+
+class WireEntry(Schema):
+    """What joins the GPUs of a server in a file."""
+
+    bandwidth: Rate
+    latency: Seconds = LATENCY
+
+
+class NetworkEntry(WireEntry):
+    """What joins servers in a file: `bandwidth` is the raw rate of a GPU's or a server's card."""
+
+    per: Literal["gpu", "server"] = "gpu"
+
+
+class ServerEntry(Schema):
+    """A server in a file."""
+
+    gpus: int = Field(ge=1, le=MOST_DEVICES)
+    kind: str
+    memory: Bytes | None = None
+    link: str | WireEntry | None = None
+
+
+class KindEntry(Schema):
+    """A kind of GPU of one's own in a file: peaks of dense products, such as ``bf16: 165T``."""
+
+    flops: dict[Literal["fp32", "tf32", "fp16", "bf16"], str | float]
+    bandwidth: Rate
+    memory: Bytes
+    watts: float = Field(default=0.0, ge=0)
+
+
+class ServersFile(Schema):
+    """The keys of a file of servers that are alike."""
+
+    servers: int = Field(ge=1, le=MOST_DEVICES)
+    each: ServerEntry
+    network: NetworkEntry | None = None
+    kinds: dict[str, KindEntry] = {}
+    name: str = "cluster"
+
+
+def cluster_of_file(file: ServersFile) -> Cluster:
+    """Return the cluster of a file of servers that are alike.
+
+    Raises:
+        InputError: A kind, a link or a number that is not known, or servers without a network.
+    """
+    for name, entry in file.kinds.items():
+        add_kind(name, _own_kind(name, entry))
+    each = file.each
+    kind = known_kind(each.kind)
+    if kind is None:
+        figures(each.kind)  # lists the known ones
+    assert kind is not None
+    if file.servers * each.gpus > MOST_DEVICES:
+        raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
+    if file.servers > 1 and file.network is None:
+        raise InputError("network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}")
+    network = Wire(GIGA, LATENCY, OWN_BETWEEN)
+    if file.network is not None:
+        network = Wire(
+            bandwidth=file.network.bandwidth * ATTAINED,
+            latency=file.network.latency,
+            fabric=OWN_BETWEEN,
+            shared=file.network.per == "server",
+        )
+    return Servers(
+        kind=kind,
+        memory=figures(kind).memory - CONTEXT if each.memory is None else each.memory,
+        num_servers=file.servers,
+        per_server=each.gpus,
+        inside=_inside(each, kind),
+        network=network,
+    ).cluster(file.name)
+
+
+def _inside(each: ServerEntry, kind: str) -> Wire:
+    """Return what joins the GPUs of a server: the file's link, or that of usual servers."""
+    if isinstance(each.link, WireEntry):
+        return Wire(each.link.bandwidth, each.link.latency, OWN_INSIDE)
+    if each.link is None:
+        usual = _usual_servers().get(kind)
+        if usual is None:
+            raise InputError(f"each.link: is missing; no usual servers of {kind!r} are known")
+        return _wire(usual["inside"], OWN_INSIDE)
+    path = Path(__file__).with_name("servers.json")
+    links = json.loads(path.read_text(encoding="utf-8"))["links"]
+    row = links.get(each.link.lower())
+    if row is None:
+        raise InputError(
+            f"each.link {each.link!r}: unknown{suggestion(each.link, links) or ';'} use one of "
+            f"{', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
+        )
+    return _wire(row.get(kind, row["any"]) if "any" in row else row, OWN_INSIDE)
+
+
+def _own_kind(name: str, entry: KindEntry) -> Gpu:
+    """Return the figures of a kind of one's own; a type that it leaves out runs as the next wider.
+
+    Raises:
+        InputError: A peak cannot be read, or none is given.
+    """
+    peaks: dict[str, float] = {}
+    for word, text in entry.flops.items():
+        peaks[TYPES[word]] = _read_flops(text, f"kinds.{name}.flops.{word}")
+    if not peaks:
+        raise InputError(f"kinds.{name}.flops: is empty; give peaks such as {{bf16: 165T}}")
+    half = max(peaks.get("bfloat16", 0.0), peaks.get("float16", 0.0))
+    single = peaks.get("float32", (half or peaks.get("tf32", 0.0)) / 16)
+    tf32 = peaks.get("tf32", max(single, half / 2))
+    rates = {
+        "float32": single,
+        "tf32": tf32,
+        "float16": peaks.get("float16", half or tf32),
+        "bfloat16": peaks.get("bfloat16", single),
+    }
+    return Gpu(
+        product=name,
+        memory=entry.memory,
+        bandwidth=entry.bandwidth,
+        rates=rates,
+        source="the cluster's file" if entry.watts else f"the cluster's file; {ASSUMED_WATTS}",
+        power=entry.watts or rates["float16"] / FLOPS_A_WATT,
+        year=2020,
+    )
+
+
+def _read_flops(text: str | float, path: str) -> float:
+    """Return operations a second of a text such as ``165T``; a bare number is taken as it is.
+
+    Raises:
+        InputError: It cannot be read, or is no peak of a GPU.
+    """
+    units = {"": 1.0, "G": 1e9, "T": TERA, "P": 1e15}
+    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([GTP]?)(?:FLOPS?)?(?:/s)?", str(text), re.I)
+    try:
+        value = 0.0 if match is None else float(match[1]) * units[match[2].upper()]
+    except ValueError:
+        value = 0.0
+    if not 1e10 <= value <= 1e18:
+        raise InputError(
+            f"{path}: {text!r}: must be FLOPs a second of one GPU, such as 165T; a bare number is "
+            "counted singly"
+        )
+    return value

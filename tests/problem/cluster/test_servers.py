@@ -1,0 +1,141 @@
+"""Clusters of servers that are alike: by a number of GPUs, and by a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnnplace.costs import framework, kernels_of, network_of
+from gnnplace.errors import FormatError, InputError
+from gnnplace.problem import load_cluster
+from gnnplace.problem.cluster.gpus import OWN_GPUS, figures
+
+FILE = """
+name: mine
+servers: 2
+each: {gpus: 8, kind: h100, memory: 80GB, link: nvlink4}
+network: {bandwidth: 400Gb/s, per: gpu, latency: 17us}
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_own_kinds():
+    """Leave no kind of a test's file to other tests."""
+    yield
+    OWN_GPUS.clear()
+
+
+def network(cluster):
+    """What the first GPU of a cluster sees."""
+    return network_of(cluster, framework("pytorch"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "servers_of", "card"),
+    [
+        ("16xH100", "h100", 8, 50e9),
+        ("16xA100-80", "a100-80", 8, 25e9),
+        ("16xh200", "h200", 8, 50e9),
+        ("16xB200", "b200", 8, 50e9),
+        ("144xGB200", "gb200", 72, 100e9),
+        ("16xMI300X", "mi300x", 8, 50e9),
+        ("16xRTX-4090", "rtx-4090", 8, 12.5e9 / 8),
+    ],
+)
+def test_a_number_of_gpus_is_a_cluster_of_their_usual_servers(name, kind, servers_of, card):
+    cluster = load_cluster(name)
+    assert cluster.kinds == (kind,)
+    assert cluster.name == name
+    assert network(cluster).each == servers_of
+    assert network(cluster).card == pytest.approx(card)
+
+
+def test_a_number_of_h100_is_the_preset_of_as_many():
+    counted, preset = load_cluster("16xH100"), load_cluster("dgx-h100-2x8")
+    assert counted.devices == preset.devices
+    assert [link.model_dump() for link in counted.links] == [
+        link.model_dump() for link in preset.links
+    ]
+
+
+def test_few_gpus_are_one_server():
+    assert network(load_cluster("4xH100")).each == 4
+    assert load_cluster("1xH100").links == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("12xH100", "a multiple of 8"),
+        ("0xH100", "give up to 8 GPUs"),
+        ("8xGTX-9000", "no usual servers of 'GTX-9000'"),
+    ],
+)
+def test_other_numbers_and_kinds_are_refused(name, words):
+    with pytest.raises(InputError, match=words):
+        load_cluster(name)
+
+
+def test_a_file_of_servers_is_the_preset_with_its_figures(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE)
+    cluster = load_cluster(str(path))
+    assert (cluster.name, cluster.num_devices, cluster.devices[0].memory) == ("mine", 16, 80e9)
+    assert network(cluster).card == pytest.approx(50e9)
+    assert network(cluster).fabric == "nvswitch-h100"
+    path.write_text(FILE.replace("per: gpu", "per: server"))
+    assert network(load_cluster(str(path))).card == pytest.approx(50e9 / 8)
+
+
+def test_a_kind_of_ones_own_is_priced_by_its_peaks(tmp_path):
+    path = tmp_path / "mine.yaml"
+    kinds = "kinds: {my-card: {flops: {bf16: 200T}, bandwidth: 1008GB/s, memory: 24GB}}\n"
+    path.write_text(FILE.replace("kind: h100, memory: 80GB", "kind: my-card") + kinds)
+    cluster = load_cluster(str(path))
+    assert cluster.devices[0].memory == 23e9
+    assert figures("my-card").flops("bfloat16") == 200e12
+    kernels = kernels_of("my-card", "flash")
+    assert kernels.is_roofline
+    least = 2 * 4096**3 / 200e12
+    assert least < kernels.products([(4096, 4096, 4096)]) < 4 * least
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("nvlink4", "nvlnk4", "each.link 'nvlnk4': unknown; did you mean 'nvlink4'"),
+        ("kind: h100", "kind: h1000", "device kind 'h1000'"),
+        ("memory: 80GB", "memory: 80", "each.memory: 80 means 80 bytes; write 80GB"),
+        ("400Gb/s", "400", "network.bandwidth: 400 means 400 bytes a second"),
+        ("17us", "17", "network.latency: 17 means 17 seconds"),
+        ("per: gpu", "per: rack", "network.per"),
+        ("servers: 2", "servers: 0", "servers"),
+        ("servers: 2", "servers: 1000", "more than 1024 GPUs"),
+    ],
+)
+def test_faults_of_a_file_name_the_key(tmp_path, before, after, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE.replace(before, after))
+    with pytest.raises(FormatError, match=words):
+        load_cluster(str(path))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ("{h100: {flops: {bf16: 1T}, bandwidth: 1TB/s, memory: 24GB}}", "is known already"),
+        ("{q: {flops: {bf16: 165}, bandwidth: 1TB/s, memory: 24GB}}", "such as 165T"),
+        ("{q: {flops: {}, bandwidth: 1TB/s, memory: 24GB}}", "kinds.q.flops: is empty"),
+    ],
+)
+def test_faults_of_a_kind_name_the_key(tmp_path, kinds, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE + f"kinds: {kinds}\n")
+    with pytest.raises(FormatError, match=words):
+        load_cluster(str(path))
+
+
+def test_a_network_is_needed_between_servers(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("servers: 2\neach: {gpus: 8, kind: h100}\n")
+    with pytest.raises(FormatError, match="network: is missing"):
+        load_cluster(str(path))
