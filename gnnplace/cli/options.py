@@ -91,8 +91,9 @@ def _listed(module: str, names: str) -> str:
 CHOICES: Mapping[str, Callable[[], str]] = {
     "model": lambda: (
         "module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
-        "hf:CONFIG (a model type, a known size, or a local folder with a config.json; nothing is "
-        f"downloaded), or a name of the zoo: {', '.join(ZOO)}."
+        "a name of the catalogue (Qwen/Qwen3-8B, llama-3.1-70b), hf:CONFIG (a model type or a "
+        "local folder with a config.json; nothing is downloaded), or a name of the zoo: "
+        f"{', '.join(ZOO)}."
     ),
     "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -15,6 +17,16 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.plans.job import TrainingJob
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
+from gnnplace.report.money import (
+    PlanCost,
+    compute_cost,
+    cost_lines,
+    cost_of_plan,
+    costs_of_plans,
+    machine_lines,
+    rank_machines,
+    read_prices,
+)
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
 from gnnplace.report.rates import token_count
@@ -22,9 +34,10 @@ from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
     from gnnplace.plans import LaunchPlan
+    from gnnplace.plans.plan import Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST = "time", "gpus"
+GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"
 TRIES = 3
 
 
@@ -97,8 +110,20 @@ def _given(args: Namespace) -> str | LaunchPlan | None:
     return read_launch_file(args, text, args.source_launcher)[0]
 
 
-def _launched(args: Namespace, rate: float | None) -> int:
-    """Searches what a launcher can run, or prices its file; writes the file for it."""
+def _launched(
+    args: Namespace,
+    rate: float | None,
+    prices: dict[str, float] | None,
+    tokens: float | None,
+) -> int:
+    """Search what a launcher can run, or price its file; write the file for it.
+
+    Args:
+        args: The options.
+        rate: Tokens a second to be reached with as few devices as can; None: all devices.
+        prices: USD a GPU-hour by kind; None where costs are not asked for.
+        tokens: Of a whole run.
+    """
     asked = {
         "batch": args.batch, "framework": args.framework, "environment": args.environment,
         "memory_limit": args.memory_limit,
@@ -123,12 +148,129 @@ def _launched(args: Namespace, rate: float | None) -> int:
         )
         defaults = job.defaults
     lines = launch_answer_lines(found, args.what or args.given, args.cluster, args.output, defaults)
-    print_answer(args, lambda: launch_answer_data(found), lambda: lines)
+    data = launch_answer_data(found)
+    if prices is not None and found.answer.step_time is not None:
+        sizes = found.setting.decoder
+        cost = compute_cost(
+            seconds=found.answer.step_time,
+            tokens=(found.plan.batch or sizes.batch) * sizes.length,
+            cluster=found.setting.cluster,
+            prices=prices,
+            run_tokens=tokens,
+        )
+        lines += cost_lines(cost, tokens)
+        data["cost"] = asdict(cost)
+    print_answer(args, lambda: data, lambda: lines)
     return 0
 
 
+def _search_plans(args: Namespace, cluster: str) -> list[Plan]:
+    """Search the plans for one of several clusters that options describe."""
+    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    return list(
+        gnnplace.plan(
+            args.what,
+            cluster,
+            batch=args.batch,
+            precision=args.precision,
+            optimizer=args.optimizer,
+            memory_limit=args.memory_limit,
+            headroom=asked.headroom or args.headroom,
+            budget=args.budget,
+            runnable=args.runnable,
+            accept_other_loss=args.accept_other_loss,
+            imbalance=args.imbalance,
+            constraints=replace(asked, headroom=None),
+            progress=say,
+        )
+    )
+
+
+def _compare_machines(args: Namespace) -> int:
+    """Search a plan for each of several clusters, and print the best of all.
+
+    Raises:
+        InputError: An option that is of one cluster, or a price that is missing.
+    """
+    clusters = [name.strip() for name in args.cluster.split(",")]
+    for name in ("given", "launcher", "framework", "environment", "html", "trace", "table"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name}: is of one cluster; give --cluster one name")
+    if args.tries or args.goal == FEWEST or "" in clusters or len(set(clusters)) < len(clusters):
+        raise InputError(
+            f"--cluster {args.cluster}: several clusters must have names of their own, and are "
+            "compared by time or cost, without --try"
+        )
+    devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
+    prices = None if args.price is None else read_prices(args.price, list(devices.values()))
+    tokens = None if args.tokens is None else token_count(args.tokens)
+    plans = {cluster: _search_plans(args, cluster)[0] for cluster in clusters}
+    costs: dict[str, PlanCost] = {}
+    if prices is not None:
+        costs = costs_of_plans(plans, devices, prices, tokens)
+    order = rank_machines(plans, costs if args.goal == CHEAPEST else {})
+    best = plans[order[0]]
+    if args.output is not None and best.feasible:
+        best.save(args.output)
+    if args.json:
+        answers = {cluster: plans[cluster].answer() for cluster in order}
+        for cluster, cost in costs.items():
+            answers[cluster]["cost"] = asdict(cost)
+        print_json(answers)
+    else:
+        lines = machine_lines({cluster: plans[cluster] for cluster in order}, costs)
+        lines += plan_lines(best, tokens)
+        if order[0] in costs:
+            lines += cost_lines(costs[order[0]], tokens)
+        print_lines(*lines)
+    return 0 if best.feasible else 3
+
+
+def _write_answer(
+    args: Namespace,
+    plans: Sequence[Plan],
+    prices: dict[str, float] | None,
+    tokens: float | None,
+) -> int:
+    """Write the files that options ask for, print plans, and return the exit code.
+
+    Args:
+        args: The options.
+        plans: The fastest first.
+        prices: USD a GPU-hour by kind; None where costs are not asked for.
+        tokens: Of a whole run.
+    """
+    best = plans[0]
+    costs: list[PlanCost | None] = [None] * len(plans)
+    if prices is not None:
+        cluster = gnnplace.resolve_cluster(args.cluster)
+        costs = [cost_of_plan(plan, cluster, prices, tokens) for plan in plans]
+    if args.output is not None and best.feasible:
+        best.save(args.output)
+    if args.table is not None and best.feasible:
+        write_table(args.table, *plan_rows(best))
+    if args.html is not None:
+        write_text(args.html, plan_page(best))
+    if args.trace is not None:
+        write_plan_trace(args.trace, best)
+    if args.json:
+        answers = [plan.answer() for plan in plans]
+        if prices is not None:
+            for answer, cost in zip(answers, costs, strict=True):
+                answer["cost"] = None if cost is None else asdict(cost)
+        print_json(answers if args.top > 1 else answers[0])
+    else:
+        lines: list[str] = []
+        for plan, cost in zip(plans, costs, strict=True):
+            lines += plan_lines(plan, tokens)
+            if cost is not None:
+                lines += cost_lines(cost, tokens)
+        print_lines(*lines)
+    return 0 if best.feasible or args.given is not None else 3
+
+
 def run(args: Namespace) -> int:
-    """Searches plans, or predicts a given one."""
+    """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
     check_table(args.table)
     if args.goal not in GOALS:
@@ -137,6 +279,13 @@ def run(args: Namespace) -> int:
     rate = None if args.rate is None else token_count(args.rate, "--rate")
     if rate is not None and (args.goal != FEWEST or args.given is not None):
         raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
+    if args.goal == CHEAPEST and args.price is None:
+        raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
+    if "," in args.cluster and not Path(args.cluster).is_file():
+        return _compare_machines(args)
+    prices = None
+    if args.price is not None:
+        prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     launched = (args.given or args.launcher) is not None and _is_launched(args)
     names_terms = args.given or args.framework or args.environment
@@ -148,7 +297,9 @@ def run(args: Namespace) -> int:
     if args.imbalance != 1.0 and (launched or by_row):
         raise InputError("--imbalance: is of plans of a captured model, searched or in words")
     if launched:
-        return _launched(args, rate)
+        return _launched(args, rate, prices, tokens)
+    if by_row and prices is not None:
+        raise InputError("--price: is of one plan; leave it out with a table of plans")
     if by_row:
         return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:
@@ -170,22 +321,9 @@ def run(args: Namespace) -> int:
         accept_other_loss=args.accept_other_loss,
         imbalance=args.imbalance,
         constraints=replace(asked, headroom=None),
-        goal=args.goal,
+        # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
+        goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
         progress=say,
     )
-    best = plans[0]
-    if args.output is not None and best.feasible:
-        best.save(args.output)
-    if args.table is not None and best.feasible:
-        write_table(args.table, *plan_rows(best))
-    if args.html is not None:
-        write_text(args.html, plan_page(best))
-    if args.trace is not None:
-        write_plan_trace(args.trace, best)
-    if args.json:
-        answers = [plan.answer() for plan in plans]
-        print_json(answers if args.top > 1 else answers[0])
-    else:
-        print_lines(*(line for plan in plans for line in plan_lines(plan, tokens)))
-    return 0 if best.feasible or args.given is not None else 3
+    return _write_answer(args, plans, prices, tokens)

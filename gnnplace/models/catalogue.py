@@ -24,7 +24,7 @@ TOKENS, TOKENS_A_DEVICE = 1 << 20, 1024
 """Tokens of a step by default: at least, and at least for each device."""
 PREFIX = "hf:"
 NEAREST = 5
-CUTOFF = 0.4
+CUTOFF = 0.6
 """How similar a name must be to be offered, in difflib's ratio."""
 
 

@@ -81,7 +81,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         lines += _tried(plan)
     if plan.op_placement is not None:
         lines += _handed(plan.op_placement, plan.step_time)
-    return [*lines, *(f"  {notice}" for notice in plan.notices)]
+    for notice in plan.notices:
+        lines.append(f"  {notice}")
+    return lines
 
 
 def interval_share(file: PlanFile) -> str:

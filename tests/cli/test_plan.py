@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from gnnplace.cli.main import run
 from gnnplace.plans.reading import read_plan
 
@@ -63,3 +65,40 @@ def test_every_road_refuses_an_edited_plan_and_diff_says_what_moved(tmp_path, ca
     for words in (["report", odd, "-o", str(tmp_path / "p.html")], ["diff", MODEL, odd, two]):
         assert run(words) == 2
         assert f"{odd}: ranks: [0, 2]: must be numbered" in capsys.readouterr().err
+
+
+def test_the_head_says_what_is_trained_and_what_was_a_default(capsys):
+    words = ["--given", "dp=8,zero=1,microbatch_size=1", "--quiet"]
+    assert run(["plan", "smollm2-135m", "--cluster", "8xH100", *words]) == 0
+    head = capsys.readouterr().out.splitlines()[1]
+    assert head.startswith(
+        "  134,515,008 parameters, batch 256 x 4,096 tokens, bf16-mixed, adamw "
+        "(batch, length, precision, optimizer by default); priced by the model's sizes as pytorch"
+    )
+
+
+def test_prices_are_told_and_must_be_of_the_kinds_of_the_cluster(capsys):
+    plan = ["plan", "smollm2-135m", "--cluster", "8xH100", "--quiet"]
+    plan += ["--given", "dp=8,zero=1,microbatch_size=1"]
+    assert run([*plan, "--price", "h100=2.5", "--tokens", "1T", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["cost"]["step"] == pytest.approx(8 * 2.5 * answer["step_time"] / 3600)
+    assert answer["cost"]["run"] == pytest.approx(1e3 * answer["cost"]["billion_tokens"])
+    assert run([*plan, "--price", "a100=1"]) == 2
+    assert "has none of 'h100'" in capsys.readouterr().err
+    assert run([*plan, "--goal", "cost"]) == 2
+    assert "needs --price" in capsys.readouterr().err
+
+
+def test_several_clusters_are_compared_by_time_or_cost(capsys):
+    plan = ["plan", "smollm2-135m", "--cluster", "4xH100,4xA100-80", "--batch", "64"]
+    plan += ["--budget", "0", "--quiet", "--json"]
+    prices = ["--price", "h100=90,a100-80=1"]
+    assert run([*plan, *prices]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["4xH100", "4xA100-80"]
+    assert run([*plan, *prices, "--goal", "cost"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert list(answers) == ["4xA100-80", "4xH100"]
+    assert answers["4xH100"]["cost"]["step"] > answers["4xA100-80"]["cost"]["step"]
+    assert run([*plan, "--given", "dp=4"]) == 2
+    assert "--given: is of one cluster" in capsys.readouterr().err

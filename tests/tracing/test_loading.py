@@ -88,7 +88,7 @@ def test_hugging_face(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nothing", "use a zoo name"),
+        ("nothing", "use a name of the catalogue, a zoo name"),
         ("zoo:nothing", "no such workload"),
         ("mlp?depht=3", "no size 'depht'"),
         ("mlp?depth", "is not NAME=VALUE"),
@@ -98,9 +98,9 @@ def test_hugging_face(tmp_path: Path) -> None:
         ("hf:gpt2?n_layer=many", "n_layer"),
         ("hf:blip", "no example inputs are known"),
         ("hf:nothing", "no such configuration; nothing is downloaded"),
-        ("hf:meta-llama/Llama-2-7b-hf", "did you mean 'llama-7b'.* nothing is downloaded"),
-        ("hf:google-bert/bert-base-cased", "did you mean 'bert-base-uncased'"),
-        ("hf:Qwen/Qwen3-0.6B", "did you mean .*'qwen3'"),
+        ("hf:meta-llama/Llama-2-8b", "nearest names are .*meta-llama/Llama-2-7b, .* is downloaded"),
+        ("hf:google-bert/bert-bass-cased", "nearest names are google-bert/bert-base-cased"),
+        ("hf:Qwen/Qwen3-0.7B", "nearest names are .*Qwen/Qwen3-0.6B"),
         ("hf:.", "the folder has no config.json"),
         ("hf:gpt2?n_layers=3", "no field 'n_layers'"),
         ("no_such_module:f", "cannot import 'no_such_module'"),

@@ -523,7 +523,9 @@ class FrameworkPricer(Pricer):
     ) -> float:
         """Return the seconds to add up a tied parameter's gradients; see `Pricer`."""
         network = self.framework.network
-        members = 1 if num_devices > network.each else 2
+        # Stages of a schedule that folds share devices: a single server may count twice.
+        is_across = num_devices > network.each and network.card > 0
+        members = 1 if is_across else 2
         tp = meshes[0].axes[-1]
         return network.reduce(2, 4.0 * tied.elements / tp, members)
 

@@ -80,7 +80,12 @@ from gnnplace.problem.cluster.cluster import (
     LinkCosts,
     RuleLinks,
 )
-from gnnplace.problem.cluster.servers import ServersFile, cluster_of_file, counted_servers
+from gnnplace.problem.cluster.servers import (
+    COUNTED,
+    ServersFile,
+    cluster_of_file,
+    counted_servers,
+)
 
 _ROWS: Mapping[str, Any] = json.loads(
     Path(__file__).with_name("machines.json").read_text(encoding="utf-8")
@@ -294,7 +299,7 @@ def is_preset(name: str) -> bool:
     Raises:
         InputError: it would, and has too many of them.
     """
-    return name in PRESETS or with_servers(name) is not None or counted_servers(name) is not None
+    return name in PRESETS or with_servers(name) is not None or bool(COUNTED.fullmatch(name))
 
 
 def preset(name: str) -> Cluster:

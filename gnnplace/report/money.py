@@ -1,0 +1,204 @@
+"""What a plan costs in US dollars and kilowatt-hours, by prices that the user gives.
+
+A step of ``s`` seconds on ``n`` GPUs at ``p`` USD a GPU-hour costs ``n p s / 3600``, whatever part
+of the time a GPU is busy. Energy is counted at the cards' power limits: an upper bound of what they
+draw, without hosts, network and cooling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gnnplace.errors import InputError
+from gnnplace.plans.plan import Plan
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem.cluster.servers import ASSUMED_WATTS
+
+HOUR, BILLION = 3600.0, 1e9
+MOST_PRICE = 1e6
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """What a plan costs.
+
+    Attributes:
+        step: USD of a step.
+        billion_tokens: USD of a billion tokens; None where examples are no rows of tokens.
+        run: USD of a whole run; None where its tokens are not known.
+        kilowatt_hours: Of a billion tokens, or of a thousand steps where there are no tokens; None
+            where the power of a card is not known.
+    """
+
+    step: float
+    billion_tokens: float | None
+    run: float | None
+    kilowatt_hours: float | None
+
+
+def read_prices(text: str, clusters: Sequence[Cluster]) -> dict[str, float]:
+    """Parse prices of GPU-hours, such as ``h100=2.49,a100-80=1.79``.
+
+    Args:
+        text: The prices.
+        clusters: Whose devices must all have one.
+
+    Returns:
+        USD a GPU-hour by the kind's own name.
+
+    Raises:
+        InputError: A part is no KIND=USD with a positive price, or a kind of device has none.
+    """
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, number = part.strip().partition("=")
+        kind = known_kind(name)
+        try:
+            price = float(number.strip().removeprefix("$"))
+        except ValueError:
+            price = math.nan
+        if not equals or not name or not 0 < price <= MOST_PRICE:
+            raise InputError(f"--price {part.strip()!r}: must be KIND=USD a GPU-hour, as h100=2.49")
+        if kind in prices:
+            raise InputError(f"--price {name}: is given twice")
+        prices[kind or name] = price
+    for cluster in clusters:
+        for kind in cluster.kinds:
+            if (known_kind(kind) or kind) not in prices:
+                raise InputError(f"--price: has none of {kind!r}; add {kind}=USD, a GPU-hour")
+    return prices
+
+
+def compute_cost(
+    *,
+    seconds: float,
+    tokens: int | None,
+    cluster: Cluster,
+    prices: Mapping[str, float],
+    run_tokens: float | None = None,
+) -> PlanCost:
+    """Return what a step costs; all GPUs of the cluster are paid.
+
+    Args:
+        seconds: Of a step.
+        tokens: Of a step; None where examples are no rows of tokens.
+        cluster: The devices.
+        prices: USD a GPU-hour by kind, of every kind of the cluster.
+        run_tokens: Of a whole run; None where none are asked for.
+    """
+    rate = watts = 0.0
+    for kind, count in Counter(device.kind for device in cluster.devices).items():
+        card = figures(kind)
+        rate += count * prices[known_kind(kind) or kind]
+        # A card whose power is only assumed makes the energy unknown.
+        watts += math.nan if ASSUMED_WATTS in card.source else count * card.power
+    step = rate * seconds / HOUR
+    steps = 1e3 if tokens is None else BILLION / tokens
+    energy = watts * seconds * steps / HOUR / 1e3
+    return PlanCost(
+        step=step,
+        billion_tokens=None if tokens is None else step / tokens * BILLION,
+        run=None if tokens is None or run_tokens is None else step / tokens * run_tokens,
+        kilowatt_hours=None if math.isnan(energy) else energy,
+    )
+
+
+def cost_of_plan(
+    plan: Plan, cluster: Cluster, prices: Mapping[str, float], run_tokens: float | None
+) -> PlanCost | None:
+    """Return what a plan costs, as `compute_cost`; None where it is not feasible."""
+    if not plan.feasible:
+        return None
+    return compute_cost(
+        seconds=plan.step_time,
+        tokens=plan.file.tokens,
+        cluster=cluster,
+        prices=prices,
+        run_tokens=run_tokens,
+    )
+
+
+def costs_of_plans(
+    plans: Mapping[str, Plan],
+    clusters: Mapping[str, Cluster],
+    prices: Mapping[str, float],
+    run_tokens: float | None,
+) -> dict[str, PlanCost]:
+    """Return what the feasible ones of plans for several clusters cost, by the cluster's name."""
+    costs = {}
+    for name, plan in plans.items():
+        cost = cost_of_plan(plan, clusters[name], prices, run_tokens)
+        if cost is not None:
+            costs[name] = cost
+    return costs
+
+
+def rank_machines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> list[str]:
+    """Return the names of clusters, the best first; those without a feasible plan come last.
+
+    Args:
+        plans: The best plan by the name of its cluster.
+        costs: What feasible plans cost, where the cheapest step is the best; none: the shortest is.
+    """
+
+    def badness(name: str) -> tuple[bool, float]:
+        """Return whether there is no feasible plan, and the dollars or seconds of a step."""
+        plan = plans[name]
+        if name in costs:
+            return False, costs[name].step
+        return not plan.feasible, plan.step_time
+
+    return sorted(plans, key=badness)
+
+
+def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
+    """Format what a plan costs.
+
+    Args:
+        cost: Of the plan.
+        tokens: Of a whole run.
+    """
+    words = [f"{_usd(cost.step)} a step"]
+    if cost.billion_tokens is not None:
+        words.append(f"{_usd(cost.billion_tokens)} a billion tokens")
+    if cost.run is not None and tokens is not None:
+        words.append(f"{_usd(cost.run)} for {tokens:.3g} tokens")
+    lines = [f"  costs {', '.join(words)}, at the prices that were given"]
+    if cost.kilowatt_hours is not None:
+        unit = "a thousand steps" if cost.billion_tokens is None else "a billion tokens"
+        lines.append(f"  {cost.kilowatt_hours:,.3g} kWh {unit} at the cards' power limits")
+    return lines
+
+
+def _usd(amount: float) -> str:
+    """Format dollars with cents where they matter."""
+    if amount >= 1000:
+        return f"${amount:,.0f}"
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.3g}"
+
+
+def machine_lines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> list[str]:
+    """Format plans for several clusters, in their order.
+
+    Args:
+        plans: The best plan by the name of its cluster.
+        costs: Of the feasible ones; none without prices.
+    """
+    width = max(len(name) for name in plans)
+    lines = []
+    for name, plan in plans.items():
+        if not plan.feasible:
+            lines.append(f"{name:{width}}  not feasible: {plan.reason}")
+            continue
+        words = [f"{plan.step_time:.4g} s a step", f"{plan.file.rate:,.0f} {plan.file.unit}/s"]
+        if name in costs:
+            cost = costs[name]
+            each = cost.step if cost.billion_tokens is None else cost.billion_tokens
+            unit = "step" if cost.billion_tokens is None else "billion tokens"
+            words.append(f"{_usd(each)} a {unit}")
+        lines.append(f"{name:{width}}  {', '.join(words)}")
+    return lines
