@@ -27,7 +27,7 @@ CAPTURED = (
     "hf:llama?num_hidden_layers=4&hidden_size=64&intermediate_size=128&num_attention_heads=4"
     "&num_key_value_heads=4&vocab_size=512"
 )
-SIZES = "hf:llama-7b"
+SIZES = "hf:llama-7b?length=64"
 PLANNED = ("plan", CAPTURED, "--cluster", "nvlink-a100-8", "--batch", "16", "--json")
 PRICED = ("plan", SIZES, "--cluster", "dgx-h100-8x8", "--batch", "512", "--json")
 WORDS = "dp=2,tp=2,pp=2,microbatch_size=2,zero=1,recompute=block:1,layers=2+2"

@@ -17,6 +17,8 @@ SLOW = {"t4": 3.0}  # seconds on a kind of device beside those on others
 class Given:
     """Costs that grow with examples and fall with shards, not quite in proportion."""
 
+    is_captured = False
+
     def __init__(self, rng, count):
         self.seconds = rng.uniform(0.5, 2.0, (3, count))
         self.saved = rng.uniform(1.0, 4.0, count)

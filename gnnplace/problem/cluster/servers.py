@@ -138,7 +138,7 @@ def counted_servers(name: str) -> Servers | None:
         return None
     count, kind = int(match[1]), known_kind(match[2].replace(" ", "-"))
     rows = _usual_servers()
-    if kind not in rows:
+    if kind is None or kind not in rows:
         near = suggestion(match[2].lower(), rows)
         raise InputError(
             f"cluster {name!r}: no usual servers of {match[2]!r} are known{near or ';'} use one of "
