@@ -111,4 +111,4 @@ def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, m
         said = capsys.readouterr().out.splitlines()
         assert run(["plan", "--given", str(file), "--cluster", "dgx-h100-8x8"]) == 0
         again = capsys.readouterr().out.splitlines()
-        assert said[2] == again[2]  # tokens a second, and bytes
+        assert said[3] == again[3]  # tokens a second, and bytes
