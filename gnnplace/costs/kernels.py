@@ -118,7 +118,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     own, rates = hardware(), library()
     found = {name: own[name] for name in ("stream", "launch")}
     if kind not in GPUS:
-        found |= {
+        by_peaks = {
             "products": clock,
             "products_bytes": rates["products_bytes"],
             "workspace": rates["workspace"],
@@ -126,7 +126,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
             "half": ROOFLINE_HALF,
             "head": rates["flash_head"],
         }
-        return Kernels(kind, attention, found)
+        return Kernels(kind, attention, {**found, **by_peaks})
     found["products"] = own.of("products", kind) * clock
     found["products_bytes"] = rates["products_bytes"]
     found["workspace"] = rates.of("workspace", kind)

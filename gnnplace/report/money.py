@@ -197,8 +197,8 @@ def machine_lines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> l
         words = [f"{plan.step_time:.4g} s a step", f"{plan.file.rate:,.0f} {plan.file.unit}/s"]
         if name in costs:
             cost = costs[name]
-            each = cost.step if cost.billion_tokens is None else cost.billion_tokens
+            amount = cost.step if cost.billion_tokens is None else cost.billion_tokens
             unit = "step" if cost.billion_tokens is None else "billion tokens"
-            words.append(f"{_usd(each)} a {unit}")
+            words.append(f"{_usd(amount)} a {unit}")
         lines.append(f"{name:{width}}  {', '.join(words)}")
     return lines

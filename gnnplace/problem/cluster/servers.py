@@ -228,12 +228,12 @@ def cluster_of_file(file: ServersFile) -> Cluster:
     """
     for name, entry in file.kinds.items():
         add_kind(name, _own_kind(name, entry))
-    each = file.each
-    kind = known_kind(each.kind)
+    server = file.each
+    kind = known_kind(server.kind)
     if kind is None:
-        figures(each.kind)  # lists the known ones
+        figures(server.kind)  # lists the known ones
     assert kind is not None
-    if file.servers * each.gpus > MOST_DEVICES:
+    if file.servers * server.gpus > MOST_DEVICES:
         raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
     if file.servers > 1 and file.network is None:
         raise InputError("network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}")
@@ -247,29 +247,29 @@ def cluster_of_file(file: ServersFile) -> Cluster:
         )
     return Servers(
         kind=kind,
-        memory=figures(kind).memory - CONTEXT if each.memory is None else each.memory,
+        memory=figures(kind).memory - CONTEXT if server.memory is None else server.memory,
         num_servers=file.servers,
-        per_server=each.gpus,
-        inside=_inside(each, kind),
+        per_server=server.gpus,
+        inside=_inside(server, kind),
         network=network,
     ).cluster(file.name)
 
 
-def _inside(each: ServerEntry, kind: str) -> Wire:
+def _inside(server: ServerEntry, kind: str) -> Wire:
     """Return what joins the GPUs of a server: the file's link, or that of usual servers."""
-    if isinstance(each.link, WireEntry):
-        return Wire(each.link.bandwidth, each.link.latency, OWN_INSIDE)
-    if each.link is None:
+    if isinstance(server.link, WireEntry):
+        return Wire(server.link.bandwidth, server.link.latency, OWN_INSIDE)
+    if server.link is None:
         usual = _usual_servers().get(kind)
         if usual is None:
             raise InputError(f"each.link: is missing; no usual servers of {kind!r} are known")
         return _wire(usual["inside"], OWN_INSIDE)
     path = Path(__file__).with_name("servers.json")
     links = json.loads(path.read_text(encoding="utf-8"))["links"]
-    row = links.get(each.link.lower())
+    row = links.get(server.link.lower())
     if row is None:
         raise InputError(
-            f"each.link {each.link!r}: unknown{suggestion(each.link, links) or ';'} use one of "
+            f"each.link {server.link!r}: unknown{suggestion(server.link, links) or ';'} use one of "
             f"{', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
         )
     return _wire(row.get(kind, row["any"]) if "any" in row else row, OWN_INSIDE)
