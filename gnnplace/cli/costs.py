@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from gnnplace.cli.console import print_json, print_lines
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import known_kind
 
 
 def run(args: Namespace) -> int:

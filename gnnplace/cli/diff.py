@@ -10,7 +10,7 @@ import gnnplace
 from gnnplace.cli.console import check_output, print_answer
 from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
-from gnnplace.plans.reading import is_plan, read_plan
+from gnnplace.plans import is_plan, read_plan
 from gnnplace.problem import Placement, Problem
 from gnnplace.report.explanations import difference_data, difference_parts
 from gnnplace.report.placements import write_placements

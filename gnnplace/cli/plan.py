@@ -15,7 +15,7 @@ from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.plans.job import TrainingJob
+from gnnplace.plans import TrainingJob
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -33,8 +33,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchPlan
-    from gnnplace.plans.plan import Plan
+    from gnnplace.plans import LaunchPlan, Plan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"

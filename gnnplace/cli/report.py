@@ -7,7 +7,7 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.files import write_text
-from gnnplace.plans.reading import read_plan
+from gnnplace.plans import read_plan
 from gnnplace.report.plans import plan_page, write_plan_trace
 
 

@@ -129,7 +129,7 @@ def nearest_names(name: str) -> list[str]:
     by_lower: dict[str, str] = {}
     for full in model_names():
         by_lower.setdefault(full.lower() if "/" in plain else full.lower().rpartition("/")[2], full)
-    return [by_lower[each] for each in get_close_matches(plain, by_lower, NEAREST, CUTOFF)]
+    return [by_lower[match] for match in get_close_matches(plain, by_lower, NEAREST, CUTOFF)]
 
 
 def require_planned(model: CatalogueModel) -> None:

@@ -14,11 +14,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.importing import with_missing as with_missing
     from gnnplace.plans.launch.launch_plan import READ_NAMES as READ_NAMES
     from gnnplace.plans.launch.launch_plan import LaunchPlan as LaunchPlan
+    from gnnplace.plans.launch.searching import LaunchAnswer as LaunchAnswer
+    from gnnplace.plans.launch.searching import LaunchExplanation as LaunchExplanation
+    from gnnplace.plans.launch.searching import priced_spec as priced_spec
     from gnnplace.plans.launch.words import words_data as words_data
     from gnnplace.plans.launch.words import words_lines as words_lines
     from gnnplace.plans.launch.writing import LaunchFile as LaunchFile
     from gnnplace.plans.launch.writing import convert_launch_file as convert_launch_file
     from gnnplace.plans.launch.writing import write_nearest as write_nearest
+    from gnnplace.plans.measured_steps import MeasuredSteps as MeasuredSteps
+    from gnnplace.plans.plan import Plan as Plan
+    from gnnplace.plans.plan import PlanFile as PlanFile
+    from gnnplace.plans.reading import is_plan as is_plan
+    from gnnplace.plans.reading import read_plan as read_plan
+    from gnnplace.plans.rows import PricedTable as PricedTable
     from gnnplace.plans.spec import PlanSpec as PlanSpec
+    from gnnplace.plans.spec_answers import device_peaks as device_peaks
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -178,17 +178,17 @@ class SpecGroup:
             self._costs[key] = self.pricer.cost(stage_of_sizes(sizes, spec, 0, first, last))
         return self._costs[key]
 
-    def fullest_cost(self, spec: PlanSpec) -> StageCost | None:
-        """Return the least that the rank with the most layers takes.
+    @property
+    def past_mean(self) -> int:
+        """Return the segment after the mean number of layers; some rank has as many at least.
 
-        It has at least the mean number of layers; the first ones are the smallest.
+        Those from the first on are the smallest.
         """
-        layers = -(-self.setting.decoder.layers // self.spec.pp)
-        return self.stage_cost(spec, 1, 1 + layers)
+        return 1 - (-self.setting.decoder.layers // self.spec.pp)
 
     def can_hold(self, spec: PlanSpec) -> bool:
         """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
-        cost = self.fullest_cost(spec)
+        cost = self.stage_cost(spec, 1, self.past_mean)
         return cost is not None and not self.lacks([cost], cost.saved)
 
     def first_can_hold(self, spec: PlanSpec) -> bool:
@@ -202,7 +202,7 @@ class SpecGroup:
 
     def family_bound(self, spec: PlanSpec) -> float:
         """Return seconds that no plan with a ZeRO stage and recomputation is below."""
-        cost = self.fullest_cost(spec)
+        cost = self.stage_cost(spec, 1, self.past_mean)
         if cost is None:
             return np.inf
         # Exchanges at the end may be hidden by schedules with several stages a rank; updates not.
@@ -304,11 +304,11 @@ class _SpecSearch:
                 leaner = _with_layers(group, spec, spec.recompute_layers + 1)
                 self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
             return
-        found = FoundSpec(spec, answer)
-        if self.fastest is None or found.seconds < self.fastest.seconds:
-            self.fastest = found
-        if found.seconds < self.limit and self.accepts(spec):
-            self.best = sorted([*self.best, found], key=lambda one: one.seconds)[: self.num_best]
+        plan = FoundSpec(spec, answer)
+        if self.fastest is None or plan.seconds < self.fastest.seconds:
+            self.fastest = plan
+        if plan.seconds < self.limit and self.accepts(spec):
+            self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
 
     def result(self) -> FoundSpecs:
         """Return what was found."""

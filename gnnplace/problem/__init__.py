@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import counts_of_devices as counts_of_devices
     from gnnplace.problem.cluster import load_cluster as load_cluster
     from gnnplace.problem.cluster import write_cluster as write_cluster
+    from gnnplace.problem.cluster.gpus import figures as figures
+    from gnnplace.problem.cluster.gpus import known_kind as known_kind
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
     from gnnplace.problem.placement import Placement as Placement

@@ -6,11 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.plans import write_nearest
+from gnnplace.plans import LaunchAnswer, Plan, device_peaks, priced_spec, write_nearest
 from gnnplace.plans.decoders.setting import roofline_line
-from gnnplace.plans.launch.searching import LaunchAnswer, priced_spec
-from gnnplace.plans.plan import Plan
-from gnnplace.plans.spec_answers import device_peaks
 from gnnplace.report.plans import job_words
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -116,6 +113,7 @@ def launch_answer_lines(
         f"the fullest device, which has them with a probability of {answer.fits or 0.0:.0%}",
     ]
     lines += [f"  {answer.reason}"] if answer.reason else []
+    # What a search proved, and what the launcher costs beside the framework's fastest.
     if found.free_answer is not None and found.free is not None:
         free = found.free_answer.step_time or answer.step_time
         slowdown = answer.step_time / free - 1

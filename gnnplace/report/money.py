@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnplace.errors import InputError
-from gnnplace.plans.plan import Plan
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.plans import Plan
+from gnnplace.problem import Cluster, figures, known_kind
 from gnnplace.problem.cluster.servers import ASSUMED_WATTS
 
 HOUR, BILLION = 3600.0, 1e9
@@ -131,9 +130,14 @@ def costs_of_plans(
     """Return what the feasible ones of plans for several clusters cost, by the cluster's name."""
     costs = {}
     for name, plan in plans.items():
-        cost = cost_of_plan(plan, clusters[name], prices, run_tokens)
-        if cost is not None:
-            costs[name] = cost
+        if plan.feasible:
+            costs[name] = compute_cost(
+                seconds=plan.step_time,
+                tokens=plan.file.tokens,
+                cluster=clusters[name],
+                prices=prices,
+                run_tokens=run_tokens,
+            )
     return costs
 
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans import SlowdownCause
+from gnnplace.plans import LaunchExplanation, MeasuredSteps, SlowdownCause
 from gnnplace.plans.explaining import PARTS, PlanExplanation
-from gnnplace.plans.launch.searching import LaunchExplanation
-from gnnplace.plans.measured_steps import MeasuredSteps
 from gnnplace.plans.spec_explaining import ROW_PARTS
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share

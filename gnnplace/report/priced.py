@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gnnplace.costs import ServerNetwork, tested_words
 from gnnplace.costs.frameworks.constants import Constant
-from gnnplace.plans.rows import PricedTable
+from gnnplace.plans import PricedTable
 
 SHOWN = 30  # rows
 

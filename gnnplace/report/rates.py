@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.plan import PlanFile
-from gnnplace.problem import load_cluster
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.plans import PlanFile
+from gnnplace.problem import figures, known_kind, load_cluster
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
 COUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMBT]?)")

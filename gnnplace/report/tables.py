@@ -24,7 +24,7 @@ from gnnplace.report.units import bytes_text, seconds_text
 from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
-    from gnnplace.plans.plan import Plan
+    from gnnplace.plans import Plan
     from gnnplace.policy.sizes import Size
 
 

@@ -22,6 +22,7 @@ from gnnplace.plans.decoders.kinds import EACH_HEAD, KINDS, LayerKind
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PretrainedConfig
 
 CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
@@ -277,7 +278,7 @@ class DecoderSizes:
 
 
 def decoder_of(
-    model: str | nn.Module, inputs: Any = None, num_devices: int = 1
+    model: str | nn.Module, inputs: object = None, num_devices: int = 1
 ) -> DecoderSizes | None:
     """Return the decoder that a model is: a causal one of `transformers`, by name or made; or None.
 
@@ -363,7 +364,9 @@ def _captured_decoder(name: str, model: nn.Module, inputs: Any) -> DecoderSizes 
     return from_config(name, model.config, int(length), int(batch))
 
 
-def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderSizes | None:
+def from_config(
+    name: str, config: PretrainedConfig, length: int, batch: int = 1
+) -> DecoderSizes | None:
     """Return sizes by a configuration's fields; None where its layers are of another kind.
 
     Args:
@@ -411,7 +414,7 @@ def from_config(name: str, config: Any, length: int, batch: int = 1) -> DecoderS
     return _with_vectors(sizes, config, kind)
 
 
-def _with_vectors(sizes: DecoderSizes, config: Any, kind: LayerKind) -> DecoderSizes:
+def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind) -> DecoderSizes:
     """Return sizes with the parameters of the kind's norms and biases, where these are others."""
     narrow = sizes.latent.queries + sizes.latent.keys if sizes.latent else 0
     vectors = narrow + kind.layer_vectors(
@@ -434,7 +437,7 @@ def _with_vectors(sizes: DecoderSizes, config: Any, kind: LayerKind) -> DecoderS
     )
 
 
-def _learned_positions(config: Any, kind: LayerKind) -> int | None:
+def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
     """Return rows of the table of positions; None where a gated model has none."""
     if not kind.learned_positions:
         return None if kind.gated else 0
@@ -442,7 +445,7 @@ def _learned_positions(config: Any, kind: LayerKind) -> int | None:
     return int(config.max_position_embeddings) + kind.spare_positions
 
 
-def _kv_heads(config: Any, heads: int) -> int:
+def _kv_heads(config: PretrainedConfig, heads: int) -> int:
     """Return heads of keys and values, by the fields that types have for them."""
     if getattr(config, "num_key_value_heads", None):
         return int(config.num_key_value_heads)
@@ -452,7 +455,7 @@ def _kv_heads(config: Any, heads: int) -> int:
     return int(config.num_kv_heads) if is_grouped else 1
 
 
-def _experts(config: Any) -> ExpertLayers:
+def _experts(config: PretrainedConfig) -> ExpertLayers:
     """Return the layers with experts, by the fields that their types have."""
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next(int(getattr(config, name)) for name in names if hasattr(config, name))
@@ -465,7 +468,7 @@ def _experts(config: Any) -> ExpertLayers:
     return ExpertLayers(count, int(config.num_experts_per_tok), width, shared, dense)
 
 
-def _latent(config: Any) -> LatentAttention:
+def _latent(config: PretrainedConfig) -> LatentAttention:
     """Return the widths of DeepSeek's attention."""
     return LatentAttention(
         int(config.q_lora_rank or 0),
@@ -475,7 +478,7 @@ def _latent(config: Any) -> LatentAttention:
     )
 
 
-def _feed_forward(config: Any, hidden: int) -> int:
+def _feed_forward(config: PretrainedConfig, hidden: int) -> int:
     """Return the width inside of the feed-forward; by default four times the stream's."""
     for name in ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"):
         if getattr(config, name, None):

@@ -80,7 +80,7 @@ def execute_hybrid(
     """
     running = running or Running()
     progress(CAPTURING)
-    plan = grouped_plan(model, cluster, running, accept_other_loss)
+    plan = grouped_plan(model, resolve_cluster(cluster), running, accept_other_loss)
     progress(f"running {plan.shape}")
     done = run_plan(
         plan, model, train=TRAINED, steps=running.steps, timeout=running.timeout, beside=True
@@ -90,13 +90,13 @@ def execute_hybrid(
 
 
 def grouped_plan(
-    model: str, cluster: str | Cluster, running: Running, accept_other_loss: bool = False
+    model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
 ) -> Plan:
     """The faster of the plans whose groups are pipelines, and whose groups split layers.
 
     Args and errors are those of `execute_hybrid`.
     """
-    found, devices = with_slack(resolve_cluster(cluster)), running.groups * running.devices
+    found, devices = with_slack(cluster), running.groups * running.devices
     if found.num_devices < devices:
         raise InputError(
             f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"

@@ -148,10 +148,10 @@ class Prices:
             InputError: what is left cannot be priced.
         """
         first = draft_of_plan(self.chain, self.cluster, plan)
-        before = self._priced(first, orders_in(plan))
+        before = _realized(self.chain, self.cluster, first, orders_in(plan))
         losses = []
         for told, draft in self._given_up(first, base, ordered):
-            after = self._priced(draft)
+            after = _realized(self.chain, self.cluster, draft)
             losses.append(_loss(told, before, after))
             before = after
         chain = self.chain
@@ -209,9 +209,6 @@ class Prices:
             for kind, s in zip(kinds, draft.stages, strict=True)
         ]
 
-    def _priced(self, draft: Draft, orders: Orders | None = None) -> Priced:
-        return _realized(self.chain, self.cluster, draft, orders)
-
 
 def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:
     priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
@@ -221,5 +218,7 @@ def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | Non
 
 
 def _loss(told: str, before: Priced, after: Priced) -> Loss:
-    most = [max(x.held(p) for p in range(len(x.chunks))) for x in (before, after)]
-    return Loss(told, after.step_time - before.step_time, most[1] - most[0])
+    peak_before, peak_after = (
+        max(plan.held(rank) for rank in range(len(plan.chunks))) for plan in (before, after)
+    )
+    return Loss(told, after.step_time - before.step_time, peak_after - peak_before)

@@ -339,7 +339,7 @@ def read_cluster(path: str | Path) -> Cluster:
     if isinstance(data, dict) and "servers" in data:
         return _read_servers(data, str(path))
     file = parse(ClusterFile, data, str(path))
-    check_plausible(file, str(path))
+    check_figures(*figures_of_file(file), str(path))
     try:
         links = list(file.links)
         if file.connect is not None:
@@ -374,14 +374,14 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
 MIN_MEMORY, MIN_BANDWIDTH, MAX_LATENCY = 1e8, 1e6, 1e-2
 
 
-def check_plausible(file: ClusterFile, source: str) -> None:
-    """Refuse figures of a file's devices and links that no machine has; see `check_figures`."""
+def figures_of_file(file: ClusterFile) -> tuple[dict[str, float], dict[str, LinkCosts]]:
+    """Return the bytes of a file's devices and what its links cost, by their key paths."""
     memory = {f"devices[{i}].memory": device.memory for i, device in enumerate(file.devices)}
     links: dict[str, LinkCosts] = {}
     links.update((f"links[{index}]", link) for index, link in enumerate(file.links))
     if file.connect is not None:
         links["connect"] = file.connect
-    check_figures(memory, links, source)
+    return memory, links
 
 
 def check_figures(memory: Mapping[str, float], links: Mapping[str, LinkCosts], source: str) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gnnplace.cli import main as cli
+from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans.hybrid.run import Running, grouped_plan
 from gnnplace.plans.hybrid.study import Search, study_hybrid
 from gnnplace.plans.plans import plan_model
@@ -28,11 +29,11 @@ def test_two_by_two(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_groups_are_those_asked_for() -> None:
     """Replicas of groups, each of so many devices, each share in micro-batches."""
-    plan = grouped_plan(MODEL, "cpu:4", Running(2, 2, 2))
+    plan = grouped_plan(MODEL, resolve_cluster("cpu:4"), Running(2, 2, 2))
     assert len(plan.file.stages[0].devices) == 2
     assert sum(len(stage.rows[0]) for stage in plan.file.stages) == 2
     assert plan.microbatches == 2
-    alone = grouped_plan(MODEL, "cpu:4", Running(4, 1))
+    alone = grouped_plan(MODEL, resolve_cluster("cpu:4"), Running(4, 1))
     assert len(alone.file.stages[0].devices) == 4
 
 
