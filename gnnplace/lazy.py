@@ -18,6 +18,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
+def _imports_under_if(path: Path) -> dict[str, tuple[str, str]]:
+    """Return module and original name of what a file imports under an ``if``, by public name."""
+    places: dict[str, tuple[str, str]] = {}
+    for block in ast.parse(path.read_text()).body:
+        if not isinstance(block, ast.If):
+            continue
+        for node in block.body:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    places[alias.asname or alias.name] = node.module or "", alias.name
+    return places
+
+
 def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package, for the names under ``TYPE_CHECKING``.
 
@@ -30,15 +43,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
         """Return, for each public name, its module and its name there."""
         source = sys.modules[package].__file__
         assert source is not None
-        block = next(
-            node for node in ast.parse(Path(source).read_text()).body if isinstance(node, ast.If)
-        )
-        return {
-            alias.asname or alias.name: (node.module or "", alias.name)
-            for node in block.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
+        return _imports_under_if(Path(source))
 
     def get_name(name: str) -> object:
         if name not in homes():

@@ -7,6 +7,7 @@ given have in common.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -227,10 +228,12 @@ def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Pric
 
 def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
     """Return the seconds of every rank after its last pass. [P]"""
-    by_rank: list[list[StageCost]] = [[] for _ in range(max(draft.ranks) + 1)]
+    by_rank: defaultdict[int, list[StageCost]] = defaultdict(list)
     for rank, cost in zip(draft.ranks, costs, strict=True):
         by_rank[rank].append(cost)
-    ends = [pricer.rank_end(rank_costs, draft) for rank_costs in by_rank]
+    ends: list[float] = []
+    for rank in range(max(draft.ranks) + 1):
+        ends.append(pricer.rank_end(by_rank[rank], draft))
     for rank, seconds in _tied(pricer, draft).items():
         ends[rank] += seconds
     return tuple(ends)

@@ -114,7 +114,7 @@ def trains_as_one_device(model, words, label_of, monkeypatch):
         chosen = [replace(s, choice=replace(s.choice, labels=tuple(labels))) for s in made.stages]
         return replace(made, stages=tuple(chosen))
 
-    monkeypatch.setattr(answers, "draft_of_spec", draft)
+    monkeypatch.setattr("gnnplace.plans.given.draft_of_spec", draft)
     plan = answers.given_plan(chain, devices, words)
     found = gnnplace.run_plan(plan, spec, train=0, steps=1)
     assert found is not None
