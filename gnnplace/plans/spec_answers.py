@@ -151,18 +151,34 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
         InputError: The layers cannot be cut so.
     """
     sizes = setting.decoder
-    rule = spec.layers or setting.framework.traits.cut
-    counts = layers_of(sizes, spec.num_stages, rule)
-    # The embedding is of the first stage, the head of the last.
-    bounds = [0, *(1 + count for count in itertools.accumulate(counts))]
-    bounds[-1] = sizes.layers + 2
     ranks = chunk_ranks(spec.schedule, spec.pp)
     stages: list[Stage] = []
-    for rank, (first, last) in zip(ranks, itertools.pairwise(bounds), strict=True):
+    for rank, (first, last) in zip(ranks, segments_of_stages(setting, spec), strict=True):
         stages.append(stage_of_sizes(sizes, spec, rank, first, last))
     size = spec.dp * spec.microbatch_size
     microbatches = spec.num_microbatches(spec.batch or sizes.batch)
     return Draft(size, microbatches, spec.schedule, tuple(stages))
+
+
+def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
+    """Return the layers of every stage of a plan in words. [stages]
+
+    Raises:
+        InputError: The layers cannot be cut so.
+    """
+    rule = spec.layers or setting.framework.traits.cut
+    return layers_of(setting.decoder, spec.num_stages, rule)
+
+
+def segments_of_stages(setting: PricingSetting, spec: PlanSpec) -> list[tuple[int, int]]:
+    """Return the first segment of every stage and the one after its last. [stages]
+
+    The embedding is of the first stage, the head of the last; errors as of `layers_of_stages`.
+    """
+    counts = layers_of_stages(setting, spec)
+    bounds = [0, *(1 + count for count in itertools.accumulate(counts))]
+    bounds[-1] = setting.decoder.layers + 2
+    return list(itertools.pairwise(bounds))
 
 
 def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, last: int) -> Stage:

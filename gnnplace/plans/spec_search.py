@@ -15,8 +15,9 @@ first one::
     T >= F + B + M (forward + backward of the rank's chunks) + 2 p messages
 
 A rank begins after its first chunk's input has come through the chunks before, and its last
-gradient goes back through them. What is hidden, launched or updated only adds to it, so that plans
-of every ZeRO stage and recomputation have the bound of the bare kernels with theirs.
+gradient goes back through them. Passes are those of the pricer, with the plan's ZeRO stage and
+recomputation; what comes at the end of the step only adds to them. Plans that share devices and
+micro-batch stand in the heap together until their common bound comes first.
 
 Complexity: a heap operation and O(P v) a row for v chunks a rank; an exact price,
 O(P v M), for each row whose bound is below the answer. The cost grows with the divisors of the
@@ -47,8 +48,10 @@ from gnnplace.plans.spec_answers import (
     PlanAnswer,
     check_framework,
     draft_of_sizes,
+    layers_of_stages,
     price,
     pricer_of_spec,
+    segments_of_stages,
     stage_of_sizes,
 )
 
@@ -353,7 +356,7 @@ def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator
                     dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, microbatch_size=size, batch=batch
                 )
                 try:
-                    check_framework(setting, replace(spec, pp=1, dp=dp))
+                    check_framework(setting, replace(spec, pp=1))
                 except InputError:
                     continue
                 yield SpecGroup(setting, spec)
@@ -416,7 +419,7 @@ def rows_of_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
             def fits(count: int, row: PlanSpec = row) -> bool:
                 return not first_rank_lacks(group, _with_layers(group, row, count))
 
-            most = max(_layers_of_stages(group, row))
+            most = max(layers_of_stages(group.setting, row))
             count = first_that(fits, max(most, 1))
             if fits(count):
                 yield _with_layers(group, row, count)
@@ -442,9 +445,14 @@ def schedules_of(group: SpecGroup) -> Iterator[str]:
         return
     if "gpipe" in names:
         yield "gpipe"
-    if "interleaved" in names and group.microbatches % spec.pp == 0:
-        most = min(MOST_CHUNKS, group.setting.decoder.layers // spec.pp)
-        for chunks in range(2, most + 1):
+    if group.microbatches % spec.pp == 0:
+        yield from interleaved_schedules(group.setting, spec.pp)
+
+
+def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
+    """Yield the interleaved schedules that the framework and the layers allow."""
+    if pp > 1 and "interleaved" in setting.framework.traits.schedules:
+        for chunks in range(2, min(MOST_CHUNKS, setting.decoder.layers // pp) + 1):
             yield f"interleaved:{chunks}"
 
 
@@ -469,11 +477,7 @@ def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int,
 def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
-    names = ["1f1b"]
-    most = min(MOST_CHUNKS, setting.decoder.layers // pp)
-    if pp > 1 and "interleaved" in setting.framework.traits.schedules:
-        names += [f"interleaved:{chunks}" for chunks in range(2, most + 1)]
-    for schedule in names:
+    for schedule in ("1f1b", *interleaved_schedules(setting, pp)):
         for cut in cuts_of(setting, pp, schedule):
             stages = len(chunk_ranks(schedule, pp))
             layers = cut or layers_of(setting.decoder, stages, setting.framework.traits.cut)
@@ -483,20 +487,14 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
     """Return a plan that recomputes so many layers of each stage."""
-    is_full = count >= max(_layers_of_stages(group, spec))
+    is_full = count >= max(layers_of_stages(group.setting, spec))
     return replace(spec, recompute="full" if is_full else f"block:{count}")
-
-
-def _layers_of_stages(group: SpecGroup, spec: PlanSpec) -> tuple[int, ...]:
-    """Return the layers of every stage. [stages]"""
-    rule = spec.layers or group.setting.framework.traits.cut
-    return layers_of(group.setting.decoder, spec.num_stages, rule)
 
 
 def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     """Return seconds that a plan cannot be below; see the head of the file."""
     costs: list[StageCost] = []
-    for first, last in _stage_bounds(group, spec):
+    for first, last in segments_of_stages(group.setting, spec):
         cost = group.stage_cost(spec, first, last)
         if cost is None:
             return np.inf
@@ -509,19 +507,10 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     return largest
 
 
-def _stage_bounds(group: SpecGroup, spec: PlanSpec) -> list[tuple[int, int]]:
-    """Return the first segment of every stage and the one after its last. [stages]"""
-    bounds = [0]
-    for total in itertools.accumulate(_layers_of_stages(group, spec)):
-        bounds.append(1 + total)
-    bounds[-1] = group.setting.decoder.layers + 2
-    return list(itertools.pairwise(bounds))
-
-
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices cannot hold what the schedule has in flight."""
     costs: list[StageCost] = []
-    for first, last in _stage_bounds(group, spec)[:: spec.pp]:
+    for first, last in segments_of_stages(group.setting, spec)[:: spec.pp]:
         cost = group.stage_cost(spec, first, last)
         if cost is None:
             return True

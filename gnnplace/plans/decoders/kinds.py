@@ -146,6 +146,15 @@ _ROUTED: tuple[tuple[str, object], ...] = (("decoder_sparse_step", 1), ("mlp_onl
 _LLAMA = LayerKind(qkv_bias="attention_bias", output_bias="attention_bias", up_bias="mlp_bias")
 _QWEN3 = LayerKind(head_norms=EACH_HEAD, qkv_bias="attention_bias", output_bias="attention_bias")
 _GEMMA2 = LayerKind(norms=4, qkv_bias="attention_bias", output_bias="attention_bias")
+_GPT2 = LayerKind(
+    gated=False,
+    norm_weights=2,
+    qkv_bias=True,
+    output_bias=True,
+    up_bias=True,
+    learned_positions=True,
+    unlike=(("add_cross_attention", False),),
+)
 _LATENT = LayerKind(experts=True, latent=True, unlike=(("attention_bias", False),))
 
 KINDS: Mapping[str, LayerKind] = {
@@ -218,24 +227,8 @@ KINDS: Mapping[str, LayerKind] = {
     ),
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
-    "gpt2": LayerKind(
-        gated=False,
-        norm_weights=2,
-        qkv_bias=True,
-        output_bias=True,
-        up_bias=True,
-        learned_positions=True,
-        unlike=(("add_cross_attention", False),),
-    ),
-    "gpt_bigcode": LayerKind(
-        gated=False,
-        norm_weights=2,
-        qkv_bias=True,
-        output_bias=True,
-        up_bias=True,
-        learned_positions=True,
-        unlike=(("add_cross_attention", False),),
-    ),
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2,
     "gpt_neo": LayerKind(
         gated=False, norm_weights=2, output_bias=True, up_bias=True, learned_positions=True
     ),
