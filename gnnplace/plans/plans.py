@@ -21,6 +21,7 @@ from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJo
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
+from gnnplace.plans.launch.side_by_side import launcher_plans, price_plan_in_words
 from gnnplace.plans.obeying import find_fewest, find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
@@ -201,6 +202,9 @@ def plan_model(
     constraints: Given | None = None,
     goal: str = "time",
     rate: float | None = None,
+    launcher: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
     progress: Progress | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -235,6 +239,10 @@ def plan_model(
             mapping or a YAML file.
         goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
         rate: with "gpus": tokens a second (examples, where these are no tokens) to be reached.
+        launcher: the only one that must be able to run the plan; None: the fastest plan of all
+            launchers counts, and the others' stand beside it.
+        framework: the only one that must train it.
+        environment: of that framework, such as "checked-collectives".
         progress: is told what is done.
 
     Returns:
@@ -256,6 +264,9 @@ def plan_model(
         constraints=replace(asked, headroom=None),
         goal=goal,
         rate=rate,
+        launcher=launcher,
+        framework=framework,
+        environment=environment,
     )
     if given is not None and (asked or rate is not None):
         raise InputError(
@@ -280,9 +291,18 @@ def plan_model(
     if named is not None and not (options.runnable or asked or imbalance != 1.0):
         chain = named_chain(named, devices)
     if isinstance(question.given, Plan) and chain is not None:
+        assert named is not None
+        if question.given.file.words is not None:
+            plan = price_plan_in_words(named, devices, question.given)
+            return [_joint(plan, cluster, question.job)]
         # A plan of a capture has the calls that it was made from.
         chain = chain if question.given.file.fingerprint == chain.fingerprint else None
     is_named = chain is not None
+    asks_launcher = (launcher or framework or environment) is not None
+    if asks_launcher and (question.given is not None or not is_named or len(devices.kinds) > 1):
+        raise InputError(
+            "--launcher, --framework: are searched for models of the catalogue, on GPUs of one kind"
+        )
     if chain is None:
         from gnnplace.plans.given import check_spec
         from gnnplace.plans.segments.chains import chain_of
@@ -299,6 +319,9 @@ def plan_model(
             priced = given_plan(chain, devices, question.given)
         priced = replace(priced, notices=(*priced.notices, *question.notes))
         return [_joint(priced, cluster, question.job)]
+    if named is not None and is_named and len(devices.kinds) == 1:
+        plans = launcher_plans(named, devices, options, question.job.precision, progress)
+        return [_joint(plan, cluster, question.job) for plan in plans]
     plans = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
     if memory_limit is None and not asked and goal == TIME and not is_named:
