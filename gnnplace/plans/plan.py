@@ -6,7 +6,7 @@ What a key may be by itself stands here, what keys say of each other in `plans.r
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -160,8 +160,8 @@ class PlanFile(Schema):
     of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
     is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
     bytes of the fullest device and seconds of the step of plans that were timed, none worse than
-    another in both. A plan that was found by words has these as `words`, and the `launcher` whose space
-    was searched; `alternatives` has every launcher's own fastest plan.
+    another in both. A plan that was found by words has these as `words`, and the `launcher` whose
+    space was searched; `alternatives` has every launcher's own fastest plan.
     """
 
     format: Literal["gnnplace-plan"]
@@ -313,8 +313,13 @@ class Plan:
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
         return ", ".join([told, cut, self.file.schedule, *more])
 
+    def for_launcher(self, launcher: str) -> Plan:
+        """Return the launcher's own plan where it stands among the alternatives, else this one."""
+        entry = self.file.alternatives.get(launcher)
+        return self if entry is None or entry.plan is None else replace(self, file=entry.plan)
+
     def to_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the file as JSON has it."""
         return self.file.model_dump(mode="json")
 
     def save(self, path: str | Path) -> None:

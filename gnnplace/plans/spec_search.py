@@ -67,6 +67,8 @@ MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 MOST_CONTEXT = 64
 """Shards of an example's tokens at most."""
+MOST_DIVES = 100
+"""Families whose first plan is priced at once."""
 SLACK = 1 - 1e-9
 """Bounds are lowered by this factor, so that rounding never cuts off an equal plan."""
 Accepts = Callable[[PlanSpec], bool]
@@ -105,14 +107,12 @@ class FoundSpecs:
 
     Attributes:
         best: Plans that are accepted and fit, the fastest first.
-        fastest: The fastest that fits, accepted or not; None where none does.
         bound: Seconds that no accepted plan of the space is below, at the same prices.
         num_priced: Plans that were priced exactly.
         num_bounded: Plans that were bounded.
     """
 
     best: tuple[FoundSpec, ...]
-    fastest: FoundSpec | None
     bound: float
     num_priced: int
     num_bounded: int
@@ -333,9 +333,9 @@ class _SpecSearch:
     num_best: int
     heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(default_factory=list)
     best: list[FoundSpec] = field(default_factory=list)
-    fastest: FoundSpec | None = None
     num_priced: int = 0
     num_bounded: int = 0
+    num_dives: int = 0
 
     @property
     def limit(self) -> float:
@@ -349,14 +349,16 @@ class _SpecSearch:
     def expand(self) -> None:
         """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
         _, _, group, level, spec = heapq.heappop(self.heap)
-        if self.fastest is not None and not self._may_accept(group, level, spec):
+        if not self._may_accept(group, level, spec):
             return
         if level is Level.GROUP:
             for family in families_of(group):
                 self._push(group.family_bound(family), group, Level.FAMILY, family)
         elif level is Level.FAMILY:
+            rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
-                self._push(row_bound(group, row), group, Level.PLAN, row)
+                rows.append((row_bound(group, row), row))
+            self._push_rows(group, rows)
         else:
             self._price(group, spec)
 
@@ -365,6 +367,22 @@ class _SpecSearch:
         if level is Level.PLAN:
             return self.accepts(spec)
         return any(self.accepts(plan) for plan in samples_of(group, level, spec))
+
+    def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
+        """Add the plans of a family with their bounds.
+
+        The first plan of a family is priced at once in the beginning: a limit that is found early
+        leaves more of the others out.
+        """
+        rows.sort(key=lambda pair: pair[0])
+        if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
+            bound, row = rows.pop(0)
+            self.num_bounded += 1
+            self.num_dives += 1
+            if bound * SLACK < self.limit:
+                self._price(group, row)
+        for bound, row in rows:
+            self._push(bound, group, Level.PLAN, row)
 
     def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
         """Price a plan, and keep it if it is among the best."""
@@ -376,9 +394,7 @@ class _SpecSearch:
                 self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
             return
         plan = FoundSpec(spec, answer)
-        if self.fastest is None or plan.seconds < self.fastest.seconds:
-            self.fastest = plan
-        if plan.seconds < self.limit and self.accepts(spec):
+        if plan.seconds < self.limit:
             self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
 
     def result(self) -> FoundSpecs:
@@ -388,7 +404,6 @@ class _SpecSearch:
             bound = min(bound, self.heap[0][0])
         return FoundSpecs(
             best=tuple(self.best),
-            fastest=self.fastest,
             bound=bound,
             num_priced=self.num_priced,
             num_bounded=self.num_bounded,
@@ -483,9 +498,7 @@ def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanS
                 yield replace(family, schedule=schedule, layers=layers)
 
 
-def rows_of_family(
-    group: SpecGroup, family: PlanSpec, limit: float = np.inf
-) -> Iterator[PlanSpec]:
+def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
     Where layers are recomputed, as few of each stage as rank 0 needs.

@@ -27,7 +27,7 @@ from gnnplace.plans.launch.importing import (
 )
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import OF_DEEPSPEED, Launcher, framework_of, launcher_of
-from gnnplace.plans.launch.writing import nearest_plan
+from gnnplace.plans.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, price
@@ -206,8 +206,8 @@ class LauncherSearch:
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
 
-    def find(self, launcher: str, num_best: int = 3) -> LaunchAnswer:
-        """Return the fastest plan that a launcher can run, beside the fastest of all.
+    def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:
+        """Return the fastest plan that a launcher can run.
 
         Args:
             launcher: Its name, or `OWN`.
@@ -220,62 +220,69 @@ class LauncherSearch:
         if launcher != OWN:
             self._check_model(launcher)
         num_devices, rates = self.cluster.num_devices, list[float]()
-        fastest: LaunchPlan | None = None
         for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
-            answer, free = self._find_on(launcher, count, num_best)
-            fastest = free or fastest
-            if answer is None:
+            answers = [
+                answer
+                for name in self._frameworks(launcher)
+                if (answer := self._find_on(self._space(launcher, name, count), launcher, num_best))
+            ]
+            if not answers:
                 continue
-            rates.append(answer.answer.tokens_per_second or 0.0)
+            fastest = min(answers, key=lambda one: one.best[0].seconds)
+            rates.append(fastest.answer.tokens_per_second or 0.0)
             if rates[-1] >= (self.rate or 0.0):
-                return answer
+                return fastest
         if self.rate is not None and rates:
             message = (
                 f"no plan on up to {num_devices} devices makes {self.rate:,.0f} tokens/s; the "
                 f"fastest makes {max(rates):,.0f}"
             )
             raise InfeasibleError(f"{launcher}: {message}; take more devices")
-        if fastest is None:
-            raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-        if launcher != OWN:  # says why, where nothing can be said
-            launcher_of(launcher).write(fastest, [], 8)
-        message = "none of the plans that fit can be said"
-        raise InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+        raise self._refusal(launcher)
 
-    def _find_on(
-        self, launcher: str, count: int, num_best: int
-    ) -> tuple[LaunchAnswer | None, LaunchPlan | None]:
-        """Return the fastest plan of a launcher on so many devices, and the fastest of all."""
-        answers: list[LaunchAnswer] = []
-        fastest: LaunchPlan | None = None
-        for name in self._frameworks(launcher):
-            space = self._space(launcher, name, count)
-            setting = space.setting
-            found = search_specs(
-                space,
-                accepts=self._accepts(launcher, setting),
-                num_best=num_best,
-                budget=self.budget,
-            )
-            if found.fastest is None:
-                continue
-            free = launch_plan_of(setting, found.fastest.spec)
-            fastest = fastest or free
-            if not found.best:
-                continue
-            best = found.best[0]
-            answer = LaunchAnswer(
-                plan=launch_plan_of(setting, best.spec),
-                answer=replace(best.answer, lower_bound=found.bound),
-                setting=setting,
-                free=free,
-                free_answer=found.fastest.answer,
-                best=found.best,
-                tried=found.num_priced,
-                bounded=found.num_bounded,
-            )
-            answers.append(answer)
-        return min(answers, key=lambda one: one.best[0].seconds, default=None), fastest
+    def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
+        """Return the fastest plan of a launcher among those of a space; None: it can run none."""
+        setting = space.setting
+        found = search_specs(
+            space,
+            accepts=self._accepts(launcher, setting),
+            num_best=num_best,
+            budget=self.budget,
+        )
+        if not found.best:
+            return None
+        best = found.best[0]
+        return LaunchAnswer(
+            plan=launch_plan_of(setting, best.spec),
+            answer=replace(best.answer, lower_bound=found.bound),
+            setting=setting,
+            best=found.best,
+            tried=found.num_priced,
+            bounded=found.num_bounded,
+        )
+
+    def _refusal(self, launcher: str) -> InfeasibleError:
+        """Return why a launcher can run no plan on all devices."""
+        free = self.free(launcher)
+        if free is None:
+            return InfeasibleError(f"{launcher}: nothing fits; take more devices")
+        setting = self._setting(launcher, self._frameworks(launcher)[0])
+        if launcher != OWN:
+            try:
+                launcher_of(launcher).write(launch_plan_of(setting, free.spec), [], SERVER_GPUS)
+            except InfeasibleError as error:
+                return error
+        message = "none of the plans that fit can be said"
+        return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+
+    def free(self, launcher: str) -> FoundSpec | None:
+        """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
+
+        None where none fits all devices.
+        """
+        space = self._space(launcher, self._frameworks(launcher)[0], self.cluster.num_devices)
+        found = search_specs(space, num_best=1, budget=self.budget)
+        return found.best[0] if found.best else None
 
     def _frameworks(self, launcher: str) -> tuple[str, ...]:
         """Return the frameworks whose prices plans of a launcher have."""
@@ -390,7 +397,11 @@ def search_launcher(
         rate=rate,
         progress=progress,
     )
-    return search.find(launcher)
+    answer = search.find(launcher)
+    free = search.free(launcher)
+    if free is None or not free.seconds < answer.best[0].seconds:
+        free = answer.best[0]  # of fewer devices, or with another framework's prices
+    return replace(answer, free=launch_plan_of(answer.setting, free.spec), free_answer=free.answer)
 
 
 def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:

@@ -154,7 +154,7 @@ class FrameworkPricer(Pricer):
         )
 
     @cached_property
-    def _kinds(self) -> tuple[str, ...]:
+    def _kinds(self) -> tuple[Hashable, ...]:
         """Kinds of the segments, of which those of a kind cost the same. [segments]"""
         return tuple(segment.kind for segment in self.chain.segments)
 

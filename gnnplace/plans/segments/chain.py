@@ -76,7 +76,7 @@ def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[l
         again: the segments of one stage that are recomputed.
         together: neighbours of so many layers are one run; 0: every segment is one.
     """
-    recomputed = np.array(sorted(again), dtype=np.int64)
+    recomputed = np.array(sorted(again), dtype=np.int32)
     if not len(recomputed):
         return []
     starts = run_starts(layers, recomputed, together)
@@ -92,14 +92,14 @@ def run_starts(layers: IntArray, recomputed: IntArray, together: int) -> IntArra
         together: Neighbours of so many layers are one run; 0: every segment is one.
     """
     if not together:
-        return np.arange(len(recomputed))
+        return np.arange(len(recomputed), dtype=np.int32)
     numbers = layers[recomputed]
     is_layer = numbers >= 0
     first = numbers[is_layer].min(initial=np.iinfo(np.int64).max)
     groups = (numbers - first) // together
     joins = np.diff(recomputed) == 1
     joins &= is_layer[1:] & is_layer[:-1] & (groups[1:] == groups[:-1])
-    return np.flatnonzero(np.concatenate([[True], ~joins]))
+    return np.flatnonzero(np.concatenate([[True], ~joins])).astype(np.int32)
 
 
 @dataclass(frozen=True)
