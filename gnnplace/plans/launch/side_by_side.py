@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnplace.costs import DEFAULT_FRAMEWORK
+from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
 from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
@@ -21,8 +22,9 @@ from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
 from gnnplace.plans.launch.searching import OWN, LaunchAnswer, LauncherSearch, launch_plan_of
 from gnnplace.plans.plan import AlternativeEntry, Plan, PlanFile
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.plans.spec_answers import priced_spec
+from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
 
 
 def launcher_plans(
@@ -201,3 +203,21 @@ def launch_plan_of_file(
     setting = setting_of_file(file, sizes, cluster)
     spec = parse_spec(file.words)
     return launch_plan_of(setting, spec), setting, spec
+
+
+def price_file(
+    file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
+) -> LaunchAnswer:
+    """Return what a plan in words that was read from a file takes.
+
+    Args:
+        file: The plan's file, with words.
+        cluster: The devices; None: those of the file.
+        model: The model by its name, where the file's is no name of one.
+
+    Raises:
+        InputError: The model has no sizes that are known, or the cluster cannot be made.
+    """
+    devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+    plan, setting, spec = launch_plan_of_file(file, devices, model)
+    return LaunchAnswer(plan, price(setting, spec), setting)

@@ -64,6 +64,13 @@ def test_a_plan_in_words_is_priced_from_its_file_as_it_was_found(best, tmp_path)
         gnnplace.plan("HuggingFaceTB/SmolLM2-360M", CLUSTER, given=plan)
 
 
+def test_a_plan_in_words_is_explained_by_its_framework(best):
+    explained = gnnplace.explain_plan(best, measured=2 * best.step_time)
+    assert explained.answer.answer.step_time == pytest.approx(best.step_time, rel=1e-12)
+    assert sum(explained.parts.values()) == pytest.approx(best.step_time, rel=1e-6)
+    assert explained.causes
+
+
 def test_a_framework_is_asked_for_alone():
     plan = gnnplace.plan(MODEL, CLUSTER, batch=BATCH, framework="pytorch")[0]
     assert set(plan.file.alternatives) == {"accelerate", OWN}
