@@ -17,6 +17,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.models import find_model
 from gnnplace.plans import TrainingJob
+from gnnplace.report import next_line, side_by_side_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -31,7 +32,6 @@ from gnnplace.report.money import (
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
 from gnnplace.report.rates import token_count
-from gnnplace.report.side_by_side import next_line, side_by_side_lines
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
@@ -86,20 +86,13 @@ def _price(args: Namespace, headroom: str | float) -> int:
 def _is_launched(args: Namespace) -> bool:
     """Whether a launcher's plan is asked for that is priced from sizes, and no plan written."""
     if args.given is None:
-        return True
+        return args.what is None or find_model(args.what.partition("?")[0]) is None
     words = "=" in args.given or args.given.endswith(".csv")
     if args.output is not None or words or not gnnplace.is_launch_file(args.given):
         return False
     from gnnplace.plans.decoders.decoder import decoder_of
 
     return args.what is None or decoder_of(args.what) is not None  # others are captured
-
-
-def _is_of_catalogue(args: Namespace) -> bool:
-    """Return whether plans of a model of the catalogue are searched."""
-    if args.given is not None or args.what is None:
-        return False
-    return find_model(args.what.partition("?")[0]) is not None
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
@@ -262,7 +255,7 @@ def _write_answer(
                 answer["cost"] = None if cost is None else asdict(cost)
         print_json(answers if args.top > 1 else answers[0])
     else:
-        lines = side_by_side_lines(best)
+        lines = side_by_side_lines(best) if best.file.alternatives else []
         for plan, cost in zip(plans, costs, strict=True):
             lines += plan_lines(plan, tokens)
             if cost is not None:
@@ -299,11 +292,7 @@ def run(args: Namespace) -> int:
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
-    launched = (
-        (args.given or args.launcher) is not None
-        and not _is_of_catalogue(args)
-        and _is_launched(args)
-    )
+    launched = (args.given or args.launcher) is not None and _is_launched(args)
     names_terms = args.given or args.framework or args.environment
     by_row = bool(
         not launched

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import write_cluster as write_cluster
     from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import known_kind as known_kind
+    from gnnplace.problem.cluster.headroom import with_slack as with_slack
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
     from gnnplace.problem.placement import Placement as Placement

@@ -11,6 +11,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.rows import Row as Row
     from gnnplace.report.rows import make_row as make_row
     from gnnplace.report.rows import with_best_bound as with_best_bound
+    from gnnplace.report.side_by_side import next_line as next_line
+    from gnnplace.report.side_by_side import side_by_side_lines as side_by_side_lines
     from gnnplace.report.tables import comparison_table as comparison_table
     from gnnplace.report.tables import simulation_table as simulation_table
     from gnnplace.report.timeline import Timeline as Timeline

@@ -10,12 +10,11 @@ Complexity: a price for each thing that is given up.
 
 from __future__ import annotations
 
-from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.launch.from_plan import launch_plan_of
 from gnnplace.plans.launch.registry import Launcher, launcher_of
 from gnnplace.plans.launch.searching import priced_spec
-from gnnplace.plans.launch.side_by_side import launch_plan_of_file
+from gnnplace.plans.launch.side_by_side import price_file
 from gnnplace.plans.launch.writing import (
     SERVER_GPUS,
     LaunchFile,
@@ -58,13 +57,12 @@ def _export_words(
 ) -> LaunchFile:
     """Return a plan in words as the file of a launcher; arguments as of `export_plan`."""
     target, file = launcher_of(launcher), plan.file
-    devices = resolve_cluster(cluster or file.cluster_file or file.cluster)
-    base, setting, _ = launch_plan_of_file(file, devices, model)
-    base, steps = nearest_plan(base, target)
+    found = price_file(file, cluster, model)
+    base, steps = nearest_plan(found.plan, target)
     losses: list[Loss] = []
     seconds, peak = plan.step_time, max(entry.all for entry in file.memory.values())
     for line, nearest in steps:
-        answer = price(setting, priced_spec(nearest))
+        answer = price(found.setting, priced_spec(nearest))
         if answer.step_time is None or answer.peak is None:
             losses.append(Loss(f"{line}; not priced: {answer.reason}"))
             continue
@@ -72,7 +70,10 @@ def _export_words(
         seconds, peak = answer.step_time, answer.peak
     last = steps[-1][1] if steps else base
     text, unwritten = write_launch_plan(
-        last, launcher, _lines(plan, launcher, losses, seconds), setting.framework.network.each
+        last,
+        launcher,
+        _lines(plan, launcher, losses, seconds),
+        found.setting.framework.network.each,
     )
     return LaunchFile(
         text=text,

@@ -17,14 +17,12 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import FEWEST, Progress, SearchOptions
-from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
 from gnnplace.plans.launch.searching import OWN, LaunchAnswer, LauncherSearch, launch_plan_of
 from gnnplace.plans.plan import AlternativeEntry, Plan, PlanFile
-from gnnplace.plans.spec import PlanSpec, parse_spec
+from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price, priced_spec
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.problem import Cluster, with_slack
 
 NOTABLE = 5e-4
 """By how much a launcher's plan must be slower than its framework's fastest to be said."""
@@ -69,6 +67,7 @@ def launcher_plans(
         budget=options.budget,
         progress=progress,
     )
+    # What a launcher cannot train is a reason beside the others' plans.
     plans: dict[str, list[Plan]] = {}
     entries: dict[str, AlternativeEntry] = {}
     names = launchers_for(options)
@@ -202,31 +201,6 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
     )
 
 
-def launch_plan_of_file(
-    file: PlanFile, cluster: Cluster, model: str | None = None
-) -> tuple[LaunchPlan, PricingSetting, PlanSpec]:
-    """Return a plan in words that was read from a file as launch files say it.
-
-    Args:
-        file: The plan's file, with words.
-        cluster: The devices.
-        model: The model by its name, where the file's is no name of one.
-
-    Returns:
-        The plan, with what prices it, and its words.
-
-    Raises:
-        InputError: The model has no sizes that are known.
-    """
-    name = model or file.model
-    sizes = decoder_of(name, num_devices=cluster.num_devices)
-    if sizes is None or file.words is None:
-        raise InputError(f"{name}: is no decoder of text whose sizes are known; give --model")
-    setting = setting_of_file(file, sizes, cluster)
-    spec = parse_spec(file.words)
-    return launch_plan_of(setting, spec), setting, spec
-
-
 def price_file(
     file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
 ) -> LaunchAnswer:
@@ -241,5 +215,10 @@ def price_file(
         InputError: The model has no sizes that are known, or the cluster cannot be made.
     """
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
-    plan, setting, spec = launch_plan_of_file(file, devices, model)
-    return LaunchAnswer(plan, price(setting, spec), setting)
+    name = model or file.model
+    sizes = decoder_of(name, num_devices=devices.num_devices)
+    if sizes is None or file.words is None:
+        raise InputError(f"{name}: is no decoder of text whose sizes are known; give --model")
+    setting = setting_of_file(file, sizes, devices)
+    spec = parse_spec(file.words)
+    return LaunchAnswer(launch_plan_of(setting, spec), price(setting, spec), setting)
