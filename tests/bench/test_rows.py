@@ -13,7 +13,6 @@ import gnnplace
 from gnnplace.bench.rows import (
     _git,
     _hash_of_files,
-    digest,
     mend_last_line,
     read_rows,
     set_aside,
@@ -24,6 +23,7 @@ from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.cluster import Link
+from gnnplace.problem.digest import digest
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
 
