@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from gnnplace.bench.rows import STEPS, unit_of
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
@@ -143,7 +144,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
         heading: title of the standings.
     """
     grids = [
-        standings_grid(standings(rows, best, rival), rival, heading),
+        standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
         _pairing_grid(rows, rival),
         _profile_grid(rows, best),
         *(_breakdown_grid(rows, best, label) for label in LABELS),
@@ -153,18 +154,30 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
     return [grid for grid in grids if grid.lines]
 
 
-def standings_grid(found: Sequence[Standing], rival: str, heading: str) -> Grid:
-    """Everybody against the best known and the portfolio."""
+def unit_of_rows(rows: Iterable[Row]) -> str:
+    """Return the unit of the rows' budgets as tables write it, "s" or "steps"."""
+    return STEPS if any(unit_of(row) == STEPS for row in rows) else "s"
+
+
+def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: str = "s") -> Grid:
+    """Everybody against the best known and the portfolio.
+
+    Args:
+        found: The standings.
+        rival: Who wins and losses are counted against.
+        heading: The title.
+        unit: Of budgets.
+    """
     headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
-    return Grid(heading, headings, [_standing_line(standing) for standing in found])
+    return Grid(heading, headings, [_standing_line(standing, unit) for standing in found])
 
 
-def _standing_line(standing: Standing) -> list[str]:
+def _standing_line(standing: Standing, unit: str) -> list[str]:
     versus = (standing.wins, standing.losses, standing.ties)
     return [
         standing.placer,
-        f"{standing.budget:g} s",
+        f"{standing.budget:g} {unit}",
         interval_text(standing.ratio),
         interval_text(standing.closed, ".0%"),
         "-" if isnan(standing.pooled) else f"{standing.pooled:.0%}",
@@ -177,10 +190,11 @@ def _standing_line(standing: Standing) -> list[str]:
 def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
     title = f"Paired: step time over {rival}'s at the same budget"
     headings = ("placer", "budget", "ratio", "problems", "only one solved", "step times are")
+    unit = unit_of_rows(rows)
     lines = [
         [
             found.placer,
-            f"{found.budget:g} s",
+            f"{found.budget:g} {unit}",
             interval_text(found.ratio),
             str(found.ratio.count),
             str(found.unpaired),
@@ -193,10 +207,11 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
 
 def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
     headings = ("placer", "budget", *(f"{factor:g}" for factor in FACTORS), "ever")
+    unit = unit_of_rows(rows)
     lines = [
         [
             found.placer,
-            f"{found.budget:g} s",
+            f"{found.budget:g} {unit}",
             *(f"{found.share(factor):.0%}" for factor in FACTORS),
             f"{len(found.ratios) / found.tried:.0%}",
         ]
@@ -208,8 +223,12 @@ def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
 def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
     found = breakdown(rows, best, label)
     entrants = {who: None for means in found.values() for who in means}
+    unit = unit_of_rows(rows)
     lines = [
-        [f"{who[0]} {who[1]:g} s", *(interval_text(means.get(who)) for means in found.values())]
+        [
+            f"{who[0]} {who[1]:g} {unit}",
+            *(interval_text(means.get(who)) for means in found.values()),
+        ]
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
     return Grid(f"Over best known, by {label}", ("placer", *found), lines)

@@ -36,6 +36,7 @@ def run(args: Namespace) -> int:
     override = Override(
         tuple(names_in(args.placers)),
         numbers(args.budgets, float, "--budgets", BUDGET),
+        numbers(args.steps, int, "--steps", COUNT),
         numbers(args.seeds, int, "--seeds", SEED),
         part_of(args.part),
         args.accept_other_loss,

@@ -60,6 +60,7 @@ from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import distances, list_schedule
+from gnnplace.simulation.step_count import count_steps
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
@@ -370,6 +371,7 @@ class Annealer:
             count, heat = min(self.per_call, moves - done), temperature(done / moves)
             anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
+            count_steps(count)
             self._keep_fitting()
 
     def _keep_fitting(self) -> None:

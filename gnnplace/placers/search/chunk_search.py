@@ -50,6 +50,7 @@ from gnnplace.placers.search.moves import (
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation.step_count import count_steps
 
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
@@ -276,6 +277,7 @@ class ChunkSearch:
             hot * fall ** (1 / self.laps_a_round),
             self.moves_a_lap,
         )
+        count_steps(self.moves_a_lap)
 
     def _select(self) -> None:
         """The worst member goes on from where the best one is."""

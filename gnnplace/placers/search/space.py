@@ -50,6 +50,7 @@ from gnnplace.simulation.list_scheduling import (
     turn_order,
 )
 from gnnplace.simulation.memory import most_memory
+from gnnplace.simulation.step_count import steps_so_far
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
@@ -58,8 +59,14 @@ _counts: list[Iterator[int]] = []
 
 
 def now() -> float:
-    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked."""
-    return float(next(_counts[-1])) if _counts else time.perf_counter()
+    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
+
+    Within ``simulation.step_count.counted_steps``, the number of simulated steps.
+    """
+    if _counts:
+        return float(next(_counts[-1]))
+    steps = steps_so_far()
+    return time.perf_counter() if steps is None else steps
 
 
 @contextmanager
