@@ -1,8 +1,8 @@
-"""Rows that anybody may submit, each with its placement, so that the tests simulate it again.
+"""The leaderboard: rows that anybody may submit, each with its placement, simulated anew.
 
-    python -m benchmarks.submissions pack rows.jsonl --by "Ada, 2026" --code URL -o FILE.jsonl.xz
-    python -m benchmarks.submissions check benchmarks/submissions/*.jsonl*
-    python -m benchmarks.submissions board -o docs/leaderboard.md
+    gnnplace bench pack results/rows.jsonl --by "Ada, 2026" --code URL -o FILE.jsonl.xz
+    gnnplace bench check benchmarks/submissions/*.jsonl*
+    python -m benchmarks.submissions board
 
 Rows are those of ``gnnplace bench SUITE -o results --keep``, all of them: cells that failed are
 rows too. ``check`` builds each problem from its suite, simulates each placement, refuses a row
@@ -15,31 +15,25 @@ before placements were kept (``benchmarks/results``) are listed and not ranked.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from gnnplace.bench.exposure import Training
 from gnnplace.bench.headline import headline_grids
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.standings import RIVAL, merged, read_best_known, standings
 from gnnplace.bench.submissions import (
     Coverage,
-    Declaration,
-    check_rows,
     coverage_of,
     method_name,
-    packed_rows,
     read_submission,
-    write_submission,
 )
 from gnnplace.bench.summary import HELD_OUT, by_clock, unseen_rows
 from gnnplace.bench.tables import Grid, standings_grid, unit_of_rows
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
-from gnnplace.policy.card import read_card
 
 HERE = Path(__file__).parent
 RESULTS, SUBMITTED = HERE / "results", HERE / "submissions"
@@ -67,20 +61,6 @@ Row = Mapping[str, Any]
 def submission_files() -> list[Path]:
     """Return the files of committed submissions."""
     return sorted(path for path in SUBMITTED.iterdir() if ".jsonl" in path.name)
-
-
-def check(paths: Iterable[str | Path]) -> tuple[int, list[Coverage]]:
-    """Check every row of files; return how many there are, and what each method covers.
-
-    Raises:
-        InputError, FormatError: A row is not what it says.
-    """
-    rows: list[dict[str, Any]] = []
-    for path in map(Path, paths):
-        submitted = read_submission(path)
-        check_rows(submitted, str(path))
-        rows += submitted
-    return len(rows), coverage_of(rows)
 
 
 def board() -> str:
@@ -208,48 +188,14 @@ def headline_lines() -> list[str]:
     return lines
 
 
-def declaration_of(args: Any) -> Declaration:
-    """Return what the command line says of rows that are packed."""
-    if not args.by or not args.output or len(args.files) != 1:
-        raise InputError("pack: give one file of rows, --by WHO and -o FILE")
-    training = None
-    if args.untrained:
-        training = Training().columns() | {"seen": False, "seen_how": "", "seen_block": False}
-    if args.card:
-        card = read_card(args.card)
-        if card is None:
-            raise InputError(f"--card {args.card!r}: the folder has no training.json")
-        training = Training((card,)).columns()
-    return Declaration(by=args.by, code=args.code, training=training)
-
-
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    parser = ArgumentParser(
-        description="Packs, checks and ranks submitted rows.", exit_on_error=True
-    )
-    parser.add_argument("what", choices=["pack", "check", "board"])
-    parser.add_argument("files", nargs="*")
-    parser.add_argument("--by", default="", help="Who submits, and where a paper is.")
-    parser.add_argument("--code", default="", help="Where the code of the placer is.")
-    parser.add_argument("--card", default="", help="The folder of the placer's training.json.")
-    parser.add_argument("--untrained", action="store_true", help="The placer was not trained.")
+    parser = ArgumentParser(description="Writes the leaderboard.", exit_on_error=True)
+    parser.add_argument("what", choices=["board"])
     parser.add_argument("-o", "--output", default="", help="The file to write.")
     args = parser.parse_args(argv)
     try:
-        if args.what == "check":
-            count, entries = check(args.files)
-            print(f"{count} rows are what they say")
-            for entry in entries:
-                print(entry)
-        elif args.what == "pack":
-            declaration = declaration_of(args)
-            rows = packed_rows(Path(args.files[0]), declaration)
-            write_submission(Path(args.output), rows)
-            for entry in coverage_of(rows):
-                print(entry)
-        else:
-            write_text(args.output or HERE.parent / "docs" / "leaderboard.md", board())
+        write_text(args.output or HERE.parent / "docs" / "leaderboard.md", board())
     except GnnplaceError as error:
         print(f"submissions: {error}", file=sys.stderr)
         return 2

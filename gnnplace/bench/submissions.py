@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.bench.exposure import UNDECLARED
+from gnnplace.bench.exposure import UNDECLARED, Training
 from gnnplace.bench.rows import SECONDS, identity, read_rows, unit_of
 from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, suite_path
 from gnnplace.errors import FormatError, InputError
 from gnnplace.placers.rows import parse_name
+from gnnplace.policy.card import CARD, read_card
 from gnnplace.policy.placing import ROSTER
 from gnnplace.problem import Problem
 from gnnplace.problem.digest import digest
@@ -158,6 +159,31 @@ class Declaration:
     training: Mapping[str, Any] | None = None
 
 
+def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declaration:
+    """Return what a command line says of rows.
+
+    Args:
+        by: Who submits.
+        code: Where the code is.
+        card: Folder of a training card; empty for none.
+        untrained: Whether the placer was not trained.
+
+    Raises:
+        InputError: The folder has no card, or there are a card and no training.
+    """
+    if card and untrained:
+        raise InputError("--card, --untrained: give one of them")
+    training = None
+    if untrained:
+        training = Training().columns() | {"seen": False, "seen_how": "", "seen_block": False}
+    if card:
+        read = read_card(card)
+        if read is None:
+            raise InputError(f"--card {card!r}: the folder has no {CARD}")
+        training = Training((read,)).columns()
+    return Declaration(by=by, code=code, training=training)
+
+
 def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
     """Return the rows of a run with ``--keep`` as they are submitted, the failed ones too.
 
@@ -275,6 +301,20 @@ def check_rows(rows: Sequence[Row], source: str) -> None:
     ordered = sorted(enumerate(rows, 1), key=lambda pair: (pair[1]["suite"], pair[1]["problem"]))
     for number, row in ordered:
         check_row(row, f"{source}: line {number}")
+
+
+def check_files(paths: Iterable[str | Path]) -> tuple[int, list[Coverage]]:
+    """Check every row of files; return how many there are, and what each method covers.
+
+    Raises:
+        InputError, FormatError: A row is not what it says.
+    """
+    rows: list[Data] = []
+    for path in map(Path, paths):
+        submitted = read_submission(path)
+        check_rows(submitted, str(path))
+        rows += submitted
+    return len(rows), coverage_of(rows)
 
 
 @dataclass(frozen=True)

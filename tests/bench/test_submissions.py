@@ -5,15 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.submissions import (
-    SUBMITTED,
-    check,
-    run,
-    submission_files,
-    suite_lines,
-)
+from benchmarks.submissions import SUBMITTED, submission_files, suite_lines
 from gnnplace.bench.rows import read_rows
 from gnnplace.bench.submissions import (
+    check_files,
     check_rows,
     coverage_of,
     indexed_placement,
@@ -51,12 +46,12 @@ def rows_file(tmp_path_factory):
 def packed(rows_file, tmp_path_factory):
     """The same rows as a submission of Ada's."""
     out = tmp_path_factory.mktemp("packed") / "ada.jsonl"
-    assert run(["pack", str(rows_file), "--by", "Ada", "-o", str(out)]) == 0
+    assert gnnplace(["bench", "pack", str(rows_file), "--by", "Ada", "-o", str(out)]) == 0
     return out
 
 
 def test_what_was_packed_is_what_it_says_and_failures_are_in_it(packed):
-    count, entries = check([packed])
+    count, entries = check_files([packed])
     assert count == 3
     rows = read_rows(packed)
     assert {row["by"] for row in rows} == {"Ada"}
@@ -72,7 +67,7 @@ def test_a_compressed_submission_is_the_same(packed, tmp_path):
     write_submission(tmp_path / "ada.jsonl.xz", rows)
     assert read_submission(tmp_path / "ada.jsonl.xz") == rows
     (tmp_path / "cut.jsonl.xz").write_bytes((tmp_path / "ada.jsonl.xz").read_bytes()[:50])
-    assert run(["check", str(tmp_path / "cut.jsonl.xz")]) == 2
+    assert gnnplace(["bench", "check", str(tmp_path / "cut.jsonl.xz")]) == 2
 
 
 def other_device(row):
@@ -103,7 +98,7 @@ def test_a_row_that_is_not_what_it_says_is_refused_in_one_line(
     row = json.loads(packed.read_text().splitlines()[0])
     change(row)
     (tmp_path / "changed.jsonl").write_text(json.dumps(row) + "\n")
-    assert run(["check", str(tmp_path / "changed.jsonl")]) == 2
+    assert gnnplace(["bench", "check", str(tmp_path / "changed.jsonl")]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
@@ -112,7 +107,7 @@ def test_a_row_that_is_not_what_it_says_is_refused_in_one_line(
 def test_a_cell_has_one_row(packed, tmp_path, capsys):
     line = packed.read_text().splitlines()[0]
     (tmp_path / "lucky.jsonl").write_text(f"{line}\n{line}\n")
-    assert run(["check", str(tmp_path / "lucky.jsonl")]) == 2
+    assert gnnplace(["bench", "check", str(tmp_path / "lucky.jsonl")]) == 2
     assert "2 rows of one cell" in capsys.readouterr().err
 
 
@@ -187,7 +182,7 @@ def test_what_is_committed_is_what_it_says(path):
 @pytest.mark.campaign
 @pytest.mark.parametrize("path", submission_files(), ids=lambda path: path.name)
 def test_every_committed_row_is_what_it_says(path):
-    check([path])
+    check_files([path])
 
 
 def test_committed_placements_stay_small():
