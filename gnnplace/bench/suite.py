@@ -45,7 +45,7 @@ from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.train import CapturedDraws, RandomDraws
 from gnnplace.train.data.captured import captured_problem, shipped_store
 from gnnplace.train.data.captured_graph import CapturedGraph
-from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.data.datasets import SHIPPED_FOLDERS, dataset_problem, find_dataset
 from gnnplace.train.data.random_clusters import CLUSTERS
 from gnnplace.train.data.random_families import MOST_OPS, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE
@@ -61,6 +61,7 @@ SUITE_FOLDERS = (
     Path(__file__).parents[2] / "benchmarks" / "suites",
     Path(__file__).parent / "suites",
 )
+DATA_SETS = "data_sets"  # begins the path of a file that comes with the package
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
 SHARD: Final = "shard"
@@ -253,8 +254,8 @@ class ProblemEntry(Schema):
             )
         if self.profile is not None:
             cluster = resolve_cluster(self.cluster) if self.cluster else None
-            return convert(folder / self.profile, self.format, cluster)
-        return read_problem(folder / str(self.file))
+            return convert(data_file(self.profile, folder), self.format, cluster)
+        return read_problem(data_file(str(self.file), folder))
 
 
 class Method(Schema):
@@ -347,6 +348,15 @@ class Cell:
             "budget": self.budget,
             "unit": self.unit,
         }
+
+
+def data_file(path: str, folder: Path) -> Path:
+    """Return a file that a suite names: relative to its folder, else of the package's data sets."""
+    if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
+        return folder / path
+    inside = path.removeprefix(f"{DATA_SETS}/")
+    candidates = [shipped / inside for shipped in SHIPPED_FOLDERS]
+    return next((file for file in candidates if file.is_file()), folder / path)
 
 
 def suite_path(name: str) -> Path | None:
