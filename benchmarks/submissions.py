@@ -23,7 +23,17 @@ from jsonargparse import ArgumentParser
 
 from gnnplace.bench.headline import headline_grids
 from gnnplace.bench.rows import read_rows
-from gnnplace.bench.standings import RIVAL, merged, read_best_known, standings
+from gnnplace.bench.standings import (
+    RIVAL,
+    BestKnown,
+    ProblemId,
+    highest_bounds,
+    is_closed,
+    merged,
+    problem_id,
+    read_best_known,
+    standings,
+)
 from gnnplace.bench.submissions import (
     Coverage,
     coverage_of,
@@ -56,6 +66,7 @@ problem if its weights were trained or chosen on the problem, its graph or its f
 twice, with all problems and without those that a ranked method has seen.
 """
 Row = Mapping[str, Any]
+Best = Mapping[ProblemId, BestKnown]
 
 
 def submission_files() -> list[Path]:
@@ -100,6 +111,11 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
     for title, rows in by_clock(ranked).items():
         grid = _ranking(rows, best, f"{title}: step time over best known, predicted")
         lines += _table(grid)
+        bounds = highest_bounds([*submitted, *older])
+        hard = [row for row in rows if _is_open(row, best, bounds)]
+        if hard and len(hard) < len(rows):
+            count = len({row["problem"] for row in hard})
+            lines += _table(_ranking(hard, best, f"Hard (open) problems alone: {count}"))
         previous = rows
         for column, what in HELD_OUT_NAMES.items():
             unseen = unseen_rows(rows, column)
@@ -112,7 +128,14 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
     return lines + _unranked(entries, best)
 
 
-def _ranking(rows: Sequence[Row], best: Any, title: str) -> Grid:
+def _is_open(row: Row, best: Best, bounds: Mapping[ProblemId, float]) -> bool:
+    """Return whether nobody knows if the best known step of a row's problem can be shortened."""
+    problem = problem_id(row)
+    known = best.get(problem)
+    return known is None or not is_closed(known.step_time, bounds.get(problem, 0.0))
+
+
+def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
     """Return the standings of complete methods, the best first, with what they are and cost."""
     grid = standings_grid(standings(rows, best), RIVAL, title, unit_of_rows(rows))
     first = {str(row["placer"]): row for row in rows}
@@ -143,7 +166,7 @@ def _budget_of(line: Sequence[str], row: Row) -> bool:
     return line[1].split()[0] == f"{row['budget']:g}"
 
 
-def _unranked(entries: Sequence[Coverage], best: Any) -> list[str]:
+def _unranked(entries: Sequence[Coverage], best: Best) -> list[str]:
     """Return the table of what is not ranked, with coverage and reasons."""
     rows = []
     for entry in entries:

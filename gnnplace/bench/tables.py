@@ -130,6 +130,65 @@ def _ratios(mine: Seeds, theirs: Seeds) -> list[float]:
     return [seconds / theirs.get(seed, mean) for seed, seconds in mine.items()]
 
 
+@dataclass(frozen=True)
+class Control:
+    """The learned placer against one of its controls.
+
+    Attributes:
+        placer: The learned placer.
+        control: The same search with weights of no training, or the graph network alone.
+        budget: Of the placer.
+        control_budget: Of the control.
+        ratio: Of step times over the control's, paired by problem; bootstrapped over families.
+        families: How many families there are.
+    """
+
+    placer: str
+    control: str
+    budget: float
+    control_budget: float
+    ratio: Interval
+    families: int
+
+
+def controls(rows: Iterable[Row]) -> list[Control]:
+    """Return the learned placers against their controls, at the same budget or at none.
+
+    The mean is over families' means, and families are drawn anew with their problems: graphs of one
+    family are no independent evidence.
+    """
+    rows = list(rows)
+    families = {problem_id(row): str(row.get("family", row["problem"])) for row in rows}
+    times = _by_seed(rows)
+    result = []
+    for placer, budget in sorted(times):
+        for control, other in sorted(times):
+            same = control == UNTRAINED and other == budget
+            alone = control == NETWORK and other == 0
+            if placer not in LEARNED or not (same or alone):
+                continue
+            ratios: dict[str, list[float]] = defaultdict(list)
+            for problem in times[placer, budget].keys() & times[control, other].keys():
+                logs = np.log(list(times[placer, budget][problem].values())).mean()
+                logs -= np.log(list(times[control, other][problem].values())).mean()
+                ratios[families[problem]].append(float(np.exp(logs)))
+            groups = [ratios[family] for family in sorted(ratios)]
+            ratio = nested_geometric_interval(groups)
+            if ratio is not None:
+                result.append(
+                    Control(
+                        placer=placer,
+                        control=control,
+                        budget=budget,
+                        control_budget=other,
+                        ratio=ratio,
+                        families=len(groups),
+                    )
+                )
+    return result
+
+
+LEARNED, UNTRAINED, NETWORK = ("learned", "best"), "learned-untrained", "gnn"
 Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 
@@ -146,6 +205,7 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
     grids = [
         standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
         _pairing_grid(rows, rival),
+        control_grid(rows),
         _profile_grid(rows, best),
         *(_breakdown_grid(rows, best, label) for label in LABELS),
         _fidelity_grid(rows),
@@ -203,6 +263,23 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
         for found in pairings(rows, rival)
     ]
     return Grid(title, headings, lines)
+
+
+def control_grid(rows: Sequence[Row]) -> Grid:
+    """Return the learned placers beside their controls."""
+    unit = unit_of_rows(rows)
+    lines = [
+        [
+            control.placer,
+            f"{control.budget:g} {unit}",
+            f"{control.control}, {control.control_budget:g} {unit}",
+            interval_text(control.ratio),
+            str(control.families),
+        ]
+        for control in controls(rows)
+    ]
+    headings = ("placer", "budget", "control", "step time over the control's", "families")
+    return Grid("Beside the controls, paired and bootstrapped over families", headings, lines)
 
 
 def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
