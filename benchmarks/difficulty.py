@@ -35,8 +35,8 @@ Row = Mapping[str, Any]
 PAGE = """# Easy and hard problems
 
 Written by `python -m benchmarks.difficulty`. **Easy** problems are closed: the best known step is
-within 1 % of a lower bound. **Hard** ones are open. *Gap* is the best known step over the bound. The
-[leaderboard](../../docs/leaderboard.md) has the hard problems of a suite in a table of their own.
+within 1 % of a lower bound. **Hard** ones are open. *Gap* is the best known step over the bound.
+The [leaderboard](../../docs/leaderboard.md) has the hard problems in a table of their own.
 """
 
 
