@@ -108,7 +108,10 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
         {**row, "placer": entry.placer} for entry in entries if entry.ranked for row in entry.rows
     ]
     lines = []
-    for title, rows in by_clock(ranked).items():
+    parts = by_clock(ranked)
+    for title, rows in parts.items():
+        if len(parts) > 1 and not any(row["budget"] for row in rows):
+            continue  # constructions alone: they stand in the other table as well
         grid = _ranking(rows, best, f"{title}: step time over best known, predicted")
         lines += _table(grid)
         bounds = highest_bounds([*submitted, *older])
@@ -125,6 +128,7 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
                 previous = unseen
     if not ranked:
         lines += ["Nothing is ranked.", ""]
+    lines += [_best_known_line([*submitted, *older], submitted, best), ""]
     return lines + _unranked(entries, best)
 
 
@@ -133,6 +137,20 @@ def _is_open(row: Row, best: Best, bounds: Mapping[ProblemId, float]) -> bool:
     problem = problem_id(row)
     known = best.get(problem)
     return known is None or not is_closed(known.step_time, bounds.get(problem, 0.0))
+
+
+def _best_known_line(rows: Sequence[Row], submitted: Sequence[Row], best: Best) -> str:
+    """Return how many of the best known steps anybody can simulate anew."""
+    problems = {problem_id(row) for row in rows if row["feasible"]}
+    checked = {
+        problem_id(row)
+        for row in submitted
+        if row["feasible"] and row["step_time"] <= best[problem_id(row)].step_time
+    }
+    text = f"Best known: {len(checked)} of {len(problems)} have a committed placement"
+    if len(checked) < len(problems):
+        text += "; the others are of rows that were run before placements were kept"
+    return f"{text}."
 
 
 def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
