@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from gnnplace.policy.card import Exposure, TrainingCard, write_card
+from gnnplace.policy import Exposure, TrainingCard, write_card
 from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.learned import load_policy

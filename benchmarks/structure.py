@@ -26,7 +26,7 @@ from gnnplace.arrays import IntArray
 from gnnplace.bench.exposure import BLOCKS
 from gnnplace.files import write_json
 from gnnplace.graph import ComputationGraph
-from gnnplace.policy.card import RANDOM
+from gnnplace.policy import RANDOM
 from gnnplace.train.data.captured import CapturedStore, shipped_store
 from gnnplace.train.data.random_families import (
     TEST,

@@ -23,8 +23,8 @@ from gnnplace.bench.kinds import Loaded, load, training
 from gnnplace.bench.rows import now, provenance
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile
 from gnnplace.errors import GnnplaceError
-from gnnplace.policy.card import Exhibit
-from gnnplace.problem.digest import graph_digest
+from gnnplace.policy import Exhibit
+from gnnplace.problem import graph_digest
 
 Row = dict[str, Any]
 Begun = Callable[[Row], None]

@@ -19,7 +19,7 @@ from gnnplace.errors import ExecutionError
 from gnnplace.execution import Execution, ExecutionOptions
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
-from gnnplace.problem.digest import ruled
+from gnnplace.problem import ruled
 from gnnplace.tracing import Program
 from gnnplace.tracing.models import capture_model
 

@@ -15,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.rows import parse_name
-from gnnplace.policy.card import RANDOM, Exhibit, TrainingCard, exposure_reason, read_card
+from gnnplace.placers import parse_name
+from gnnplace.policy import (
+    RANDOM,
+    ROSTER,
+    Exhibit,
+    TrainingCard,
+    exposure_reason,
+    find_placer,
+    read_card,
+)
 from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
 from gnnplace.policy.network import CHECKPOINT as POLICY
-from gnnplace.policy.placing import ROSTER, find_placer
-from gnnplace.train.data.captured import listed
+from gnnplace.train import listed
 
 BLOCKS = Path(__file__).with_name("blocks.json")  # written by ``benchmarks/structure.py``
 WITH_POLICY = ("learned", "best")  # both ask the graph network on large problems, too
@@ -88,23 +95,21 @@ def training_of(placer: str) -> Training:
         elif base in ROSTER:
             return Training()
         else:
-            return _declared_training(placer)
-        cards = [read_card(each) for each in folders]
+            return _declared_training(find_placer(placer)[0].maker())
+        cards = [read_card(path) for path in folders]
     except GnnplaceError:
         return Training(declared=False)
     read = tuple(card for card in cards if card is not None)
     return Training(read, len(read) == len(cards) and all(card.complete for card in read))
 
 
-def _declared_training(placer: str) -> Training:
+def _declared_training(maker: object) -> Training:
     """Return what a class of somebody else's says of its training."""
-    maker = find_placer(placer)[0].maker()
-    if not hasattr(maker, "training_card"):
-        return Training(declared=False)
-    if maker.training_card is None:
+    folder = getattr(maker, "training_card", UNDECLARED)
+    if folder is None:
         return Training()
-    card = read_card(maker.training_card)
-    return Training() if card is None else Training((card,), card.complete)
+    card = None if folder == UNDECLARED else read_card(folder)
+    return Training(declared=False) if card is None else Training((card,), card.complete)
 
 
 @cache

@@ -43,9 +43,8 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
-from gnnplace.problem import Cluster
+from gnnplace.problem import Cluster, ruled
 from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.problem.digest import ruled
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program
 

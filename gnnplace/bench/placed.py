@@ -14,13 +14,11 @@ import numpy as np
 from gnnplace.bench.rows import STEPS
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.errors import UnsupportedError
-from gnnplace.placers import Result
-from gnnplace.placers.rows import parse_name
+from gnnplace.placers import Result, parse_name
 from gnnplace.policy.placing import place
-from gnnplace.problem import Problem, write_problem
-from gnnplace.problem.digest import digest
+from gnnplace.problem import Problem, digest, write_problem
 from gnnplace.problem.placement import write_placement
-from gnnplace.simulation.step_count import counted_steps
+from gnnplace.simulation import counted_steps
 
 Data = dict[str, Any]
 TIMED = ("exact",)  # placers whose solver looks at a clock of its own

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.problem.digest import ruled
+from gnnplace.problem import ruled
 from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.layers import SplitSpace

@@ -26,12 +26,9 @@ from gnnplace.bench.exposure import UNDECLARED, Training
 from gnnplace.bench.rows import SECONDS, identity, read_rows, unit_of
 from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, suite_path
 from gnnplace.errors import FormatError, InputError
-from gnnplace.placers.rows import parse_name
-from gnnplace.policy.card import CARD, read_card
-from gnnplace.policy.placing import ROSTER
-from gnnplace.problem import Problem
-from gnnplace.problem.digest import digest
-from gnnplace.problem.placement import Placement, placement_from_data, read_placement
+from gnnplace.placers import parse_name
+from gnnplace.policy import CARD, ROSTER, read_card
+from gnnplace.problem import Placement, Problem, digest, placement_from_data, read_placement
 from gnnplace.simulation import simulate
 
 REQUIRED = (
@@ -194,8 +191,8 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
     result = []
     for number, row in enumerate(read_rows(path), 1):
         where = f"{path}: line {number}"
-        rest = {key: value for key, value in row.items() if key != "kept"}
-        submitted = rest | {"by": declaration.by, "code": _code(row, declaration, where)}
+        columns = {key: value for key, value in row.items() if key != "kept"}
+        submitted = columns | {"by": declaration.by, "code": _code(row, declaration, where)}
         if row.get("trained_on", UNDECLARED) == UNDECLARED and declaration.training is not None:
             submitted |= declaration.training
         if row["feasible"] and "placement" not in row:
@@ -239,8 +236,10 @@ def problem_of(row: Row, where: str) -> Problem:
     if suite is None:
         name = title.partition("@")[0]
         path = suite_path(name)
-        known = "there is no such suite" if path is None else f"rows of {read_suite(path).title}"
-        raise InputError(f"{where}: suite {title!r}: {known}, of kind place, are taken")
+        if path is None:
+            raise InputError(f"{where}: suite {title!r}: there is no such suite")
+        taken = f"rows of {read_suite(path).title}, of kind place, are taken"
+        raise InputError(f"{where}: suite {title!r}: {taken}")
     if suite.kind != PLACE:
         raise InputError(f"{where}: suite {title!r}: rows of kind {suite.kind} are not taken")
     for entry in suite.problems:
@@ -400,7 +399,7 @@ def _reasons(suite: SuiteFile, rows: Sequence[Row], budget: float, unit: str) ->
     seeds = _seeds(suite, rows[0]["placer"], budget)
     budgets = suite.budgets if unit == SECONDS else suite.steps
     if budget not in (0.0, *budgets):
-        listed = ", ".join(f"{each:g}" for each in budgets) or "none"
+        listed = ", ".join(f"{number:g}" for number in budgets) or "none"
         yield f"the budgets of {suite.title} are {listed} {unit}"
     cells = {(row["problem"], row["seed"]) for row in rows}
     missing = [

@@ -42,10 +42,9 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train import CapturedDraws, RandomDraws
+from gnnplace.train import SHIPPED_FOLDERS, CapturedDraws, CapturedGraph, RandomDraws, find_dataset
 from gnnplace.train.data.captured import captured_problem, shipped_store
-from gnnplace.train.data.captured_graph import CapturedGraph
-from gnnplace.train.data.datasets import SHIPPED_FOLDERS, dataset_problem, find_dataset
+from gnnplace.train.data.datasets import dataset_problem
 from gnnplace.train.data.random_clusters import CLUSTERS
 from gnnplace.train.data.random_families import MOST_OPS, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE

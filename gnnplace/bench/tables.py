@@ -162,15 +162,15 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     times = _by_seed(rows)
     result = []
     for placer, budget in sorted(times):
-        for control, other in sorted(times):
-            same = control == UNTRAINED and other == budget
-            alone = control == NETWORK and other == 0
+        for control, control_budget in sorted(times):
+            same = control == UNTRAINED and control_budget == budget
+            alone = control == NETWORK and control_budget == 0
             if placer not in LEARNED or not (same or alone):
                 continue
             ratios: dict[str, list[float]] = defaultdict(list)
-            for problem in times[placer, budget].keys() & times[control, other].keys():
+            for problem in times[placer, budget].keys() & times[control, control_budget].keys():
                 logs = np.log(list(times[placer, budget][problem].values())).mean()
-                logs -= np.log(list(times[control, other][problem].values())).mean()
+                logs -= np.log(list(times[control, control_budget][problem].values())).mean()
                 ratios[families[problem]].append(float(np.exp(logs)))
             groups = [ratios[family] for family in sorted(ratios)]
             ratio = nested_geometric_interval(groups)
@@ -180,7 +180,7 @@ def controls(rows: Iterable[Row]) -> list[Control]:
                         placer=placer,
                         control=control,
                         budget=budget,
-                        control_budget=other,
+                        control_budget=control_budget,
                         ratio=ratio,
                         families=len(groups),
                     )

@@ -8,16 +8,17 @@ from typing import TypeVar
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.bench import SummaryOptions
-from gnnplace.bench.runner import Override, Where
-from gnnplace.bench.submissions import (
+from gnnplace.bench import (
+    SummaryOptions,
     check_files,
     coverage_of,
     declaration_of,
     packed_rows,
+    suite_names,
+    suite_path,
     write_submission,
 )
-from gnnplace.bench.suite import suite_names, suite_path
+from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError

@@ -20,9 +20,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.constructions import Portfolio
-from gnnplace.policy.card import Exposure
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.policy import Exposure
+from gnnplace.problem import Problem, preset
 from gnnplace.train.data import random_families
 from gnnplace.train.data.captured import (
     AMPLE,

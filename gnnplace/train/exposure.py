@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from gnnplace.policy.card import RANDOM, Exposure
-from gnnplace.problem import Problem
-from gnnplace.problem.digest import digest, graph_digest
+from gnnplace.policy import RANDOM, Exposure
+from gnnplace.problem import Problem, digest, graph_digest
 from gnnplace.train.data.captured import CapturedStore
 
 

@@ -23,7 +23,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import MismatchError
-from gnnplace.policy.card import Exposure, TrainingCard, read_card, write_card
+from gnnplace.policy import Exposure, TrainingCard, read_card, write_card
 from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy

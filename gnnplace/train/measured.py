@@ -49,7 +49,7 @@ from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
-from gnnplace.policy.card import Exposure
+from gnnplace.policy import Exposure
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses

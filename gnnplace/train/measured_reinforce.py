@@ -25,7 +25,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.card import Exposure
+from gnnplace.policy import Exposure
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.problem import Placement
 from gnnplace.simulation import finished_placement

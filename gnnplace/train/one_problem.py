@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.card import Exposure
+from gnnplace.policy import Exposure
 from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data_module import ProblemSample, as_list, reference_seconds
 from gnnplace.train.exposure import exposure_of_problems

@@ -21,9 +21,9 @@ from gnnplace.bench.standings import merged
 from gnnplace.bench.suite import check_suite_name, read_suite
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
+from gnnplace.problem import digest
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.cluster import Link
-from gnnplace.problem.digest import digest
 
 ROOT = Path(__file__).parents[2] / "benchmarks"
 

@@ -11,7 +11,7 @@ from gnnplace.bench.suite import SuiteFile, cells
 from gnnplace.bench.summary import parts
 from gnnplace.bench.tables import tables
 from gnnplace.placers.search.space import now
-from gnnplace.simulation.step_count import count_steps, counted_steps
+from gnnplace.simulation import count_steps, counted_steps
 from tests.bench.rows import row
 
 STEPPED = ("annealing", "coarse-annealing", "learned", "best", "random-search")

@@ -14,7 +14,7 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from gnnplace.errors import GnnplaceError, InputError, MismatchError
-from gnnplace.policy.card import read_card
+from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python

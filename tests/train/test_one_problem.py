@@ -6,10 +6,9 @@ import pytest
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_json
-from gnnplace.policy.card import read_card
+from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import CHECKPOINT
-from gnnplace.problem import problem_to_data, read_problem
-from gnnplace.problem.digest import digest
+from gnnplace.problem import digest, problem_to_data, read_problem
 from gnnplace.train import OneProblem, ProblemFiles
 from gnnplace.train.cli import main
 from gnnplace.train.data.random_families import RandomDraws, random_problem

@@ -50,7 +50,7 @@ from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.network import FEATURE_VERSION
-from gnnplace.problem.digest import digest
+from gnnplace.problem import digest
 from gnnplace.report.pictures import svg
 
 FloatArray = NDArray[np.float64]

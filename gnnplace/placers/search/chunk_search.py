@@ -48,9 +48,9 @@ from gnnplace.placers.search.moves import (
     threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
+from gnnplace.simulation import count_steps
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
-from gnnplace.simulation.step_count import count_steps
 
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any

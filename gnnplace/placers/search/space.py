@@ -39,7 +39,7 @@ from gnnplace.graph.kernels import (
     sum_of_finite,
 )
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation import Compiled, Simulator
+from gnnplace.simulation import Compiled, Simulator, steps_so_far
 from gnnplace.simulation.compiled import lean
 from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import (
@@ -50,7 +50,6 @@ from gnnplace.simulation.list_scheduling import (
     turn_order,
 )
 from gnnplace.simulation.memory import most_memory
-from gnnplace.simulation.step_count import steps_so_far
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second

@@ -25,7 +25,7 @@ from gnnplace.policy.refine.refining_state import (
     read_previous,
     refining_units,
 )
-from gnnplace.simulation.step_count import count_steps
+from gnnplace.simulation import count_steps
 
 STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there

@@ -63,7 +63,7 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
         raise FormatError(f"{source}: an edge names node {outside[0]}, and there are {num_ops}")
     has_own_cluster = cluster is None
     cluster = cluster or equal_devices(8 if name.startswith("8gpu_") else 4)
-    work = np.array([each[0] for each in costs]) / SCALE
+    work = np.array([cost for cost, _ in costs]) / SCALE
     with within(path):
         return build_problem(
             name,

@@ -29,12 +29,11 @@ from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import FEATURE_VERSION
 from gnnplace.policy.gnn.network import tensors_of
 from gnnplace.policy.gnn.pyg import ProblemData
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem import Problem, preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph
-from gnnplace.train.data.datasets import checksums, dataset_problem
-from gnnplace.train.data.release import ReleaseStore, open_store
+from gnnplace.train.data.datasets import checksums, dataset_problem, find_dataset
+from gnnplace.train.data.release import ReleaseStore
 
 Transform = Callable[[Data], Data]
 Filter = Callable[[Data], bool]
@@ -85,7 +84,8 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         pre_transform: Transform | None = None,
         pre_filter: Filter | None = None,
     ) -> None:
-        self.store = open_store(dataset, start)
+        is_split = dataset.endswith(".npz")
+        self.store = ReleaseStore(dataset) if is_split else find_dataset(dataset, start)
         self.cluster, self.microbatches, self.groups = cluster, microbatches, groups
         sums = _sums_of(self.store)
         if cluster is not None:

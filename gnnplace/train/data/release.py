@@ -31,11 +31,9 @@ from gnnplace.errors import FormatError, GnnplaceError, InputError
 from gnnplace.files import csv_text, within, write_arrays, write_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers.registry import PLACERS as ROSTER
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
-from gnnplace.problem.placement import Placement
+from gnnplace.problem import Placement, Problem, preset
 from gnnplace.simulation import simulate
-from gnnplace.train.data.captured import PARTS, CapturedStore
+from gnnplace.train.data.captured import PARTS
 from gnnplace.train.data.captured_graph import BROKEN, CapturedGraph, op_names
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import dataset_problem, find_dataset, write_sums
@@ -113,7 +111,7 @@ def build_release(
         placed[part].append(place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number))
     splits = {part: members for part, members in placed.items() if members}
     for part, members in splits.items():
-        write_split(target / f"{part}.npz", members)
+        write_arrays(target / f"{part}.npz", split_arrays(members))
     write_text(target / INDEX, csv_text([HEADINGS, *_index_rows(splits)]))
     write_text(target / "README.md", release_card(splits))
     write_sums(target)
@@ -125,14 +123,14 @@ def build_release(
 def place_graph(graph: CapturedGraph, cluster: str, seed: int) -> PlacedGraph:
     """Return a graph with distinct placements: of the placers, then of random draws."""
     problem = dataset_problem(graph, preset(cluster), groups=None)
-    found: dict[bytes, tuple[str, IntArray, float]] = {}
+    placements: dict[bytes, tuple[str, IntArray, float]] = {}
     for name, device in _candidates(problem, seed):
-        if len(found) == PAIRS:
+        if len(placements) == PAIRS:
             break
         simulation = simulate(problem, Placement(device))
         if not simulation.faults:
-            found.setdefault(device.tobytes(), (name, device, simulation.step_time))
-    names, devices, seconds = zip(*found.values(), strict=True)
+            placements.setdefault(device.tobytes(), (name, device, simulation.step_time))
+    names, devices, seconds = zip(*placements.values(), strict=True)
     return PlacedGraph(
         graph=graph,
         cluster=cluster,
@@ -160,8 +158,8 @@ def _candidates(problem: Problem, seed: int) -> Iterator[tuple[str, IntArray]]:
         yield "random", device[units].astype(np.int32)
 
 
-def write_split(path: Path, members: Sequence[PlacedGraph]) -> None:
-    """Write the graphs of one split and their placements."""
+def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
+    """Return the arrays of one split: its graphs and their placements."""
     graphs = [member.graph for member in members]
     kinds = graphs[0].kinds
     edges = [_edges(graph.graph) for graph in graphs]
@@ -175,7 +173,7 @@ def write_split(path: Path, members: Sequence[PlacedGraph]) -> None:
         "cluster": np.array([member.cluster for member in members]),
         "placer": np.array([member.placers for member in members]),
         "op_offset": np.cumsum([0, *(graph.num_ops for graph in graphs)]).astype(np.int64),
-        "edge_offset": np.cumsum([0, *(len(each[0]) for each in edges)]).astype(np.int64),
+        "edge_offset": np.cumsum([0, *(len(columns[0]) for columns in edges)]).astype(np.int64),
         "work": np.concatenate([graph.work for graph in graphs], axis=1).astype(np.float32),
         "launch": np.concatenate([graph.launch for graph in graphs], axis=1).astype(np.float32),
         "state": np.concatenate([graph.state for graph in graphs]).astype(np.float32),
@@ -187,8 +185,8 @@ def write_split(path: Path, members: Sequence[PlacedGraph]) -> None:
     }
     for column, key in enumerate(("source", "target", "tensor", "bytes")):
         kind = np.float64 if key == "bytes" else np.int32
-        arrays[key] = np.concatenate([each[column] for each in edges]).astype(kind)
-    write_arrays(path, arrays)
+        arrays[key] = np.concatenate([columns[column] for columns in edges]).astype(kind)
+    return arrays
 
 
 def _edges(graph: ComputationGraph) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
@@ -279,15 +277,6 @@ class ReleaseStore:
     def part(self, part: str) -> tuple[str, ...]:
         """Names of the graphs of a part of the split: train, validation or test."""
         return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
-
-
-def open_store(dataset: str, start: str | Path = ".") -> CapturedStore | ReleaseStore:
-    """Return the graphs of a data set's name or folder, or of a split's file.
-
-    Raises:
-        InputError, FormatError: there is none, or it is malformed.
-    """
-    return ReleaseStore(dataset) if dataset.endswith(".npz") else find_dataset(dataset, start)
 
 
 def _index_rows(splits: dict[str, list[PlacedGraph]]) -> Iterator[tuple[Any, ...]]:

@@ -19,8 +19,7 @@ from benchmarks.studies.orders.problems import (
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.problem import build_problem
-from gnnplace.problem.digest import digest
+from gnnplace.problem import build_problem, digest
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 
