@@ -58,7 +58,7 @@ def _export(args: Namespace) -> int:
     write_text(args.output, made.text)
     from gnnplace.report.launch import launch_lines
 
-    print_lines(*launch_lines(plan, made, args.output))
+    print_lines(*launch_lines(plan.for_launcher(args.launcher), made, args.output))
     return 0
 
 

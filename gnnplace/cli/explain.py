@@ -56,7 +56,8 @@ def _show_words(args: Namespace) -> int:
 
 
 def _explain_plan(args: Namespace) -> int:
-    """Explains a plan, whose file alone was given."""
+    """Explain a plan, whose file alone was given."""
+    from gnnplace.plans.launch.searching import LaunchExplanation
     from gnnplace.report.plan_explanations import (
         launch_explanation_data,
         launch_explanation_lines,
@@ -87,5 +88,9 @@ def _explain_plan(args: Namespace) -> int:
         measured=args.measured,
         progress=say,
     )
+    if isinstance(found, LaunchExplanation):
+        lines = launch_explanation_lines(found, args.what, found.answer.setting.cluster.name)
+        print_answer(args, lambda: launch_explanation_data(found), lambda: lines)
+        return 0
     print_answer(args, lambda: plan_explanation_data(found), lambda: plan_explanation_lines(found))
     return 0

@@ -30,6 +30,7 @@ from gnnplace.report.money import (
 from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
 from gnnplace.report.priced import priced_lines
 from gnnplace.report.rates import token_count
+from gnnplace.report.side_by_side import next_line, side_by_side_lines
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
@@ -41,21 +42,15 @@ TRIES = 3
 
 
 def is_priced_by_row(given: str | None, framework: str | None, environment: str | None) -> bool:
-    """Whether a table of plans is asked for, or words at a framework's constants.
+    """Return whether a table of plans is asked for, or words at a framework's constants.
 
     Raises:
-        InputError: a search for a framework that is not searched for, or a file of its own words.
+        InputError: A file of its own words.
     """
     if given is not None and given.endswith(".csv"):
         return True
-    if framework in (None, "pytorch") and environment is None:
+    if given is None or (framework in (None, "pytorch") and environment is None):
         return False
-    if given is None:
-        word = f"--framework {framework}" if framework else f"--environment {environment}"
-        raise InputError(
-            f"{word}: plans are searched for PyTorch alone; give yours with --given, in words or "
-            "as a CSV file"
-        )
     if "=" not in given:
         raise InputError(f"--given {given}: a file says its framework; leave --framework out")
     return True
@@ -259,11 +254,13 @@ def _write_answer(
                 answer["cost"] = None if cost is None else asdict(cost)
         print_json(answers if args.top > 1 else answers[0])
     else:
-        lines: list[str] = []
+        lines = side_by_side_lines(best)
         for plan, cost in zip(plans, costs, strict=True):
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
+        if best.file.alternatives:
+            lines.append(next_line(best, args.output))
         print_lines(*lines)
     return 0 if best.feasible or args.given is not None else 3
 
@@ -323,6 +320,8 @@ def run(args: Namespace) -> int:
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
+        framework=args.framework if args.given is None else None,
+        environment=args.environment if args.given is None else None,
         progress=say,
     )
     return _write_answer(args, plans, prices, tokens)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gnnplace.costs import DEFAULT_FRAMEWORK
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import DecoderCosts
 from gnnplace.plans.job import Progress, SearchOptions
@@ -104,6 +105,7 @@ def plan_of(
         precision=chain.precision,
         loss=chain.loss,
         optimizer=chain.optimizer,
+        framework=DEFAULT_FRAMEWORK if chain.framework is None else chain.framework.name,
         source="captured" if chain.framework is None else "sizes",
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,

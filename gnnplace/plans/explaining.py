@@ -38,6 +38,8 @@ from gnnplace.plans.given import (
     recomputing,
 )
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
+from gnnplace.plans.launch.searching import LaunchExplanation, explain_launch_plan
+from gnnplace.plans.launch.side_by_side import price_file
 from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import ActionRows, seconds_of_rows
@@ -156,8 +158,8 @@ def explain_plan(
     cluster: str | Cluster | None = None,
     measured: str | float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> PlanExplanation:
-    """What bounds a plan's step, and which single changes are worth most.
+) -> PlanExplanation | LaunchExplanation:
+    """Return what bounds a plan's step, and which single changes are worth most.
 
     Args:
         plan: searched, given or read.
@@ -172,6 +174,8 @@ def explain_plan(
     """
     file = plan.file
     told = f"{measured}s" if isinstance(measured, (int, float)) else measured
+    if file.words is not None:
+        return explain_launch_plan(price_file(file, cluster, model), told)
     steps = None if told is None else measured_steps(told, sizes_of(file))
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     if progress is not None:

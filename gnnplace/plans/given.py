@@ -20,6 +20,7 @@ from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import passes_in
 from gnnplace.plans.plan import Plan, PlanFile, layer_of
+from gnnplace.plans.reading import check_words
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.framework_pricing import pricer_of
@@ -419,21 +420,6 @@ def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) 
         accept_other_loss=True,
     )
     return chain_of(job, cluster)
-
-
-def check_words(file: PlanFile, **asked: str | int | None) -> None:
-    """Whether a plan says what is asked of it; None asks nothing.
-
-    Raises:
-        MismatchError: naming the key path and what differs.
-    """
-    for key, value in asked.items():
-        stated = getattr(file, key)
-        if value not in (None, stated):
-            raise MismatchError(
-                f"plan: {key}: it is for {stated!r}, not {value!r}; give --{key} {stated}, or make "
-                "a plan for the other"
-            )
 
 
 def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:

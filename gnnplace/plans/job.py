@@ -99,6 +99,9 @@ class SearchOptions:
         constraints: Pins and forbids of layers, devices at most.
         goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
         rate: With "gpus", tokens a second (examples, where these are no tokens) to be reached.
+        launcher: The only launcher that must be able to run the plan; None: any.
+        framework: The only framework that must train it; None: any.
+        environment: Of that framework, such as "checked-collectives".
 
     Raises:
         InputError: A value is out of range.
@@ -111,6 +114,9 @@ class SearchOptions:
     constraints: Constraints = field(default_factory=Constraints)
     goal: str = TIME
     rate: float | None = None
+    launcher: str | None = None
+    framework: str | None = None
+    environment: str | None = None
 
     def __post_init__(self) -> None:
         if self.top < 1 or self.goal not in GOALS or not self.budget >= 0:

@@ -6,7 +6,7 @@ What a key may be by itself stands here, what keys say of each other in `plans.r
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,6 +137,16 @@ class MemoryEntry(Schema):
         return sum((self.state, self.activations, self.working, self.slack))
 
 
+class AlternativeEntry(Schema):
+    """The fastest plan that a launcher can run: its predicted step, or why there is none."""
+
+    step_time: Seconds | None = None
+    interval: Annotated[list[Seconds], Field(min_length=2, max_length=2)] | None = None
+    feasible: bool = False
+    reason: str | None = None
+    plan: PlanFile | None = None
+
+
 class PlanFile(Schema):
     """The keys of a plan's file.
 
@@ -150,7 +160,8 @@ class PlanFile(Schema):
     of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
     is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
     bytes of the fullest device and seconds of the step of plans that were timed, none worse than
-    another in both.
+    another in both. A plan that was found by words has these as `words`, and the `launcher` whose
+    space was searched; `alternatives` has every launcher's own fastest plan.
     """
 
     format: Literal["gnnplace-plan"]
@@ -162,12 +173,14 @@ class PlanFile(Schema):
     batch: Count
     microbatch_size: Count
     precision: str
-    gradients: Literal["same"] = "same"
+    gradients: Literal["same", "fp32"] = "same"
     loss: Literal["mean", "sum"] = "mean"
     optimizer: str
-    framework: Literal["pytorch"] = "pytorch"
+    framework: Name = "pytorch"
     source: Literal["captured", "sizes"] = "captured"
-    environment: None = None
+    environment: Name | None = None
+    launcher: Name | None = None
+    words: Name | None = None
     inputs: list[InputEntry] = []
     schedule: str = "1f1b"
     stages: Annotated[list[StageEntry], Field(min_length=1)]
@@ -185,6 +198,7 @@ class PlanFile(Schema):
     sent: list[Seconds] = []
     ends: list[Seconds] = []
     frontier: list[Annotated[list[Size], Field(min_length=2, max_length=2)]] = []
+    alternatives: dict[Name, AlternativeEntry] = {}
 
     @property
     def rank_of(self) -> tuple[int, ...]:
@@ -213,6 +227,9 @@ class PlanFile(Schema):
     def microbatches(self) -> int:
         """Micro-batches of a step, M."""
         return self.batch // (self.microbatch_size * len(self.stages[0].devices))
+
+
+AlternativeEntry.model_rebuild()
 
 
 @dataclass(frozen=True)
@@ -296,8 +313,13 @@ class Plan:
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
         return ", ".join([told, cut, self.file.schedule, *more])
 
+    def for_launcher(self, launcher: str) -> Plan:
+        """Return the launcher's own plan where it stands among the alternatives, else this one."""
+        entry = self.file.alternatives.get(launcher)
+        return self if entry is None or entry.plan is None else replace(self, file=entry.plan)
+
     def to_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the file as JSON has it."""
         return self.file.model_dump(mode="json")
 
     def save(self, path: str | Path) -> None:
@@ -307,7 +329,9 @@ class Plan:
     def answer(self) -> dict[str, Any]:
         """What `plan --json` prints."""
         file = self.file
+        plan = self.to_data()
         return {
+            "alternatives": plan.pop("alternatives"),
             "step_time": file.step_time,
             "interval": file.interval,
             "lower_bound": file.lower_bound,
@@ -317,5 +341,5 @@ class Plan:
             "reason": self.reason,
             "op_placement": None if self.op_placement is None else asdict(self.op_placement),
             "trials": [asdict(trial) for trial in self.trials],
-            "plan": self.to_data(),
+            "plan": plan,
         }

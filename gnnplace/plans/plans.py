@@ -21,8 +21,10 @@ from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJo
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
+from gnnplace.plans.launch.side_by_side import launcher_plans, price_plan_in_words
 from gnnplace.plans.obeying import find_fewest, find_obeying
 from gnnplace.plans.plan import Plan, TrialEntry
+from gnnplace.plans.reading import check_words
 from gnnplace.plans.reading import read_plan as parsed_plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import PlanSpec, parse_spec
@@ -85,8 +87,6 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        from gnnplace.plans.given import check_words
-
         asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer")}
         check_words(file, cluster=cluster.name, **asked)
         stated = {name: getattr(file, name) for name in asked}
@@ -201,6 +201,9 @@ def plan_model(
     constraints: Given | None = None,
     goal: str = "time",
     rate: float | None = None,
+    launcher: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
     progress: Progress | None = None,
 ) -> list[JointPlan]:
     """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
@@ -235,6 +238,10 @@ def plan_model(
             mapping or a YAML file.
         goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
         rate: with "gpus": tokens a second (examples, where these are no tokens) to be reached.
+        launcher: the only one that must be able to run the plan; None: the fastest plan of all
+            launchers counts, and the others' stand beside it.
+        framework: the only one that must train it.
+        environment: of that framework, such as "checked-collectives".
         progress: is told what is done.
 
     Returns:
@@ -256,6 +263,9 @@ def plan_model(
         constraints=replace(asked, headroom=None),
         goal=goal,
         rate=rate,
+        launcher=launcher,
+        framework=framework,
+        environment=environment,
     )
     if given is not None and (asked or rate is not None):
         raise InputError(
@@ -279,10 +289,21 @@ def plan_model(
     chain = None
     if named is not None and not (options.runnable or asked or imbalance != 1.0):
         chain = named_chain(named, devices)
-    if isinstance(question.given, Plan) and chain is not None:
+    if isinstance(question.given, Plan) and named is not None and chain is not None:
+        if question.given.file.words is not None:
+            plan = price_plan_in_words(named, devices, question.given)
+            return [_joint(plan, cluster, question.job)]
         # A plan of a capture has the calls that it was made from.
         chain = chain if question.given.file.fingerprint == chain.fingerprint else None
     is_named = chain is not None
+    is_searched_by_words = given is None and is_named and len(devices.kinds) == 1
+    if (launcher or framework or environment) and not is_searched_by_words:
+        raise InputError(
+            "--launcher, --framework: are searched for models of the catalogue, on GPUs of one kind"
+        )
+    if named is not None and is_searched_by_words:
+        plans = launcher_plans(named, devices, options, question.job.precision, progress)
+        return [_joint(plan, cluster, question.job) for plan in plans]
     if chain is None:
         from gnnplace.plans.given import check_spec
         from gnnplace.plans.segments.chains import chain_of
@@ -293,11 +314,7 @@ def plan_model(
             progress(CAPTURING)
         chain = chain_of(job, devices)
     if question.given is not None:
-        if is_named and isinstance(question.given, PlanSpec):
-            priced = price_named(chain, devices, question.given)
-        else:
-            priced = given_plan(chain, devices, question.given)
-        priced = replace(priced, notices=(*priced.notices, *question.notes))
+        priced = _price_given(chain, devices, question, is_named=is_named)
         return [_joint(priced, cluster, question.job)]
     plans = _search(chain, devices, job, options, progress)
     # A placement of single ops may beat stages; it knows no constraints and no other memory.
@@ -315,6 +332,24 @@ def plan_model(
         )
         plans[0] = replace(plans[0], op_placement=op_placement)
     return [_joint(plan, cluster, question.job) for plan in plans]
+
+
+def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool) -> Plan:
+    """Return what a given plan takes.
+
+    Args:
+        chain: The model.
+        devices: The cluster.
+        question: With the given plan.
+        is_named: Whether the chain is of a model's sizes.
+    """
+    given = question.given
+    assert given is not None
+    if is_named and isinstance(given, PlanSpec):
+        priced = price_named(chain, devices, given)
+    else:
+        priced = given_plan(chain, devices, given)
+    return replace(priced, notices=(*priced.notices, *question.notes))
 
 
 def compare_plans(

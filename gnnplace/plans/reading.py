@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnplace.costs.memory import MOMENTS, PARAMETER
-from gnnplace.errors import FormatError, InputError, suggestion
+from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
@@ -130,6 +130,21 @@ def _cluster_of(file: PlanFile, source: str) -> Cluster:
         return load_cluster(file.cluster_file or file.cluster)
     except InputError as error:
         raise FormatError(f"{source}: {key}: {error}") from None
+
+
+def check_words(file: PlanFile, **asked: str | int | None) -> None:
+    """Check that a plan says what is asked of it; None asks nothing.
+
+    Raises:
+        MismatchError: naming the key path and what differs.
+    """
+    for key, value in asked.items():
+        stated = getattr(file, key)
+        if value not in (None, stated):
+            raise MismatchError(
+                f"plan: {key}: it is for {stated!r}, not {value!r}; give --{key} {stated}, or make "
+                "a plan for the other"
+            )
 
 
 def _faults(file: PlanFile) -> Iterator[str]:

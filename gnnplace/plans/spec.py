@@ -174,7 +174,7 @@ class PlanSpec:
     def __post_init__(self) -> None:
         for name, word in WORDS.items():
             value = getattr(self, name)
-            if value is None:
+            if value is None or value == getattr(type(self), name):  # a default is allowed
                 continue
             text = word.write(value)
             if re.fullmatch(word.pattern, text) is None:

@@ -12,12 +12,14 @@ space.
 The bound of rank p, with P ranks, M micro-batches, and F, B the passes of the chunks before its
 first one::
 
-    T >= F + B + M (forward + backward of the rank's chunks) + 2 p messages
+    T >= F + p messages + M (forward + backward of the rank's chunks)
+         + max(E_p, B + p messages + E_0)
 
-A rank begins after its first chunk's input has come through the chunks before, and its last
-gradient goes back through them. Passes are those of the pricer, with the plan's ZeRO stage and
-recomputation; what comes at the end of the step only adds to them. Plans that share devices and
-micro-batch stand in the heap together until their common bound comes first.
+A rank begins after its first chunk's input has come through the chunks before. After its last pass
+it exchanges gradients and updates its parameters, in E_p seconds, and its last gradient goes back
+through the chunks before to rank 0, which does so too. Passes are those of the pricer, with the
+plan's ZeRO stage and recomputation; `least_seconds` has kernels alone, and costs less. Plans that
+share devices and micro-batch stand in the heap together until their common bound comes first.
 
 Complexity: a heap operation and O(P v) a row for v chunks a rank; an exact price,
 O(P v M), for each row whose bound is below the answer. The cost grows with the divisors of the
@@ -33,17 +35,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.order.orders import chunk_ranks
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
-from gnnplace.plans.search.stage import SegmentSums, StageCost
+from gnnplace.plans.search.stage import SegmentSums, StageBytes, StageCost
 from gnnplace.plans.segments.chain import divisors_of
-from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import (
     PlanAnswer,
     check_framework,
@@ -63,6 +67,8 @@ MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 MOST_CONTEXT = 64
 """Shards of an example's tokens at most."""
+MOST_DIVES = 100
+"""Families whose first plan is priced at once."""
 SLACK = 1 - 1e-9
 """Bounds are lowered by this factor, so that rounding never cuts off an equal plan."""
 Accepts = Callable[[PlanSpec], bool]
@@ -101,14 +107,12 @@ class FoundSpecs:
 
     Attributes:
         best: Plans that are accepted and fit, the fastest first.
-        fastest: The fastest that fits, accepted or not; None where none does.
         bound: Seconds that no accepted plan of the space is below, at the same prices.
         num_priced: Plans that were priced exactly.
         num_bounded: Plans that were bounded.
     """
 
     best: tuple[FoundSpec, ...]
-    fastest: FoundSpec | None
     bound: float
     num_priced: int
     num_bounded: int
@@ -121,11 +125,16 @@ class SpecGroup:
     Attributes:
         setting: The sizes, the devices and the framework.
         spec: Their words without schedule, cut, ZeRO and recomputation.
+        smaller: The group of the next smaller micro-batch on the same devices; None: there is none.
     """
 
     setting: PricingSetting
     spec: PlanSpec
+    smaller: SpecGroup | None = None
     _costs: dict[tuple[object, ...], StageCost | None] = field(default_factory=dict)
+    _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
+    _holds: dict[tuple[int, str], bool] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
@@ -144,7 +153,7 @@ class SpecGroup:
         """Micro-batches of a step."""
         return self.spec.num_microbatches(self.spec.batch or self.setting.decoder.batch)
 
-    @property
+    @cached_property
     def bound(self) -> float:
         """Return seconds that no plan of the group is below: all work on all ranks at once."""
         sums = self.sums
@@ -158,7 +167,7 @@ class SpecGroup:
         stage = stage_of_sizes(self.setting.decoder, self.spec, 0, 0, 1)
         return self.pricer.usable_memory(stage.mesh)
 
-    def lacks(self, costs: Sequence[StageCost], saved: float) -> bool:
+    def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
         """Return whether a device cannot hold stages with so many bytes in flight."""
         return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
 
@@ -172,14 +181,25 @@ class SpecGroup:
             first: The first segment of the stage.
             last: The segment after its last.
         """
-        sizes = self.setting.decoder
-        dense = sizes.experts.dense if sizes.experts else 0
-        ends = (first == 0, last == sizes.layers + 2)
-        num_dense = max(0, min(last, 1 + dense) - max(first, 1))
-        key = spec.zero, spec.recompute, last - first, num_dense, ends
+        key = self._key(spec, first, last)
         if key not in self._costs:
-            self._costs[key] = self.pricer.cost(stage_of_sizes(sizes, spec, 0, first, last))
+            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
+            self._costs[key] = self.pricer.cost(stage)
         return self._costs[key]
+
+    def stage_bytes(self, spec: PlanSpec, first: int, last: int) -> StageBytes | None:
+        """Return the bytes of a stage of the first rank; arguments as of `stage_cost`."""
+        key = self._key(spec, first, last)
+        if key in self._costs:
+            return self._costs[key]
+        if key not in self._bytes:
+            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
+            self._bytes[key] = self.pricer.stage_bytes(stage)
+        return self._bytes[key]
+
+    def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
+        """Return what the cost of a stage depends on."""
+        return spec.zero, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
     def past_mean(self) -> int:
@@ -189,19 +209,43 @@ class SpecGroup:
         """
         return 1 - (-self.setting.decoder.layers // self.spec.pp)
 
-    def can_hold(self, spec: PlanSpec) -> bool:
+    def holds(self, spec: PlanSpec) -> bool:
+        """Return whether the first and the fullest rank may hold a plan's stages under any cut.
+
+        A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
+        fewer micro-batches than are in flight, their sum stays.
+        """
+        key = spec.zero, spec.recompute
+        if key not in self._holds:
+            smaller = self.smaller is None or self.smaller.holds(spec)
+            self._holds[key] = smaller and self._can_hold(spec) and self._first_can_hold(spec)
+        return self._holds[key]
+
+    def _can_hold(self, spec: PlanSpec) -> bool:
         """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
-        cost = self.stage_cost(spec, 1, self.past_mean)
+        cost = self.stage_bytes(spec, 1, self.past_mean)
         return cost is not None and not self.lacks([cost], cost.saved)
 
-    def first_can_hold(self, spec: PlanSpec) -> bool:
+    def _first_can_hold(self, spec: PlanSpec) -> bool:
         """Return whether rank 0 can hold the fewest layers that any cut gives it, under 1F1B.
 
         No schedule that ends in every step has fewer micro-batches in flight there.
         """
-        cost = self.stage_cost(spec, 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp))
+        cost = self.stage_bytes(spec, 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp))
         flying = min(self.spec.pp, self.microbatches)
         return cost is not None and not self.lacks([cost], flying * cost.saved)
+
+    def least_layers(self, spec: PlanSpec) -> int:
+        """Return the fewest layers that must be recomputed so that rank 0 may hold a plan."""
+        if spec.zero not in self._counts:
+            low = 1 if self.smaller is None else self.smaller.least_layers(spec)
+            most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
+
+            def fits(count: int) -> bool:
+                return self._first_can_hold(replace(spec, recompute=f"block:{count}"))
+
+            self._counts[spec.zero] = first_that(fits, most, low)
+        return self._counts[spec.zero]
 
     def family_bound(self, spec: PlanSpec) -> float:
         """Return seconds that no plan with a ZeRO stage and recomputation is below."""
@@ -222,10 +266,36 @@ class SpecGroup:
         return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
 
 
+@dataclass(frozen=True, eq=False)
+class SpecSpace:
+    """All plans in words of a model on so many devices; several searches share what they priced.
+
+    Attributes:
+        setting: The sizes, the devices and the framework.
+        batch: Examples of a step.
+        num_devices: Devices that every plan uses; the first of the cluster.
+    """
+
+    setting: PricingSetting
+    batch: int
+    num_devices: int
+    _answers: dict[PlanSpec, PlanAnswer] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> tuple[SpecGroup, ...]:
+        """Groups of plans by which the model can be cut."""
+        found = groups_of(self.setting, self.batch, self.num_devices)
+        return tuple(group for group in found if group.sums is not None)
+
+    def answer(self, spec: PlanSpec) -> PlanAnswer:
+        """Return what a plan takes, or why it cannot be."""
+        if spec not in self._answers:
+            self._answers[spec] = price(self.setting, spec)
+        return self._answers[spec]
+
+
 def search_specs(
-    setting: PricingSetting,
-    batch: int,
-    num_devices: int,
+    space: SpecSpace,
     *,
     accepts: Accepts = lambda spec: True,
     num_best: int = 3,
@@ -234,22 +304,21 @@ def search_specs(
     """Search the fastest plans in words.
 
     Args:
-        setting: The sizes, the devices and the framework.
-        batch: Examples of a step.
-        num_devices: Devices that every plan uses; the first of the cluster.
+        space: The model, its batch and the devices.
         accepts: Whether a plan may be an answer, such as whether a launcher can say it.
         num_best: Plans to find.
-        budget: Wall seconds after which the best so far are returned, with their bound.
+        budget: Wall seconds after which the best so far are returned, with their bound; a first
+            plan is found in any case.
 
     Returns:
         The plans. Within the budget the bound is the step time of the fastest.
     """
-    search = _SpecSearch(setting, accepts, num_best)
+    search = _SpecSearch(space, accepts, num_best)
     deadline = time.monotonic() + budget
-    for group in groups_of(setting, batch, num_devices):
+    for group in space.groups:
         search.push_group(group)
     while search.heap and search.heap[0][0] < search.limit:
-        if time.monotonic() > deadline:
+        if search.best and time.monotonic() > deadline:
             break
         search.expand()
     return search.result()
@@ -259,14 +328,14 @@ def search_specs(
 class _SpecSearch:
     """The heap of a search, and what it found; attributes as of `search_specs`."""
 
-    setting: PricingSetting
+    space: SpecSpace
     accepts: Accepts
     num_best: int
     heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(default_factory=list)
     best: list[FoundSpec] = field(default_factory=list)
-    fastest: FoundSpec | None = None
     num_priced: int = 0
     num_bounded: int = 0
+    num_dives: int = 0
 
     @property
     def limit(self) -> float:
@@ -274,21 +343,22 @@ class _SpecSearch:
         return self.best[-1].seconds if len(self.best) == self.num_best else np.inf
 
     def push_group(self, group: SpecGroup) -> None:
-        """Add a group, if the model can be cut so."""
-        if group.sums is not None:
-            self._push(group.bound, group, Level.GROUP, group.spec)
+        """Add a group."""
+        self._push(group.bound, group, Level.GROUP, group.spec)
 
     def expand(self) -> None:
         """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
         _, _, group, level, spec = heapq.heappop(self.heap)
-        if self.fastest is not None and not self._may_accept(group, level, spec):
+        if not self._may_accept(group, level, spec):
             return
         if level is Level.GROUP:
             for family in families_of(group):
                 self._push(group.family_bound(family), group, Level.FAMILY, family)
         elif level is Level.FAMILY:
-            for row in rows_of_family(group, spec):
-                self._push(row_bound(group, row), group, Level.PLAN, row)
+            rows: list[tuple[float, PlanSpec]] = []
+            for row in rows_of_family(group, spec, self.limit):
+                rows.append((row_bound(group, row), row))
+            self._push_rows(group, rows)
         else:
             self._price(group, spec)
 
@@ -298,19 +368,33 @@ class _SpecSearch:
             return self.accepts(spec)
         return any(self.accepts(plan) for plan in samples_of(group, level, spec))
 
+    def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
+        """Add the plans of a family with their bounds.
+
+        The first plan of a family is priced at once in the beginning: a limit that is found early
+        leaves more of the others out.
+        """
+        rows.sort(key=lambda pair: pair[0])
+        if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
+            bound, row = rows.pop(0)
+            self.num_bounded += 1
+            self.num_dives += 1
+            if bound * SLACK < self.limit:
+                self._price(group, row)
+        for bound, row in rows:
+            self._push(bound, group, Level.PLAN, row)
+
     def _price(self, group: SpecGroup, spec: PlanSpec) -> None:
         """Price a plan, and keep it if it is among the best."""
         self.num_priced += 1
-        answer = price(self.setting, spec)
+        answer = self.space.answer(spec)
         if not answer.feasible:
             if spec.recompute_kind == "block":  # another rank is fuller than the first
                 leaner = _with_layers(group, spec, spec.recompute_layers + 1)
                 self._push(row_bound(group, leaner), group, Level.PLAN, leaner)
             return
         plan = FoundSpec(spec, answer)
-        if self.fastest is None or plan.seconds < self.fastest.seconds:
-            self.fastest = plan
-        if plan.seconds < self.limit and self.accepts(spec):
+        if plan.seconds < self.limit:
             self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
 
     def result(self) -> FoundSpecs:
@@ -320,7 +404,6 @@ class _SpecSearch:
             bound = min(bound, self.heap[0][0])
         return FoundSpecs(
             best=tuple(self.best),
-            fastest=self.fastest,
             bound=bound,
             num_priced=self.num_priced,
             num_bounded=self.num_bounded,
@@ -346,20 +429,38 @@ def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator
             if cp > MOST_CONTEXT:
                 continue
             dp = rest // cp
-            groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
-            examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
             if batch % dp:
                 continue
+            groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
+            examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
             splits = (True, False) if tp > 1 and splits_tokens else (splits_tokens or tp == 1,)
-            for ep, size, sp in itertools.product(groups, examples, splits):
-                spec = PlanSpec(
-                    dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, microbatch_size=size, batch=batch
+            for ep, sp in itertools.product(groups, splits):
+                yield from _groups_of_devices(
+                    setting,
+                    PlanSpec(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
+                    examples,
                 )
-                try:
-                    check_framework(setting, replace(spec, pp=1))
-                except InputError:
-                    continue
-                yield SpecGroup(setting, spec)
+
+
+def _groups_of_devices(
+    setting: PricingSetting, spec: PlanSpec, examples: Sequence[int]
+) -> Iterator[SpecGroup]:
+    """Yield a group for each number of examples of a micro-batch on the same devices.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        spec: The degrees of parallelism.
+        examples: Of a micro-batch on a replica, the fewest first.
+    """
+    smaller: SpecGroup | None = None
+    for size in examples:
+        sized = replace(spec, microbatch_size=size)
+        try:
+            check_framework(setting, replace(sized, pp=1))
+        except InputError:
+            continue
+        smaller = SpecGroup(setting, sized, smaller)
+        yield smaller
 
 
 def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
@@ -371,19 +472,13 @@ def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
     zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
     for zero in zeros:
         plain = replace(spec, zero=zero)
-        full = replace(plain, recompute="full")
-        if not (group.can_hold(full) and group.first_can_hold(full)):
+        if not group.holds(replace(plain, recompute="full")):
             continue
         for kind in ("none", "selective"):
             family = replace(plain, recompute=kind)
-            if group.first_can_hold(family) and group.can_hold(family):
+            if group.holds(family):
                 yield family
-        most = fewest_of_first_rank(group.setting, spec.pp)
-
-        def fits(count: int, plain: PlanSpec = plain) -> bool:
-            return group.first_can_hold(replace(plain, recompute=f"block:{count}"))
-
-        yield replace(plain, recompute=f"block:{first_that(fits, max(most, 1))}")
+        yield replace(plain, recompute=f"block:{group.least_layers(plain)}")
 
 
 def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanSpec]:
@@ -403,13 +498,21 @@ def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanS
                 yield replace(family, schedule=schedule, layers=layers)
 
 
-def rows_of_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
+def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
     Where layers are recomputed, as few of each stage as rank 0 needs.
+
+    Args:
+        group: Of the family.
+        family: Its words.
+        limit: Seconds; plans that cannot be below are left out.
     """
     for schedule in schedules_of(group):
         for layers in cuts_of(group.setting, family.pp, schedule):
+            stages = alike_stages(group.setting, family.pp, schedule, layers)
+            if least_seconds(group, stages) * SLACK >= limit:
+                continue
             row = replace(family, schedule=schedule, layers=layers)
             if family.recompute_kind != "block":
                 if not first_rank_lacks(group, row):
@@ -425,9 +528,15 @@ def rows_of_family(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
                 yield _with_layers(group, row, count)
 
 
-def first_that(holds: Callable[[int], bool], most: int) -> int:
-    """Return the least number from 1 on that holds, where larger ones do too; `most` if none."""
-    low, high = 1, most
+def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
+    """Return the least number that holds, where larger ones do too; `most` if none.
+
+    Args:
+        holds: What is asked of a number.
+        most: The largest number.
+        least: The first number that may hold.
+    """
+    low, high = min(least, most), most
     while low < high:
         middle = (low + high) // 2
         if holds(middle):
@@ -491,32 +600,113 @@ def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
     return replace(spec, recompute="full" if is_full else f"block:{count}")
 
 
+class AlikeStages(NamedTuple):
+    """Stages of a plan by what they have: those of one kind cost the same.
+
+    Attributes:
+        ends: First segment and the one after the last, of one stage of each kind. [kinds]
+        kinds: The kind of every stage. [chunks of a rank, ranks]
+        columns: Kinds of the chunks of a rank, of ranks that are unlike.
+        columns_of_ranks: Which of `columns` each rank has. [ranks]
+    """
+
+    ends: tuple[tuple[int, int], ...]
+    kinds: IntArray
+    columns: tuple[tuple[int, ...], ...]
+    columns_of_ranks: IntArray
+
+
+@lru_cache(maxsize=8192)
+def alike_stages(
+    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None
+) -> AlikeStages:
+    """Return the stages of plans with a number of ranks, a schedule and a cut, by their kinds.
+
+    Args:
+        setting: The sizes and the framework.
+        pp: Ranks.
+        schedule: Its name and number of chunks.
+        layers: Of every stage; None: as the framework cuts.
+    """
+    spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
+    numbers: dict[tuple[object, ...], int] = {}
+    ends: list[tuple[int, int]] = []
+    kinds: list[int] = []
+    for first, last in segments_of_stages(setting, spec):
+        key = kind_of_stage(setting, first, last)
+        if key not in numbers:
+            numbers[key] = len(ends)
+            ends.append((first, last))
+        kinds.append(numbers[key])
+    of_ranks = [tuple(kinds[rank::pp]) for rank in range(pp)]
+    columns = {column: number for number, column in enumerate(dict.fromkeys(of_ranks))}
+    return AlikeStages(
+        ends=tuple(ends),
+        kinds=np.array(kinds).reshape(-1, pp),
+        columns=tuple(columns),
+        columns_of_ranks=np.array([columns[column] for column in of_ranks]),
+    )
+
+
+def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[object, ...]:
+    """Return what tells stages apart: their layers of each kind, and the ends of the model."""
+    sizes = setting.decoder
+    dense = sizes.experts.dense if sizes.experts else 0
+    num_dense = max(0, min(last, 1 + dense) - max(first, 1))
+    return last - first, num_dense, first == 0, last == sizes.layers + 2
+
+
+def least_seconds(group: SpecGroup, stages: AlikeStages) -> float:
+    """Return seconds that no plan with a cut is below, by its kernels alone."""
+    sums = group.sums
+    assert sums is not None
+    totals = (sums.forward, sums.backward, sums.weights)
+    seconds: list[float] = []
+    for first, last in stages.ends:
+        seconds.append(sum(float(total[last] - total[first]) for total in totals))
+    of_stages = np.array(seconds)[stages.kinds]
+    firsts = of_stages[0] + 2.0 * group.message
+    work = group.microbatches * of_stages.sum(axis=0)
+    return float((np.cumsum(firsts) - firsts + work).max())
+
+
 def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     """Return seconds that a plan cannot be below; see the head of the file."""
+    stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
     costs: list[StageCost] = []
-    for first, last in segments_of_stages(group.setting, spec):
+    for first, last in stages.ends:
         cost = group.stage_cost(spec, first, last)
         if cost is None:
             return np.inf
         costs.append(cost)
-    largest, fill = 0.0, 0.0
-    for rank in range(spec.pp):
-        work = sum(cost.microbatch for cost in costs[rank :: spec.pp])
-        largest = max(largest, fill + group.microbatches * work)
-        fill += costs[rank].microbatch + 2.0 * group.message
-    return largest
+    following = min(spec.pp, group.microbatches)
+    ends: list[float] = []
+    for column in stages.columns:
+        of_rank = [costs[kind] for kind in column]
+        ends.append(group.pricer.rank_end(of_rank, spec.zero, following))
+    ends_of_ranks = np.array(ends)[stages.columns_of_ranks]
+    passes = np.array([(cost.forward, cost.backward + cost.weights) for cost in costs])
+    of_stages = passes[stages.kinds]
+    firsts = of_stages[0] + group.message
+    fill, drain = (np.cumsum(firsts, axis=0) - firsts).T
+    work = group.microbatches * of_stages.sum(axis=(0, 2))
+    return float((fill + work + np.maximum(ends_of_ranks, drain + ends_of_ranks[0])).max())
 
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices cannot hold what the schedule has in flight."""
-    costs: list[StageCost] = []
-    for first, last in segments_of_stages(group.setting, spec)[:: spec.pp]:
-        cost = group.stage_cost(spec, first, last)
+    stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
+    flying = np.array(flying_of_first_rank(spec.schedule, spec.pp, group.microbatches))
+    kinds = stages.kinds[:, 0]
+    costs: list[StageBytes] = []
+    saved = 0.0
+    for kind in np.unique(kinds):
+        cost = group.stage_bytes(spec, *stages.ends[kind])
         if cost is None:
             return True
-        costs.append(cost)
-    flying = flying_of_first_rank(spec.schedule, spec.pp, group.microbatches)
-    saved = sum(count * cost.saved for count, cost in zip(flying, costs, strict=True))
+        is_kind = kinds == kind
+        costs += [cost] * int(is_kind.sum())
+        saved += float(flying[is_kind].sum()) * cost.saved
     return group.lacks(costs, saved)
 
 

@@ -12,7 +12,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_search import cuts_of, search_specs
+from gnnplace.plans.spec_search import SpecSpace, cuts_of, search_specs
 
 DENSE = DecoderSizes(
     layers=6,
@@ -86,7 +86,7 @@ def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSp
 def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, num_devices):
     on = setting(sizes, framework, memory)
     plans = every_plan(on, num_devices)
-    found = search_specs(on, sizes.batch, num_devices)
+    found = search_specs(SpecSpace(on, sizes.batch, num_devices))
     assert plans
     least = min(seconds for seconds, _ in plans)
     assert found.best[0].seconds == pytest.approx(least, rel=1e-9)
@@ -96,20 +96,21 @@ def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, num_
 
 def test_the_answer_is_the_price_of_its_words():
     on = setting(DENSE, "megatron-lm", None)
-    for plan in search_specs(on, 8, 8).best:
+    for plan in search_specs(SpecSpace(on, 8, 8)).best:
         assert price(on, plan.spec) == plan.answer
 
 
 def test_only_what_is_accepted_is_an_answer_and_the_fastest_is_beside():
     on = setting(DENSE, "megatron-lm", 9e9)
-    found = search_specs(on, 8, 8, accepts=lambda spec: spec.pp == 1)
-    free = search_specs(on, 8, 8)
+    found = search_specs(SpecSpace(on, 8, 8), accepts=lambda spec: spec.pp == 1)
+    free = search_specs(SpecSpace(on, 8, 8))
     assert {plan.spec.pp for plan in found.best} == {1}
     assert found.fastest == free.best[0]
 
 
 def test_without_time_the_bound_is_below_every_plan():
     on = setting(DENSE, "megatron-lm", 9e9)
-    none, whole = search_specs(on, 8, 8, budget=0.0), search_specs(on, 8, 8)
-    assert not none.best
-    assert none.bound <= whole.bound
+    first = search_specs(SpecSpace(on, 8, 8), budget=0.0)
+    whole = search_specs(SpecSpace(on, 8, 8))
+    assert first.best
+    assert first.bound <= whole.bound <= first.best[0].seconds

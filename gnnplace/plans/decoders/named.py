@@ -11,7 +11,13 @@ from gnnplace.models import CatalogueModel, default_batch, find_model
 from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder
-from gnnplace.plans.decoders.setting import HALVES, memory_limit_of, roofline_line, setting_of
+from gnnplace.plans.decoders.setting import (
+    HALVES,
+    PricingSetting,
+    memory_limit_of,
+    roofline_line,
+    setting_of,
+)
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
@@ -73,6 +79,13 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     return NamedModel(replace(job, model=model, batch=batch, precision=precision), row, sizes)
 
 
+def is_priced_by_sizes(named: NamedModel, cluster: Cluster) -> bool:
+    """Return whether a model's plans are priced without a capture on the devices of a cluster."""
+    if named.sizes is None or named.job.precision not in HALVES:
+        return False
+    return all(has_step_constants(kind) for kind in cluster.kinds)
+
+
 def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
     """Return a model of the catalogue as a chain by its sizes; None where a capture must price it.
 
@@ -80,19 +93,27 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
         named: The model.
         cluster: The devices, of kinds with constants.
     """
-    job, row = named.job, named.row
-    if named.sizes is None or job.precision not in HALVES:
+    job = named.job
+    if named.sizes is None or not is_priced_by_sizes(named, cluster):
         return None
-    if not all(has_step_constants(kind) for kind in cluster.kinds):
-        return None
-    sizes = replace(named.sizes, batch=job.batch or named.sizes.batch)
     setting = setting_of(
-        sizes,
+        replace(named.sizes, batch=job.batch or named.sizes.batch),
         cluster,
         precision=job.precision,
         optimizer=job.optimizer,
         memory_limit=memory_limit_of(cluster),
     )
+    return chain_on(named.row, setting)
+
+
+def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
+    """Return a model of the catalogue as a chain by its sizes.
+
+    Args:
+        row: Its row of the catalogue.
+        setting: Its sizes, the devices and the framework.
+    """
+    sizes, cluster = setting.decoder, setting.cluster
     structure = json.dumps([row.type, asdict(replace(sizes, batch=1))])
     shape = (sizes.batch, sizes.length)
     notices = _notices(row, sizes.length)

@@ -1,74 +1,109 @@
 """`export_plan`: a plan as the file of a launcher, with the price of what it cannot carry.
 
-What a launcher cannot carry is given up one thing at a time: the order of actions, cuts inside of
-layers, the split over shards, recomputation of some layers, then what this launcher lacks. After
-each the step is priced again, so that the seconds and bytes of all lines add up to the difference
-between the plan and what is written. The written text is read back: a field that comes back as
-another is a line, too.
+A plan in words is written as it is for the launcher that it was found for; for another one each
+thing that this lacks is given up in turn, and the step priced again by the model's sizes. A plan of
+a captured model is priced by `captured_losses`. The written text is read back: a field that comes
+back as another is a line, too.
 
-Complexity: a capture of the model, and a price of the plan for each thing.
+Complexity: a price for each thing that is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
 from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.plans.decoders.decoder import DecoderSizes, from_config
-from gnnplace.plans.given import (
-    chain_of_file,
-    draft_of_plan,
-    draft_of_spec,
-    layer_bounds,
-    orders_in,
-    recomputing,
-    split_of_spec,
+from gnnplace.errors import GnnplaceError
+from gnnplace.plans.launch.from_plan import launch_plan_of
+from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.launch.searching import priced_spec
+from gnnplace.plans.launch.side_by_side import launch_plan_of_file
+from gnnplace.plans.launch.writing import (
+    SERVER_GPUS,
+    LaunchFile,
+    Loss,
+    nearest_plan,
+    write_launch_plan,
 )
-from gnnplace.plans.launch.from_plan import LAUNCHED, launch_plan_of
-from gnnplace.plans.launch.importing import captured_spec
-from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.registry import launcher_of
-from gnnplace.plans.launch.writing import LaunchFile, Loss, nearest_plan, write_launch_plan
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.plans.order.orders import Orders
-from gnnplace.plans.plan import Plan, PlanFile
-from gnnplace.plans.search.draft import Draft, Priced, realized
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.space import devices_of_server
-from gnnplace.plans.search.splits import with_splits
-from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.spec_answers import price
 from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.tracing.models import workload_of
 
 
 def export_plan(
     plan: Plan, launcher: str, *, model: str | None = None, cluster: str | Cluster | None = None
 ) -> LaunchFile:
-    """A plan as the file of a launcher.
+    """Return a plan as the file of a launcher.
 
     Args:
-        plan: searched, given or read.
-        launcher: the name of the launcher.
-        model: the model by its name, where the plan's file does not say enough to make it again.
-        cluster: the cluster, where that is so.
+        plan: Searched, given or read. The launcher's own fastest plan counts where it stands among
+            the alternatives.
+        launcher: The name of the launcher.
+        model: The model by its name, where the plan's file does not say enough to make it again.
+        cluster: The cluster, where that is so.
 
     Raises:
-        InputError: there is no such launcher.
-        InfeasibleError: it cannot say the plan at all.
+        InputError: There is no such launcher.
+        InfeasibleError: It cannot say the plan at all.
     """
+    target = launcher_of(launcher)
+    plan = plan.for_launcher(launcher)
+    if plan.file.words is not None:
+        return _export_words(plan, launcher, model, cluster)
+    return _export_captured(plan, target, launcher, model, cluster)
+
+
+def _export_words(
+    plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
+) -> LaunchFile:
+    """Return a plan in words as the file of a launcher; arguments as of `export_plan`."""
     target, file = launcher_of(launcher), plan.file
-    sizes, lacks = _sizes(model or file.model, file)
+    devices = resolve_cluster(cluster or file.cluster_file or file.cluster)
+    base, setting, _ = launch_plan_of_file(file, devices, model)
+    base, steps = nearest_plan(base, target)
+    losses: list[Loss] = []
+    seconds, peak = plan.step_time, max(entry.all for entry in file.memory.values())
+    for line, nearest in steps:
+        answer = price(setting, priced_spec(nearest))
+        if answer.step_time is None or answer.peak is None:
+            losses.append(Loss(f"{line}; not priced: {answer.reason}"))
+            continue
+        losses.append(Loss(line, answer.step_time - seconds, answer.peak - peak))
+        seconds, peak = answer.step_time, answer.peak
+    last = steps[-1][1] if steps else base
+    text, unwritten = write_launch_plan(
+        last, launcher, _lines(plan, launcher, losses, seconds), setting.framework.network.each
+    )
+    return LaunchFile(
+        text=text,
+        plan=last,
+        losses=(*losses, *unwritten),
+        seconds=seconds,
+        command=target.command,
+        beside=target.beside(file),
+    )
+
+
+def _export_captured(
+    plan: Plan,
+    target: Launcher,
+    launcher: str,
+    model: str | None,
+    cluster: str | Cluster | None,
+) -> LaunchFile:
+    """Return a captured model's plan as the file of a launcher; arguments as of `export_plan`."""
+    from gnnplace.plans.launch.captured_losses import Prices, captured_sizes
+
+    file = plan.file
+    sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     beside = target.beside(file)
     if beside is not None:  # the order that was searched too
         given_up = [line for line in given_up if not line.startswith("order of actions")]
     base, steps = nearest_plan(base, target)
     last = steps[-1][1] if steps else base
-    gpus, losses, seconds = 8, [Loss(x) for x in given_up] + [Loss(x) for x, _ in steps], None
+    gpus, seconds = SERVER_GPUS, None
+    losses = [Loss(line) for line in given_up] + [Loss(line) for line, _ in steps]
     try:
         prices = Prices.of(plan, model or file.model, cluster)
         gpus = devices_of_server(MeshFabric(prices.cluster))
@@ -92,133 +127,3 @@ def _lines(plan: Plan, launcher: str, losses: list[Loss], seconds: float | None)
     if seconds is not None and abs(seconds - plan.step_time) > 1e-3 * plan.step_time:
         lines.append(f"As written here: {seconds:.4g} s a step.")
     return [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
-
-
-def _sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
-    """Sizes of a model, and why there are none."""
-    shape = file.inputs[0].shape if file.inputs else []
-    try:
-        config = getattr(workload_of(model, fake=True).model, "config", None)
-    except GnnplaceError as error:
-        return None, f"sizes of the model: {error}"
-    known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
-    sizes = from_config(model, config, shape[1]) if known else None
-    return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
-
-
-@dataclass(eq=False)
-class Prices:
-    """What plans of one model take on one cluster.
-
-    Attributes:
-        model: its name.
-        cluster: its devices.
-        chain: the captured model, in the precision of the plan.
-    """
-
-    model: str
-    cluster: Cluster
-    chain: Chain
-
-    @classmethod
-    def of(cls, plan: Plan, model: str, cluster: str | Cluster | None) -> Prices:
-        """Captures the model of a plan.
-
-        Raises:
-            GnnplaceError: the model or the cluster cannot be made again.
-        """
-        file = plan.file
-        devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
-        return cls(model, devices, chain_of_file(file, model, devices, file.precision))
-
-    def losses(
-        self,
-        plan: Plan,
-        base: LaunchPlan,
-        steps: list[tuple[str, LaunchPlan]],
-        *,
-        ordered: bool = False,
-    ) -> tuple[list[Loss], float]:
-        """What each thing costs, in the order in which it is given up; seconds of what is left.
-
-        `ordered`: the order of actions is written, also one that was searched.
-
-        Raises:
-            MismatchError: the model is not the plan's.
-            InputError: what is left cannot be priced.
-        """
-        first = draft_of_plan(self.chain, self.cluster, plan)
-        before = _realized(self.chain, self.cluster, first, orders_in(plan))
-        losses = []
-        for told, draft in self._given_up(first, base, ordered):
-            after = _realized(self.chain, self.cluster, draft)
-            losses.append(_loss(told, before, after))
-            before = after
-        chain = self.chain
-        for told, nearest in steps:
-            if nearest.precision != chain.precision:
-                precision = nearest.precision or "32-true"
-                chain = chain_of_file(plan.file, self.model, self.cluster, precision)
-            words, _ = captured_spec(nearest)
-            after = _realized(chain, self.cluster, draft_of_spec(chain, self.cluster, words))
-            losses.append(_loss(told, before, after))
-            before = after
-        return losses, before.step_time
-
-    def _given_up(
-        self, draft: Draft, base: LaunchPlan, ordered: bool
-    ) -> Iterator[tuple[str, Draft]]:
-        """Drafts without what no launcher can say, one thing at a time."""
-        chain, pricer = self.chain, pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
-        if not ordered and ":searched" in draft.schedule:
-            name = draft.schedule.partition(":")[0]
-            draft = replace(draft, schedule=name, rules=None)
-            yield f"order of actions: was searched; that of {name} is written", draft
-        count = len(draft.stages)
-        if base.layers is not None and count > 1:
-            bounds = layer_bounds(chain, base.layers, count)
-            moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
-            draft = draft.cut_at(bounds)
-            if moved:
-                told = ", ".join(map(str, moved))
-                yield f"stage {told}: begins inside of a layer; whole layers are written", draft
-        if draft.stages[0].mesh.shards > 1:
-            split = split_of_spec(base.spec)
-            split_draft = with_splits(pricer, draft, split.choices)
-            if self._placements(split_draft) != self._placements(draft):
-                reason = (
-                    f"split over {split.num_shards} shards: is not {split.description}, which is "
-                    "written"
-                )
-                yield reason, split_draft
-            draft = split_draft
-        stages = [recomputing(chain, s, base.recompute) for s in draft.stages]
-        if stages != list(draft.stages):
-            draft = replace(draft, stages=tuple(stages))
-            yield f"recompute: by segments; {base.recompute} is written", draft
-
-    def _placements(self, draft: Draft) -> list[object]:
-        source = self.chain.source
-        if not isinstance(source, ModelCosts):
-            return []
-        kinds = [self.cluster.devices[s.mesh.first].kind for s in draft.stages]
-        return [
-            source.placements(
-                kind, s.mesh.axes, draft.size // s.mesh.replicas, s.first, s.last, s.choice
-            )
-            for kind, s in zip(kinds, draft.stages, strict=True)
-        ]
-
-
-def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:
-    priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
-    if priced is None:
-        raise InputError(f"{chain.name}: cannot be cut as it would be written")
-    return priced
-
-
-def _loss(told: str, before: Priced, after: Priced) -> Loss:
-    peak_before, peak_after = (
-        max(plan.held(rank) for rank in range(len(plan.chunks))) for plan in (before, after)
-    )
-    return Loss(told, after.step_time - before.step_time, peak_after - peak_before)

@@ -7,9 +7,11 @@ is, is no answer; the best of all beside it is the free plan, at the same prices
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
+from gnnplace.costs import DEFAULT_FRAMEWORK, TRAITS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.causes import SlowdownCause
@@ -24,7 +26,8 @@ from gnnplace.plans.launch.importing import (
     priced_optimizer,
 )
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.registry import Launcher, framework_of, launcher_of
+from gnnplace.plans.launch.registry import OF_DEEPSPEED, Launcher, framework_of, launcher_of
+from gnnplace.plans.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, price
@@ -34,7 +37,7 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_search import FoundSpec, search_specs
+from gnnplace.plans.spec_search import FoundSpec, SpecSpace, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
 
@@ -49,6 +52,7 @@ class LaunchAnswer:
         free: the best plan that any launcher could be told, at the same prices; None where a file
             was priced and nothing searched.
         free_answer: what that takes.
+        best: the fastest plans of a search, the fastest first.
         tried: plans that were priced.
         bounded: plans and groups of plans that were bounded, those that were priced among them.
         told: what is not priced, each in one line.
@@ -59,6 +63,7 @@ class LaunchAnswer:
     setting: PricingSetting
     free: LaunchPlan | None = None
     free_answer: PlanAnswer | None = None
+    best: tuple[FoundSpec, ...] = ()
     tried: int = 1
     bounded: int = 1
     told: tuple[str, ...] = ()
@@ -164,6 +169,185 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     return LaunchExplanation(answer, parts, changes, causes, steps)
 
 
+OWN = "gnnplace"
+"""The package's own runner among launchers: it runs whatever PyTorch's prices are of."""
+
+
+@dataclass(frozen=True, eq=False)
+class LauncherSearch:
+    """Searches of the fastest plans that launchers can run, which share what they price.
+
+    Attributes:
+        decoder: Sizes of the model, with the batch.
+        cluster: The devices, all of which are used.
+        precision: In Lightning's words; None: each framework's usual one.
+        optimizer: None: "adamw".
+        framework: Whose constants count instead of the launcher's own.
+        environment: Such as "checked-collectives".
+        memory_limit: Bytes that every device has; None: its own.
+        fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
+        rate: Tokens a second that these must make.
+        budget: Wall seconds of each search, after which the best so far counts.
+        progress: Is told what is done.
+    """
+
+    decoder: DecoderSizes
+    cluster: Cluster
+    _: KW_ONLY
+    precision: str | None = None
+    optimizer: str | None = None
+    framework: str | None = None
+    environment: str | None = None
+    memory_limit: float | None = None
+    fewest: bool = False
+    rate: float | None = None
+    budget: float = math.inf
+    progress: Callable[[str], None] | None = None
+    _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
+    _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
+
+    def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:
+        """Return the fastest plan that a launcher can run.
+
+        Args:
+            launcher: Its name, or `OWN`.
+            num_best: Plans of it to find.
+
+        Raises:
+            InputError: There is no such launcher, or the model cannot be priced so.
+            InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
+        """
+        if launcher != OWN:
+            self._check_model(launcher)
+        num_devices, rates = self.cluster.num_devices, list[float]()
+        for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
+            answers = [
+                answer
+                for name in self._frameworks(launcher)
+                if (answer := self._find_on(self._space(launcher, name, count), launcher, num_best))
+            ]
+            if not answers:
+                continue
+            fastest = min(answers, key=lambda one: one.best[0].seconds)
+            rates.append(fastest.answer.tokens_per_second or 0.0)
+            if rates[-1] >= (self.rate or 0.0):
+                return fastest
+        if self.rate is not None and rates:
+            message = (
+                f"no plan on up to {num_devices} devices makes {self.rate:,.0f} tokens/s; the "
+                f"fastest makes {max(rates):,.0f}"
+            )
+            raise InfeasibleError(f"{launcher}: {message}; take more devices")
+        raise self._refusal(launcher)
+
+    def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
+        """Return the fastest plan of a launcher among those of a space; None: it can run none."""
+        setting = space.setting
+        found = search_specs(
+            space,
+            accepts=self._accepts(launcher, setting),
+            num_best=num_best,
+            budget=self.budget,
+        )
+        if not found.best:
+            return None
+        best = found.best[0]
+        return LaunchAnswer(
+            plan=launch_plan_of(setting, best.spec),
+            answer=replace(best.answer, lower_bound=found.bound),
+            setting=setting,
+            best=found.best,
+            tried=found.num_priced,
+            bounded=found.num_bounded,
+        )
+
+    def _refusal(self, launcher: str) -> InfeasibleError:
+        """Return why a launcher can run no plan on all devices."""
+        free = self.free(launcher)
+        if free is None:
+            return InfeasibleError(f"{launcher}: nothing fits; take more devices")
+        setting = self._setting(launcher, self._frameworks(launcher)[0])
+        if launcher != OWN:
+            try:
+                launcher_of(launcher).write(launch_plan_of(setting, free.spec), [], SERVER_GPUS)
+            except InfeasibleError as error:
+                return error
+        message = "none of the plans that fit can be said"
+        return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+
+    def free(self, launcher: str) -> FoundSpec | None:
+        """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
+
+        None where none fits all devices.
+        """
+        space = self._space(launcher, self._frameworks(launcher)[0], self.cluster.num_devices)
+        found = search_specs(space, num_best=1, budget=self.budget)
+        return found.best[0] if found.best else None
+
+    def _frameworks(self, launcher: str) -> tuple[str, ...]:
+        """Return the frameworks whose prices plans of a launcher have."""
+        if self.framework is not None:
+            return (self.framework,)
+        if launcher == OWN:
+            return (DEFAULT_FRAMEWORK,)
+        own = launcher_of(launcher).framework
+        return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
+
+    def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
+        """Return what says whether a launcher can be told a plan that has a framework's prices."""
+        if launcher == OWN:
+            return lambda spec: True
+        target, has_framework = launcher_of(launcher), self.framework is not None
+        network = setting.framework.network.each
+
+        def accepts(spec: PlanSpec) -> bool:
+            plan = launch_plan_of(setting, spec)
+            is_priced = has_framework or framework_of(launcher, plan) == setting.framework.name
+            return is_priced and can_say(target, plan, network)
+
+        return accepts
+
+    def _check_model(self, launcher: str) -> None:
+        """Check that a launcher can train the model by any plan at all.
+
+        Raises:
+            InfeasibleError: It cannot say the model's sizes.
+        """
+        target = launcher_of(launcher)
+        setting = self._setting(launcher, self._frameworks(launcher)[0])
+        spec = PlanSpec(dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch)
+        plan, steps = nearest_plan(launch_plan_of(setting, spec), target)
+        target.write(steps[-1][1] if steps else plan, [], setting.framework.network.each)
+
+    def _setting(self, launcher: str, framework: str) -> PricingSetting:
+        """Return what a launcher's plans are priced on, as a framework trains them."""
+        precision = self.precision
+        if precision is None and launcher in OF_DEEPSPEED:
+            precision = TRAITS["megatron-deepspeed"].precision  # DeepSpeed's engine keeps copies
+        key = framework, precision
+        if key not in self._settings:
+            self._settings[key] = setting_of(
+                self.decoder,
+                self.cluster,
+                framework_name=framework,
+                environment_name=self.environment,
+                precision=precision,
+                optimizer=self.optimizer,
+                memory_limit=self.memory_limit,
+            )
+        return self._settings[key]
+
+    def _space(self, launcher: str, framework: str, count: int) -> SpecSpace:
+        """Return the plans that are searched for a launcher on so many devices."""
+        setting = self._setting(launcher, framework)
+        key = framework, setting.framework.precision, count
+        if key not in self._spaces:
+            if self.progress is not None:
+                self.progress(f"planning: plans of {count} devices at {framework}'s prices")
+            self._spaces[key] = SpecSpace(setting, self.decoder.batch, count)
+        return self._spaces[key]
+
+
 def search_launcher(
     model: str,
     launcher: str,
@@ -179,71 +363,45 @@ def search_launcher(
     rate: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> LaunchAnswer:
-    """The fastest plan that a launcher can run, beside the fastest of all.
+    """Search the fastest plan that a launcher can run, beside the fastest of all.
 
     Args:
-        model: a decoder of text, as `hf:CONFIG`.
-        launcher: the name of the launcher.
-        cluster: the devices, all of which are used.
-        batch: examples of a step; by default those of the model.
-        precision: in Lightning's words; by default the framework's usual one.
-        optimizer: by default "adamw".
-        framework: whose constants count instead of the launcher's.
-        environment: such as "checked-collectives".
-        memory_limit: bytes that every device has, instead of its own.
-        fewest: take as few devices as hold any plan: powers of two, then all of them.
-        rate: tokens a second that these must make.
-        progress: is told what is done.
+        model: A decoder of text, by its name or as `hf:CONFIG`.
+        launcher: The name of the launcher.
+        cluster: The devices, all of which are used.
+        batch: Examples of a step; None: the model's default.
+        precision: As of `LauncherSearch`, as all that follow.
+        optimizer: None: "adamw".
+        framework: Whose constants count instead of the launcher's.
+        environment: Such as "checked-collectives".
+        memory_limit: Bytes that every device has, instead of its own.
+        fewest: Take as few devices as hold any plan.
+        rate: Tokens a second that these must make.
+        progress: Is told what is done.
 
     Raises:
-        InputError: the model is no decoder that is priced from its sizes.
-        InfeasibleError: nothing fits that the launcher can run, or reaches the rate.
+        InputError: The model is no decoder that is priced from its sizes.
+        InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
     """
-    target, devices = launcher_of(launcher), resolve_cluster(cluster)
-    decoder = _decoder(model, None, batch, devices.num_devices)
-    setting = setting_of(
-        decoder, devices, framework_name=framework or target.framework,
-        environment_name=environment, precision=precision, optimizer=optimizer,
+    launcher_of(launcher)
+    devices = resolve_cluster(cluster)
+    search = LauncherSearch(
+        _decoder(model, None, batch, devices.num_devices),
+        devices,
+        precision=precision,
+        optimizer=optimizer,
+        framework=framework,
+        environment=environment,
         memory_limit=memory_limit,
-    )  # fmt: skip
-    num_devices, rates = devices.num_devices, list[float]()
-    fastest: FoundSpec | None = None
-
-    def accepts(spec: PlanSpec) -> bool:
-        """Return whether the launcher can be told a plan."""
-        return can_say(target, launch_plan_of(setting, spec))
-
-    for count in counts_of_devices(num_devices) if fewest else [num_devices]:
-        if progress is not None:
-            progress(f"planning: plans of {count} devices at {setting.framework.name}'s prices")
-        found = search_specs(setting, decoder.batch, count, accepts=accepts)
-        fastest = found.fastest or fastest
-        if not found.best or found.fastest is None:
-            continue
-        best = found.best[0]
-        rates.append(best.answer.tokens_per_second or 0.0)
-        if rates[-1] >= (rate or 0.0):
-            free = found.fastest
-            return LaunchAnswer(
-                plan=launch_plan_of(setting, best.spec),
-                answer=replace(best.answer, lower_bound=found.bound),
-                setting=setting,
-                free=launch_plan_of(setting, free.spec),
-                free_answer=free.answer,
-                tried=found.num_priced,
-                bounded=found.num_bounded,
-            )
-    if rate is not None and rates:
-        message = (
-            f"no plan on up to {num_devices} devices makes {rate:,.0f} tokens/s; the fastest makes"
-        )
-        raise InfeasibleError(f"{launcher}: {message} {max(rates):,.0f}; take more devices")
-    if fastest is None:
-        raise InfeasibleError(f"{launcher}: nothing fits; take more devices")
-    plan = launch_plan_of(setting, fastest.spec)
-    target.write(plan, [], setting.framework.network.each)  # says why, where nothing can be said
-    message = "none of the plans that fit can be said"
-    raise InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+        fewest=fewest,
+        rate=rate,
+        progress=progress,
+    )
+    answer = search.find(launcher)
+    free = search.free(launcher)
+    if free is None or not free.seconds < answer.best[0].seconds:
+        free = answer.best[0]  # of fewer devices, or with another framework's prices
+    return replace(answer, free=launch_plan_of(answer.setting, free.spec), free_answer=free.answer)
 
 
 def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
@@ -273,12 +431,18 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     )
 
 
-def can_say(launcher: Launcher, plan: LaunchPlan) -> bool:
-    """Whether a launcher can be told a plan as it is."""
+def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = 8) -> bool:
+    """Return whether a launcher can be told a plan as it is.
+
+    Args:
+        launcher: The launcher.
+        plan: The plan.
+        gpus: Of a server.
+    """
     if any(after != plan for _, after in launcher.nearest(plan)):
         return False
     try:
-        launcher.write(plan, [], 8)
+        launcher.write(plan, [], gpus)
     except InfeasibleError:
         return False
     return True

@@ -232,8 +232,10 @@ def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[f
     for rank, cost in zip(draft.ranks, costs, strict=True):
         by_rank[rank].append(cost)
     ends: list[float] = []
-    for rank in range(max(draft.ranks) + 1):
-        ends.append(pricer.rank_end(by_rank[rank], draft))
+    num_ranks = max(draft.ranks) + 1
+    following = min(num_ranks, draft.microbatches)
+    for rank in range(num_ranks):
+        ends.append(pricer.rank_end(by_rank[rank], draft.stages[0].zero, following))
     for rank, seconds in _tied(pricer, draft).items():
         ends[rank] += seconds
     return tuple(ends)

@@ -15,7 +15,7 @@ layer's backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -40,6 +40,7 @@ from gnnplace.plans.search.stage import (
     SegmentRates,
     SegmentSums,
     Stage,
+    StageBytes,
     StageCost,
 )
 from gnnplace.plans.segments.chain import Chain, Degrees, SegmentCosts, SplitChoice, Tied
@@ -116,6 +117,7 @@ class FrameworkPricer(Pricer):
     has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
     allows_rest: ClassVar[bool] = True
     _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
+    _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -124,7 +126,40 @@ class FrameworkPricer(Pricer):
         return self.chain.framework
 
     def cost(self, stage: Stage) -> StageCost | None:
-        """Return what a stage takes; None where the model cannot be cut so."""
+        """Return what a stage takes; None where the model cannot be cut so.
+
+        Stages of the same kinds of segments on like devices take the same.
+        """
+        key = self._key(stage)
+        if key not in self._costs:
+            self._costs[key] = self._priced(stage)
+        return self._costs[key]
+
+    def _key(self, stage: Stage) -> Hashable:
+        """Return what the cost of a stage depends on."""
+        mesh = stage.mesh
+        recomputed = bytearray(stage.last - stage.first)
+        for segment in stage.recompute:
+            recomputed[segment - stage.first] = 1
+        return (
+            self._kinds[stage.first : stage.last],
+            bytes(recomputed),
+            stage.attention,
+            stage.together,
+            stage.zero,
+            stage.zero_group,
+            stage.choice,
+            self.fabric.kinds(mesh),
+            (mesh.replicas, mesh.shards, mesh.outer),
+        )
+
+    @cached_property
+    def _kinds(self) -> tuple[Hashable, ...]:
+        """Kinds of the segments, of which those of a kind cost the same. [segments]"""
+        return tuple(segment.kind for segment in self.chain.segments)
+
+    def _priced(self, stage: Stage) -> StageCost | None:
+        """Return what a stage takes, as `cost` does, without looking it up."""
         sums = self.sums(stage.mesh, choice=stage.choice)
         if sums is None:
             return None
@@ -152,13 +187,43 @@ class FrameworkPricer(Pricer):
             reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
         weights = min(weights, backward)
 
-        freed, recomputing = self._freed(stage, costs) if stage.recompute else (0.0, 0.0)
+        bytes_of_stage = self._bytes(setting)
+        cost = StageCost(
+            **vars(bytes_of_stage),
+            forward=forward,
+            backward=backward - weights,
+            weights=weights,
+            recomputed=float(again[run].sum()),
+            gathered=passes.exposed,
+            reduction=reduction,
+            update=framework.update(setting.parameters, setting.group),
+            error=float(costs.error.mean()),
+            exchanges=exchanges,
+        )
+        return cost if framework.offload == NOTHING else self._offloaded(setting, cost)
+
+    def stage_bytes(self, stage: Stage) -> StageBytes | None:
+        """Return the bytes of a stage, nothing of it on the host; None where no cut is possible."""
+        sums = self.sums(stage.mesh, choice=stage.choice)
+        return None if sums is None else self._bytes(self._setting(stage, sums))
+
+    def _bytes(self, setting: StageSetting) -> StageBytes:
+        """Return the bytes of a stage, nothing of it on the host."""
+        stage, costs, run, framework = (
+            setting.stage,
+            setting.costs,
+            setting.run,
+            setting.framework,
+        )
+        constants = framework.constants
+        freed, recomputing = self._freed(stage, costs)
         if stage.attention:
             recomputing = 0.0
-        saved = float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting)
         resident, updating = 0.0, 0.0
-        if zero < SHARDED:
-            state, updating = framework.replicated_state(zero, setting.parameters, setting.group)
+        if stage.zero < SHARDED:
+            state, updating = framework.replicated_state(
+                stage.zero, setting.parameters, setting.group
+            )
             if setting.degrees.tp > 1:
                 state += constants["gather_buffers"] * self._stream(setting)
             working = float(costs.working[run].max(initial=0.0)) + recomputing
@@ -167,25 +232,15 @@ class FrameworkPricer(Pricer):
         else:
             state = framework.sharded_state(setting.parameters, setting.group)
             resident, working = self._sharded_working(setting, recomputing)
-        cost = StageCost(
-            forward=forward,
-            backward=backward - weights,
-            weights=weights,
-            recomputed=float(again[run].sum()),
-            gathered=passes.exposed,
-            reduction=reduction,
-            update=framework.update(setting.parameters, setting.group),
+        return StageBytes(
             state=state,
-            saved=saved,
+            saved=float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting),
             working=working,
-            error=float(costs.error.mean()),
             recomputing=recomputing,
             resident=resident,
             updating=updating,
-            is_sharded=zero >= SHARDED,
-            exchanges=exchanges,
+            is_sharded=stage.zero >= SHARDED,
         )
-        return cost if framework.offload == NOTHING else self._offloaded(setting, cost)
 
     def _offloaded(self, setting: StageSetting, cost: StageCost) -> StageCost:
         """Return the cost of a stage with what leaves its GPUs; see `frameworks.offloading`."""
@@ -248,7 +303,7 @@ class FrameworkPricer(Pricer):
         return ReplicatedParameters(
             dense=elements - experts,
             experts=experts,
-            num_layers=float(len(np.unique(self.chain.layers[run][self._is_layer[run]]))),
+            num_layers=float(self._layers_before[run.stop] - self._layers_before[run.start]),
             largest=float(costs.largest.max()),
         )
 
@@ -262,6 +317,13 @@ class FrameworkPricer(Pricer):
     def _is_layer(self) -> BoolArray:
         """Whether each segment is in a layer. [segments]"""
         return np.asarray(self.chain.layers >= 0)
+
+    @cached_property
+    def _layers_before(self) -> IntArray:
+        """Layers that begin before each segment; stages begin with a layer. [segments + 1]"""
+        layers = self.chain.layers
+        begins = np.concatenate([[True], layers[1:] != layers[:-1]]) & self._is_layer
+        return np.concatenate([[0], np.cumsum(begins)])
 
     def _unit_order(self, run: slice) -> IntArray:
         """Return the unit of every segment of a stage, counted from its first; a layer is one."""
@@ -453,7 +515,7 @@ class FrameworkPricer(Pricer):
 
     # Ranks and steps.
 
-    def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
+    def rank_bytes(self, costs: Sequence[StageBytes], saved: float) -> RankBytes:
         """Return the bytes of a device of a rank; arguments as of `Pricer.rank_bytes`."""
         constants = self.framework.constants
         state = sum(cost.state for cost in costs)
@@ -476,7 +538,7 @@ class FrameworkPricer(Pricer):
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
         return self.framework.usable_memory(self.fabric.kinds(mesh))
 
-    def rank_end(self, costs: Sequence[StageCost], draft: Draft) -> float:
+    def rank_end(self, costs: Sequence[StageCost], zero: int, following: int) -> float:
         """Return the seconds of a rank after its last pass; arguments as of `Pricer.rank_end`.
 
         With several stages a rank the gradients of all but its first are complete some passes
@@ -484,7 +546,7 @@ class FrameworkPricer(Pricer):
         of the others has the passes of as many micro-batches to hide behind as there are ranks.
         """
         if len(costs) == 1 or any(cost.is_sharded for cost in costs):
-            return super().rank_end(costs, draft)
+            return super().rank_end(costs, zero, following)
         framework = self.framework
         forward = backward = update = 0.0
         scattered = bucketed = gathered = 0.0
@@ -495,11 +557,10 @@ class FrameworkPricer(Pricer):
             scattered += cost.exchanges.scattered
             bucketed += cost.exchanges.bucketed
             gathered += cost.exchanges.gathered
-        following = min(max(draft.ranks) + 1, draft.microbatches)
         window = framework.constants["hides_reduce"] + (len(costs) - 1) * following
         window /= len(costs)
         reduction = framework.reduction(
-            draft.stages[0].zero,
+            zero,
             ReplicaExchanges(scattered, bucketed, gathered),
             window * forward,
             window * backward,

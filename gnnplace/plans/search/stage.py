@@ -40,7 +40,7 @@ from gnnplace.plans.segments.chain import (
     SegmentCosts,
     SplitChoice,
     Tied,
-    joined_runs,
+    run_starts,
 )
 
 if TYPE_CHECKING:
@@ -92,27 +92,43 @@ class RankBytes:
     reserved: float
 
 
-@dataclass(frozen=True)
-class StageCost:
-    """Of one stage on each of its devices.
+@dataclass(frozen=True, kw_only=True)
+class StageBytes:
+    """Bytes that one stage has on each of its devices.
 
     Attributes:
-        forward: seconds of a micro-batch.
-        backward: seconds of the gradients of activations, recomputation included.
-        weights: seconds of the gradients of weights.
-        recomputed: seconds of `backward` that recompute.
-        gathered: seconds of `forward`, `backward` and `weights` that ZeRO exchanges.
-        reduction: seconds of exchanging gradients and parameters at the end of the step.
-        update: seconds of the optimizer's step.
-        state: bytes of parameters, gradients and optimizer state.
-        saved: bytes that a micro-batch in flight keeps.
-        working: bytes at work beside these.
-        error: expected relative error of the seconds of a micro-batch.
-        recomputing: bytes of `working` that are kept while something is computed again.
-        resident: bytes of parameters that stay gathered.
-        updating: bytes that the optimizer's step has beside the state.
-        is_sharded: whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
-        exchanges: of replicas once a step, alone, where a framework says what hides them.
+        state: Of parameters, gradients and optimizer state.
+        saved: That a micro-batch in flight keeps.
+        working: At work beside these.
+        recomputing: Those of `working` that are kept while something is computed again.
+        resident: Of parameters that stay gathered.
+        updating: That the optimizer's step has beside the state.
+        is_sharded: Whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
+    """
+
+    state: float
+    saved: float
+    working: float
+    recomputing: float = 0.0
+    resident: float = 0.0
+    updating: float = 0.0
+    is_sharded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost(StageBytes):
+    """Seconds and bytes of one stage on each of its devices.
+
+    Attributes:
+        forward: Seconds of a micro-batch.
+        backward: Seconds of the gradients of activations, recomputation included.
+        weights: Seconds of the gradients of weights.
+        recomputed: Seconds of `backward` that recompute.
+        gathered: Seconds of `forward`, `backward` and `weights` that ZeRO exchanges.
+        reduction: Seconds of exchanging gradients and parameters at the end of the step.
+        update: Seconds of the optimizer's step.
+        error: Expected relative error of the seconds of a micro-batch.
+        exchanges: Of replicas once a step, alone, where a framework says what hides them.
     """
 
     forward: float
@@ -122,14 +138,7 @@ class StageCost:
     gathered: float
     reduction: float
     update: float
-    state: float
-    saved: float
-    working: float
     error: float
-    recomputing: float = 0.0
-    resident: float = 0.0
-    updating: float = 0.0
-    is_sharded: bool = False
     exchanges: ReplicaExchanges = NO_EXCHANGES
 
     @property
@@ -315,18 +324,20 @@ class Pricer:
         before, kept = self.frozen(stage.zero, frozen, stage.mesh)
         gather += before
         parted = sum(float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned)
+        saved = float(found.saved[stage.last] - found.saved[stage.first])
+        working = float(costs.working[stage.first : stage.last].max(initial=0.0))
         return StageCost(
-            forward + gather,
-            backward + recomputed + gather,
-            weights + scatter,
-            recomputed,
-            2 * gather + scatter,
-            reduction,
-            update * parted,
-            state + kept,
-            float(found.saved[stage.last] - found.saved[stage.first]) - freed,
-            float(costs.working[stage.first : stage.last].max(initial=0.0)) + held,
-            error / seconds,
+            forward=forward + gather,
+            backward=backward + recomputed + gather,
+            weights=weights + scatter,
+            recomputed=recomputed,
+            gathered=2 * gather + scatter,
+            reduction=reduction,
+            update=update * parted,
+            state=state + kept,
+            saved=saved - freed,
+            working=working + held,
+            error=error / seconds,
         )
 
     def trained(self, stage: Stage) -> float:
@@ -440,15 +451,17 @@ class Pricer:
 
     def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
         """Bytes of a micro-batch in flight that recomputation frees, and those it has at work."""
+        if not stage.recompute:
+            return 0.0, 0.0
         again = sorted(stage.recompute)
         if stage.attention:
             return float(costs.scores[again].sum()), float(costs.scores[again].max(initial=0.0))
         freed, made = float(costs.saved[again].sum()), costs.saved + costs.whole
         if not stage.together:
             return freed - float(costs.entering[again].sum()), float(made[again].max(initial=0.0))
-        runs = joined_runs(self.chain.layers, again, stage.together)
-        entering = sum(float(costs.entering[run[0]]) for run in runs)
-        return freed - entering, max((float(made[run].sum()) for run in runs), default=0.0)
+        starts = run_starts(self.chain.layers, np.array(again), stage.together)
+        entering = float(costs.entering[again][starts].sum())
+        return freed - entering, float(np.add.reduceat(made[again], starts).max())
 
     def fitted(
         self,
@@ -497,7 +510,7 @@ class Pricer:
             saved += count * cost.saved
         return self.rank_bytes(costs, saved).reserved
 
-    def rank_bytes(self, costs: Sequence[StageCost], saved: float) -> RankBytes:
+    def rank_bytes(self, costs: Sequence[StageBytes], saved: float) -> RankBytes:
         """Return the bytes of a device of a rank.
 
         Args:
@@ -553,12 +566,13 @@ class Pricer:
         size = PARAMETER[self.chain.precision][1] * tied.elements / shards
         return self.fabric.collective(ALL_REDUCE, size, [mesh.first for mesh in meshes])
 
-    def rank_end(self, costs: Sequence[StageCost], draft: Draft) -> float:
+    def rank_end(self, costs: Sequence[StageCost], zero: int, following: int) -> float:
         """Return the seconds of a rank after its last pass.
 
         Args:
             costs: Of the rank's stages.
-            draft: The plan.
+            zero: Stage of ZeRO.
+            following: Micro-batches that pass a stage after the last one of the stage before.
         """
         seconds = 0.0
         for cost in costs:

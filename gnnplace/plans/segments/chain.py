@@ -76,17 +76,30 @@ def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[l
         again: the segments of one stage that are recomputed.
         together: neighbours of so many layers are one run; 0: every segment is one.
     """
-    found: list[list[int]] = []
-    inside = sorted(again)
-    first = min((int(layers[s]) for s in inside if layers[s] >= 0), default=0)
-    for s in inside:
-        before = found[-1][-1] if found else s
-        alike = together > 0 and layers[s] >= 0 and layers[before] >= 0 and before + 1 == s
-        if alike and (layers[s] - first) // together == (layers[before] - first) // together:
-            found[-1].append(s)
-        else:
-            found.append([s])
-    return found
+    recomputed = np.array(sorted(again), dtype=np.int32)
+    if not len(recomputed):
+        return []
+    starts = run_starts(layers, recomputed, together)
+    return [run.tolist() for run in np.split(recomputed, starts[1:])]
+
+
+def run_starts(layers: IntArray, recomputed: IntArray, together: int) -> IntArray:
+    """Return the positions in `recomputed` at which runs begin; see `joined_runs`. [runs]
+
+    Args:
+        layers: Number of the layer of every segment of the model. [segments]
+        recomputed: The segments of one stage that are recomputed, in order; one at least.
+        together: Neighbours of so many layers are one run; 0: every segment is one.
+    """
+    if not together:
+        return np.arange(len(recomputed), dtype=np.int32)
+    numbers = layers[recomputed]
+    is_layer = numbers >= 0
+    first = numbers[is_layer].min(initial=np.iinfo(np.int64).max)
+    groups = (numbers - first) // together
+    joins = np.diff(recomputed) == 1
+    joins &= is_layer[1:] & is_layer[:-1] & (groups[1:] == groups[:-1])
+    return np.flatnonzero(np.concatenate([[True], ~joins])).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,223 @@
+"""The fastest plan that each launcher can run, side by side, for a model priced by its sizes.
+
+Every launcher has the prices of the framework that it starts (`LauncherSearch`). The fastest of all
+is the answer; the others are its alternatives, each a plan of its own that its launcher can be told
+as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gnnplace.costs import DEFAULT_FRAMEWORK
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
+from gnnplace.plans.answers import plan_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.named import NamedModel, chain_on
+from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
+from gnnplace.plans.job import FEWEST, Progress, SearchOptions
+from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
+from gnnplace.plans.launch.searching import OWN, LaunchAnswer, LauncherSearch, launch_plan_of
+from gnnplace.plans.plan import AlternativeEntry, Plan, PlanFile
+from gnnplace.plans.spec import PlanSpec, parse_spec
+from gnnplace.plans.spec_answers import price, priced_spec
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+
+
+def launcher_plans(
+    named: NamedModel,
+    cluster: Cluster,
+    options: SearchOptions,
+    precision: str | None,
+    progress: Progress | None = None,
+) -> list[Plan]:
+    """Return the fastest plans that a launcher can run, the fastest of each launcher beside them.
+
+    Args:
+        named: The model, whose sizes are known.
+        cluster: Its devices, all of one kind.
+        options: The launcher or the framework that is asked for; None: all of them. Whether few
+            devices are enough, the budget of each search, and the number of plans.
+        precision: In Lightning's words; None: each framework's usual one.
+        progress: Is told what is done.
+
+    Returns:
+        Plans of the launcher whose plan is the fastest, the fastest first.
+
+    Raises:
+        InputError: There is no such launcher or framework, or it cannot train the model.
+        InfeasibleError: No launcher can be told a plan that fits.
+    """
+    job, sizes = named.job, named.sizes
+    assert sizes is not None
+    search = LauncherSearch(
+        replace(sizes, batch=job.batch or sizes.batch),
+        cluster,
+        precision=precision,
+        optimizer=job.optimizer,
+        framework=options.framework,
+        environment=options.environment,
+        memory_limit=memory_limit_of(cluster),
+        fewest=options.goal == FEWEST,
+        rate=options.rate,
+        budget=options.budget,
+        progress=progress,
+    )
+    plans: dict[str, list[Plan]] = {}
+    entries: dict[str, AlternativeEntry] = {}
+    names = launchers_for(options)
+    for name in names:
+        try:
+            answer = search.find(name, num_best=options.top)
+        except GnnplaceError as error:
+            if len(names) == 1:
+                raise
+            entries[name] = AlternativeEntry(reason=str(error))
+            continue
+        plans[name] = _plans_of(named, answer, name, options)
+        file = plans[name][0].file
+        entries[name] = AlternativeEntry(
+            step_time=file.step_time, interval=file.interval, feasible=True, plan=file
+        )
+    if not plans:
+        reasons = "; ".join(entry.reason or "" for entry in entries.values())
+        raise InfeasibleError(f"no launcher can be told a plan that fits: {reasons}")
+    fastest = min(plans, key=lambda name: plans[name][0].step_time)
+    ordered = sorted(entries, key=lambda name: entries[name].step_time or float("inf"))
+    alternatives = {name: entries[name] for name in ordered}
+    best, *others = plans[fastest][: options.top]
+    file = best.file.model_copy(update={"alternatives": alternatives})
+    return [replace(best, file=file), *others]
+
+
+def launchers_for(options: SearchOptions) -> tuple[str, ...]:
+    """Return the launchers whose plans are searched, the package's own runner among them.
+
+    Raises:
+        InputError: There is no such launcher.
+    """
+    if options.launcher is not None:
+        if options.launcher != OWN:
+            launcher_of(options.launcher)
+        return (options.launcher,)
+    names = (*LAUNCHERS, OWN)
+    if options.framework is None:
+        return names
+    owners = {name: entry.framework for name, entry in LAUNCHERS.items()}
+    owners[OWN] = DEFAULT_FRAMEWORK
+    return tuple(name for name in names if owners[name] == options.framework)
+
+
+def _plans_of(
+    named: NamedModel, answer: LaunchAnswer, launcher: str, options: SearchOptions
+) -> list[Plan]:
+    """Return the plans that a search found for a launcher, the fastest first."""
+    setting, bound = answer.setting, answer.answer.lower_bound
+    chain = chain_on(named.row, setting)
+    step = answer.best[0].seconds
+    who = "gnnplace runs" if launcher == OWN else f"{launcher} can be told"
+    claim = (
+        f"none of the plans that {who} is faster at the prices of {answer.framework} "
+        f"({answer.bounded:,} bounded, {answer.tried:,} priced)"
+    )
+    if bound is not None and bound < step * (1 - 1e-9):
+        claim = f"no plan that {who} takes less than the bound, at the prices of {answer.framework}"
+    plans: list[Plan] = []
+    for found in answer.best:
+        plan = plan_of(chain, setting.cluster, priced_spec(setting, found.spec))
+        words = {
+            "words": str(found.spec),
+            "launcher": launcher,
+            "environment": options.environment,
+            "gradients": setting.framework.traits.gradients,
+            "lower_bound": bound,
+            "claim": claim,
+        }
+        plans.append(replace(plan, file=plan.file.model_copy(update=words)))
+    return plans
+
+
+def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan:
+    """Return what a plan in words that was read from a file takes.
+
+    Raises:
+        MismatchError: It is a plan of another model.
+        InputError: The plan does not fit the model, the cluster or the framework.
+    """
+    file, sizes = plan.file, named.sizes
+    assert sizes is not None
+    assert file.words is not None
+    setting = setting_of_file(file, sizes, cluster)
+    chain = chain_on(named.row, setting)
+    if chain.fingerprint != file.fingerprint:
+        raise MismatchError(f"{file.model}: the plan is of a model with other sizes")
+    priced = plan_of(chain, cluster, priced_spec(setting, parse_spec(file.words)))
+    kept = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
+    words = {name: getattr(file, name) for name in kept}
+    return replace(priced, file=priced.file.model_copy(update=words))
+
+
+def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> PricingSetting:
+    """Return what a plan in words that was read from a file is priced on.
+
+    Args:
+        file: The plan's file.
+        sizes: Of its model.
+        cluster: The devices.
+    """
+    length = file.tokens // file.batch if file.tokens else sizes.length
+    return setting_of(
+        replace(sizes, batch=file.batch, length=length),
+        cluster,
+        framework_name=file.framework,
+        environment_name=file.environment,
+        precision=file.precision,
+        optimizer=file.optimizer,
+        memory_limit=memory_limit_of(cluster),
+    )
+
+
+def launch_plan_of_file(
+    file: PlanFile, cluster: Cluster, model: str | None = None
+) -> tuple[LaunchPlan, PricingSetting, PlanSpec]:
+    """Return a plan in words that was read from a file as launch files say it.
+
+    Args:
+        file: The plan's file, with words.
+        cluster: The devices.
+        model: The model by its name, where the file's is no name of one.
+
+    Returns:
+        The plan, with what prices it, and its words.
+
+    Raises:
+        InputError: The model has no sizes that are known.
+    """
+    name = model or file.model
+    sizes = decoder_of(name, num_devices=cluster.num_devices)
+    if sizes is None or file.words is None:
+        raise InputError(f"{name}: is no decoder of text whose sizes are known; give --model")
+    setting = setting_of_file(file, sizes, cluster)
+    spec = parse_spec(file.words)
+    return launch_plan_of(setting, spec), setting, spec
+
+
+def price_file(
+    file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
+) -> LaunchAnswer:
+    """Return what a plan in words that was read from a file takes.
+
+    Args:
+        file: The plan's file, with words.
+        cluster: The devices; None: those of the file.
+        model: The model by its name, where the file's is no name of one.
+
+    Raises:
+        InputError: The model has no sizes that are known, or the cluster cannot be made.
+    """
+    devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+    plan, setting, spec = launch_plan_of_file(file, devices, model)
+    return LaunchAnswer(plan, price(setting, spec), setting)
