@@ -21,7 +21,7 @@ def suite(placers, **more):
     """A suite of one small problem with a budget in steps alone."""
     problem = {"family": "layered", "seed": 1, "ops": [40, 50]}
     keys = {"name": "s", "problems": [problem], "placers": list(placers), "budgets": []}
-    return SuiteFile.model_validate({**keys, "steps": [300], **more})
+    return SuiteFile.model_validate({**keys, "steps": [300], "timeout": 600.0, **more})
 
 
 @pytest.mark.parametrize("placer", STEPPED)
