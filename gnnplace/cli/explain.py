@@ -57,7 +57,7 @@ def _show_words(args: Namespace) -> int:
 
 def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
-    from gnnplace.plans.launch.searching import LaunchExplanation
+    from gnnplace.plans import LaunchExplanation
     from gnnplace.report.plan_explanations import (
         launch_explanation_data,
         launch_explanation_lines,

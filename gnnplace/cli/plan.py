@@ -15,6 +15,7 @@ from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.models import find_model
 from gnnplace.plans import TrainingJob
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
@@ -92,6 +93,13 @@ def _is_launched(args: Namespace) -> bool:
     from gnnplace.plans.decoders.decoder import decoder_of
 
     return args.what is None or decoder_of(args.what) is not None  # others are captured
+
+
+def _is_of_catalogue(args: Namespace) -> bool:
+    """Return whether plans of a model of the catalogue are searched."""
+    if args.given is not None or args.what is None:
+        return False
+    return find_model(args.what.partition("?")[0]) is not None
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
@@ -240,7 +248,7 @@ def _write_answer(
         cluster = gnnplace.resolve_cluster(args.cluster)
         costs = [cost_of_plan(plan, cluster, prices, tokens) for plan in plans]
     if args.output is not None and best.feasible:
-        best.save(args.output)
+        _write_plan(args, best)
     if args.table is not None and best.feasible:
         write_table(args.table, *plan_rows(best))
     if args.html is not None:
@@ -259,10 +267,18 @@ def _write_answer(
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
-        if best.file.alternatives:
+        if best.file.alternatives and args.given is None:
             lines.append(next_line(best, args.output))
         print_lines(*lines)
     return 0 if best.feasible or args.given is not None else 3
+
+
+def _write_plan(args: Namespace, plan: Plan) -> None:
+    """Write a plan to the output: NAME.json is the plan's file, others are the launcher's."""
+    if args.launcher is None or args.given is not None or args.output.endswith(".json"):
+        plan.save(args.output)
+    else:
+        write_text(args.output, gnnplace.export_plan(plan, args.launcher).text)
 
 
 def run(args: Namespace) -> int:
@@ -283,7 +299,11 @@ def run(args: Namespace) -> int:
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
-    launched = (args.given or args.launcher) is not None and _is_launched(args)
+    launched = (
+        (args.given or args.launcher) is not None
+        and not _is_of_catalogue(args)
+        and _is_launched(args)
+    )
     names_terms = args.given or args.framework or args.environment
     by_row = bool(
         not launched
@@ -320,6 +340,7 @@ def run(args: Namespace) -> int:
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
+        launcher=args.launcher if args.given is None else None,
         framework=args.framework if args.given is None else None,
         environment=args.environment if args.given is None else None,
         progress=say,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.searching import LaunchAnswer as LaunchAnswer
     from gnnplace.plans.launch.searching import LaunchExplanation as LaunchExplanation
     from gnnplace.plans.launch.searching import priced_spec as priced_spec
+    from gnnplace.plans.launch.side_by_side import start_command as start_command
     from gnnplace.plans.launch.words import words_data as words_data
     from gnnplace.plans.launch.words import words_lines as words_lines
     from gnnplace.plans.launch.writing import LaunchFile as LaunchFile

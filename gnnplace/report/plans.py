@@ -35,6 +35,7 @@ from gnnplace.plans.plan import (
 from gnnplace.report.html import Html, figure, footer, heading, hint, page, paragraph, share, table
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
+from gnnplace.report.side_by_side import short_words
 from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
@@ -65,6 +66,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     ]
     lines.append(f"  {rates_line(file, plan.step_time)}")
     lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
+    lines += [f"  {short_words(file.words)}"] if file.words else []
     lines += stage_lines(file)
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")

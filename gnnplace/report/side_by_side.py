@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from gnnplace.plans import Plan, PlanFile
+from gnnplace.plans import Plan, PlanFile, start_command
 from gnnplace.report.rates import utilization
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -95,4 +95,6 @@ def next_line(plan: Plan, path: str | None) -> str:
     if path is None:
         return "  next: add -o plan.json, then gnnplace convert plan.json --to LAUNCHER -o FILE"
     name = "LAUNCHER" if launcher == "gnnplace" else launcher
+    if not path.endswith(".json"):
+        return f"  written to {path}; start: {start_command(launcher or '', path)}"
     return f"  written to {path}; next: gnnplace convert {path} --to {name} -o FILE"

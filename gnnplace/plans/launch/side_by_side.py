@@ -26,6 +26,9 @@ from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
+NOTABLE = 5e-4
+"""By how much a launcher's plan must be slower than its framework's fastest to be said."""
+
 
 def launcher_plans(
     named: NamedModel,
@@ -90,7 +93,26 @@ def launcher_plans(
     alternatives = {name: entries[name] for name in ordered}
     best, *others = plans[fastest][: options.top]
     file = best.file.model_copy(update={"alternatives": alternatives})
-    return [replace(best, file=file), *others]
+    notices = best.notices
+    if options.launcher is not None:
+        notices += _slower_than_free(search, options.launcher, best.step_time)
+    return [replace(best, file=file, notices=notices), *others]
+
+
+def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> tuple[str, ...]:
+    """Return a line if a launcher's framework could train faster than the launcher can be told."""
+    free = search.free(launcher)
+    if free is None or seconds / free.seconds - 1 < NOTABLE:
+        return ()
+    return (
+        f"{seconds / free.seconds - 1:.1%} slower than the fastest that the framework could train, "
+        f"which {launcher} cannot be told: {free.spec}, {free.seconds:.4g} s",
+    )
+
+
+def start_command(launcher: str, path: str) -> str:
+    """Return what starts a run by a launcher's file."""
+    return launcher_of(launcher).command.replace("FILE", path)
 
 
 def launchers_for(options: SearchOptions) -> tuple[str, ...]:
