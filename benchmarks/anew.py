@@ -23,7 +23,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from gnnplace.bench.rows import identity, read_rows, results_file
+from gnnplace.bench.rows import SECONDS, STEPS, identity, read_rows, results_file
 from gnnplace.bench.runner import run_suite
 from gnnplace.bench.suite import cells, read_suite
 from gnnplace.bench.summary import SummaryOptions, summarise
@@ -32,6 +32,7 @@ from gnnplace.errors import GnnplaceError, InputError
 
 HERE = Path(__file__).parent
 SUITES, RESULTS = HERE / "suites", HERE / "results"
+STEP = 2e-4  # seconds that a simulated step takes
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def left_of(path: Path, folder: Path) -> Left:
     every = cells(suite)
     todo = [cell for cell in every if tuple(cell.identity().values()) not in done]
     known = seconds_of(suite.name)
-    seconds = sum(known.get((cell.placer, cell.budget), cell.budget) for cell in todo)
+    seconds = sum(
+        known.get((cell.placer, cell.budget), cell.budget) for cell in todo if cell.unit == SECONDS
+    )
+    seconds += STEP * sum(cell.budget for cell in todo if cell.unit == STEPS)
     return Left(suite.name, rows, len(todo), len(every), seconds)
 
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnnplace.bench.rows import digest, read_rows
+from gnnplace.bench.rows import read_rows
 from gnnplace.bench.suite import read_suite
 from gnnplace.placers.contract import training_chain
+from gnnplace.problem import digest
 from gnnplace.simulation import LowerBounds, lower_bounds
 
 PROVEN = 1e-3  # Gap that counts as none.

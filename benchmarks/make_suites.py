@@ -23,7 +23,9 @@ FOLDER = Path(__file__).parent / "suites"
 ROOM = 0.03
 TRIES = 40
 FIRST_SEED = 700_000  # apart from those of training, validation and test data
-CONSTRUCTIONS = "[single, contiguous, interleaved, heft, heft-contention, etf, portfolio]"
+CONSTRUCTIONS = (
+    "[single, contiguous, interleaved, heft, heft-contention, etf, min-cut, portfolio, gnn]"
+)
 PLACERS = "[portfolio, annealing, coarse-annealing, learned-untrained, learned, best]"
 
 # Held-out graphs for the real set: a small and a larger one of each family.
@@ -74,7 +76,7 @@ def large() -> list[dict[str, Any]]:
     ]
     for family, ops in product(TEST, ((1000, 2000), (2000, 5000), (5000, 10000))):
         wanted.append({"family": family, "ops": list(ops)})
-    wanted += [{"family": name, "ops": [1500, 3000], "seen": True} for name in ("grid", "mixture")]
+    wanted += [{"family": name, "ops": [1500, 3000]} for name in ("grid", "mixture")]
     return wanted
 
 
@@ -82,7 +84,7 @@ def small() -> list[dict[str, Any]]:
     """Held-out families, and families seen in training with seeds never seen."""
     held_out = [{"family": family, "ops": [100, 300]} for family in TEST for _ in range(20)]
     seen = [
-        {"family": name, "ops": [100, 300], "seen": True}
+        {"family": name, "ops": [100, 300]}
         for name, _ in zip(cycle(TRAIN), range(20), strict=False)
     ]
     return held_out + seen
@@ -132,8 +134,9 @@ def write(name: str) -> None:
         *map(line, entries),
         f"constructions: {CONSTRUCTIONS}",
         f"placers: {PLACERS}",
-        "seeds: [0]",
+        "seeds: [0, 1, 2]",
         f"budgets: {budgets}",
+        "steps: [1000, 10000]",
         "timeout: 120.0",
     ]
     (FOLDER / f"{name}.yaml").write_text("\n".join(text) + "\n", encoding="utf-8")

@@ -1,190 +1,242 @@
-"""Rows that anybody may submit, each with its placement, so that the tests simulate it again.
+"""The leaderboard: rows that anybody may submit, each with its placement, simulated anew.
 
-    python -m benchmarks.submissions pack rows.jsonl --by "Ada, 2026" -o FILE.jsonl
-    python -m benchmarks.submissions check benchmarks/submissions/*.jsonl
-    python -m benchmarks.submissions board -o docs/leaderboard.md
+    gnnplace bench pack results/rows.jsonl --by "Ada, 2026" --code URL -o FILE.jsonl.xz
+    gnnplace bench check benchmarks/submissions/*.jsonl*
+    python -m benchmarks.submissions board
 
-A row is that of `gnnplace bench SUITE.yaml -o results --keep` with `by` (who, and where a paper or
-code is) and `placement` (the file's content) instead of `kept`. `check` builds the problem from the
-suite in `benchmarks/suites`, and refuses a row whose digest, placement or step time is not what it
-says. `board` writes the leaderboard from the committed rows and from what was submitted.
+Rows are those of ``gnnplace bench SUITE -o results --keep``, all of them: cells that failed are
+rows too. ``check`` builds each problem from its suite, simulates each placement, refuses a row
+whose digest, placement or step time is not what it says, and says of each method how much of its
+suite it covers. ``board`` ranks what is complete and lists everything else with the reason. The
+rows of this repository are submissions like anybody's (``gnnplace-*.jsonl.xz``); rows that were run
+before placements were kept (``benchmarks/results``) are listed and not ranked.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
 from gnnplace.bench.headline import headline_grids
-from gnnplace.bench.rows import digest, read_rows
-from gnnplace.bench.standings import RIVAL, merged, read_best_known, standings
-from gnnplace.bench.suite import PLACE, read_suite
-from gnnplace.bench.tables import standings_grid
-from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import read_json, write_text
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import placement_from_data
-from gnnplace.simulation import simulate
+from gnnplace.bench.rows import read_rows
+from gnnplace.bench.standings import (
+    RIVAL,
+    BestKnown,
+    ProblemId,
+    highest_bounds,
+    is_closed,
+    merged,
+    problem_id,
+    read_best_known,
+    standings,
+)
+from gnnplace.bench.submissions import (
+    Coverage,
+    coverage_of,
+    method_name,
+    read_submission,
+)
+from gnnplace.bench.summary import HELD_OUT, by_clock, unseen_rows
+from gnnplace.bench.tables import Grid, standings_grid, unit_of_rows
+from gnnplace.errors import GnnplaceError
+from gnnplace.files import write_text
 
 HERE = Path(__file__).parent
-SUITES, RESULTS, SUBMITTED = HERE / "suites", HERE / "results", HERE / "submissions"
-RANKED = ("standard", "real", "large", "small", "whole", "by-ops", "scale", "smoke", "headline")
-NEEDED = (
-    "suite",
-    "problem",
-    "placer",
-    "seed",
-    "budget",
-    "seconds",
-    "step_time",
-    "digest",
-    "machine",
-    "by",
-    "placement",
-)
-EXACT = 1e-9  # relative: the simulator's arithmetic is the same everywhere
-FEW = 12  # lines of a suite on the leaderboard
+RESULTS, SUBMITTED = HERE / "results", HERE / "submissions"
+RANKED = ("standard", "real", "large", "small", "whole", "by-ops", "scale", "smoke", "doppler")
+OWN = "gnnplace"  # who submits the rows of this repository
+HELD_OUT_NAMES = {
+    "seen": "Without the problems that one of these has seen",
+    "seen_block": "Without the blocks of similar graphs that one of these has seen",
+}
 PAGE = """# Leaderboard
 
-Written by `python -m benchmarks.submissions board` from the
-[committed rows](../benchmarks/results/README.md) and from
-[what was submitted](../benchmarks/submissions/README.md). What counts, and how to get on it:
-[protocol](protocol.md). On busy machines budgets are worth less: see the seconds.
+Written by `python -m benchmarks.submissions board` from
+[what was submitted](../benchmarks/submissions/README.md), the rows of this repository like
+anybody's, and from older [committed rows](../benchmarks/results/README.md) that keep no placements.
+
+**Ranked** is what is complete: a row for every problem and seed of the suite, failures too, each
+with a placement that `check` simulates anew. Everything else stands below, with its coverage and
+the reason. What counts, and how to get on the board: [protocol](protocol.md). A method has *seen* a
+problem if its weights were trained or chosen on the problem, its graph or its family; tables stand
+twice, with all problems and without those that a ranked method has seen.
 """
 Row = Mapping[str, Any]
+Best = Mapping[ProblemId, BestKnown]
 
 
-def problem_of(row: Row, where: str) -> Problem:
-    """The problem that a row names, from its suite.
-
-    Raises:
-        InputError: there is no such suite of that version, or no such problem in it.
-    """
-    name, _, version = str(row["suite"]).partition("@")
-    path = SUITES / f"{name}.yaml"
-    if not path.is_file():
-        raise InputError(f"{where}: suite {name!r}: there is no {path.name} in {SUITES}")
-    suite = read_suite(path)
-    if suite.kind != PLACE or suite.version != int(version or 1):
-        raise InputError(
-            f"{where}: suite {row['suite']!r}: rows of {suite.title}, of kind place, are taken"
-        )
-    for entry in suite.problems:
-        if entry.key == row["problem"]:
-            return entry.load(SUITES)
-    raise InputError(f"{where}: problem {row['problem']!r}: {suite.title} has no such problem")
-
-
-def check_row(row: Row, where: str) -> None:
-    """Simulates a submitted row again.
-
-    Raises:
-        InputError: what the row lacks, or what is otherwise than it says.
-        FormatError: the placement is malformed, or of another problem.
-    """
-    if missing := [key for key in NEEDED if key not in row]:
-        raise InputError(f"{where}: {missing[0]!r} is missing; `pack` writes it")
-    problem = problem_of(row, where)
-    if digest(problem) != row["digest"]:
-        raise InputError(
-            f"{where}: the problem's digest is {digest(problem)}, the row's {row['digest']}"
-        )
-    found = simulate(problem, placement_from_data(row["placement"], problem, where))
-    if found.faults:
-        raise InputError(f"{where}: infeasible: {found.faults[0]}")
-    if abs(found.step_time - row["step_time"]) > EXACT * found.step_time:
-        raise InputError(
-            f"{where}: the step takes {found.step_time!r} s, the row says {row['step_time']!r}"
-        )
-
-
-def check(paths: Iterable[str | Path]) -> int:
-    """Checks every row of files; returns how many there are."""
-    count = 0
-    for path in paths:
-        for number, row in enumerate(read_rows(Path(path)), 1):
-            check_row(row, f"{path}: line {number}")
-            count += 1
-    return count
-
-
-def pack(path: Path, by: str) -> str:
-    """Feasible rows of a run with `--keep`, as they are submitted: JSON lines.
-
-    Raises:
-        InputError: a row has no kept placement.
-    """
-    lines = []
-    for row in read_rows(path):
-        if row["feasible"]:
-            if "kept" not in row:
-                raise InputError(
-                    f"{path}: {row['problem']}: no placement was kept; run it with --keep"
-                )
-            placement = read_json(path.parent / "kept" / row["kept"])
-            own = {key: value for key, value in row.items() if key != "kept"}
-            lines.append(json.dumps({**own, "by": by, "placement": placement}))
-    return "\n".join(lines) + "\n"
+def submission_files() -> list[Path]:
+    """Return the files of committed submissions."""
+    return sorted(path for path in SUBMITTED.iterdir() if ".jsonl" in path.name)
 
 
 def board() -> str:
-    """The leaderboard as Markdown: of every suite the best methods, over the best known."""
-    submitted = [row for path in sorted(SUBMITTED.glob("*.jsonl")) for row in read_rows(path)]
-    named = [{**row, "placer": f"{row['placer']} ({row['by']})"} for row in submitted]
+    """Return the leaderboard as Markdown: of every suite what is ranked, and below it the rest."""
+    submitted = [row for path in submission_files() for row in read_submission(path)]
     text = [PAGE]
     for name in RANKED:
-        rows: list[Row] = [
-            r for path in sorted((RESULTS / name).glob("*.jsonl")) for r in read_rows(path)
+        own = [row for row in submitted if str(row["suite"]).partition("@")[0] == name]
+        older: list[Row] = [
+            row for path in sorted((RESULTS / name).glob("*.jsonl")) for row in read_rows(path)
         ]
-        rows += [row for row in named if str(row["suite"]).partition("@")[0] == name]
-        rows = [row for row in rows if not row.get("seen")]
-        if not rows:
+        if own or older:
+            text += [f"## {name}\n", *suite_lines(own, older)]
+    text += headline_lines()
+    return "\n".join(text).rstrip("\n") + "\n"
+
+
+def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
+    """Return the tables of one suite.
+
+    Args:
+        submitted: Rows of submissions.
+        older: Committed rows without placements; those of methods that are submitted are left out.
+    """
+    entries = coverage_of(submitted)
+    names = {(entry.placer, entry.budget, entry.unit) for entry in entries}
+    entries += [
+        entry
+        for entry in coverage_of(older)
+        if (entry.placer, entry.budget, entry.unit) not in names
+    ]
+    best = merged(read_best_known(HERE / "best_known.json"), [*submitted, *older])
+    ranked = [
+        {**row, "placer": entry.placer} for entry in entries if entry.ranked for row in entry.rows
+    ]
+    lines = []
+    parts = by_clock(ranked)
+    for title, rows in parts.items():
+        if len(parts) > 1 and not any(row["budget"] for row in rows):
+            continue  # constructions alone: they stand in the other table as well
+        grid = _ranking(rows, best, f"{title}: step time over best known, predicted")
+        lines += _table(grid)
+        bounds = highest_bounds([*submitted, *older])
+        hard = [row for row in rows if _is_open(row, best, bounds)]
+        if hard and len(hard) < len(rows):
+            count = len({row["problem"] for row in hard})
+            lines += _table(_ranking(hard, best, f"Hard (open) problems alone: {count}"))
+        previous = rows
+        for column, what in HELD_OUT_NAMES.items():
+            unseen = unseen_rows(rows, column)
+            if unseen and len(unseen) < len(previous):
+                count = len({row["problem"] for row in unseen})
+                lines += _table(_ranking(unseen, best, f"{what}: {count} problems"))
+                previous = unseen
+    if not ranked:
+        lines += ["Nothing is ranked.", ""]
+    lines += [_best_known_line([*submitted, *older], submitted, best), ""]
+    return lines + _unranked(entries, best)
+
+
+def _is_open(row: Row, best: Best, bounds: Mapping[ProblemId, float]) -> bool:
+    """Return whether nobody knows if the best known step of a row's problem can be shortened."""
+    problem = problem_id(row)
+    known = best.get(problem)
+    return known is None or not is_closed(known.step_time, bounds.get(problem, 0.0))
+
+
+def _best_known_line(rows: Sequence[Row], submitted: Sequence[Row], best: Best) -> str:
+    """Return how many of the best known steps anybody can simulate anew."""
+    problems = {problem_id(row) for row in rows if row["feasible"]}
+    checked = {
+        problem_id(row)
+        for row in submitted
+        if row["feasible"] and row["step_time"] <= best[problem_id(row)].step_time
+    }
+    text = f"Best known: {len(checked)} of {len(problems)} have a committed placement"
+    if len(checked) < len(problems):
+        text += "; the others are of rows that were run before placements were kept"
+    return f"{text}."
+
+
+def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
+    """Return the standings of complete methods, the best first, with what they are and cost."""
+    grid = standings_grid(standings(rows, best), RIVAL, title, unit_of_rows(rows))
+    first = {str(row["placer"]): row for row in rows}
+    place = grid.headings.index("over best known")
+    lines = sorted(grid.lines, key=lambda line: (line[place] == "-", line[place]))
+    extra = []
+    for line in lines:
+        members = [row for row in rows if row["placer"] == line[0]]
+        spent = [row.get("processor_seconds", 0.0) for row in members if _budget_of(line, row)]
+        seen = {row["problem"] for row in members if row.get("seen")}
+        row = first[line[0]]
+        hours = float(row.get("training_hours", 0.0))
+        extra.append(
+            [
+                *line,
+                f"{sum(spent) / max(len(spent), 1):.3g}",
+                f"{row.get('parameters', 0):,}",
+                f"{hours:.3g}" if hours else "-",
+                f"{len(seen)} of {len({row['problem'] for row in members})}",
+            ]
+        )
+    headings = (*grid.headings, "processor s", "parameters", "training h", "seen")
+    return Grid(title, headings, extra)
+
+
+def _budget_of(line: Sequence[str], row: Row) -> bool:
+    """Return whether a row is of the budget that a line of standings is of."""
+    return line[1].split()[0] == f"{row['budget']:g}"
+
+
+def _unranked(entries: Sequence[Coverage], best: Best) -> list[str]:
+    """Return the table of what is not ranked, with coverage and reasons."""
+    rows = []
+    for entry in entries:
+        if entry.ranked:
             continue
-        known = read_best_known(HERE / "best_known.json") if name != "headline" else {}
-        text.append(f"## {name}\n")
-        grids = headline_grids(rows)
-        if not grids:
-            best = merged(known, rows)
-            grids = [standings_grid(standings(rows, best), RIVAL, "Over best known, predicted")]
-        (head, rule, *lines), title = grids[0].markdown()[2:], grids[0].title
-        text += [f"{title}.\n", head, rule, *_best(lines, grids[0].headings), ""]
-    return "\n".join(text)
+        (standing,) = standings([{**row, "placer": entry.placer} for row in entry.rows], best)
+        ratio = "-" if standing.ratio is None else f"{standing.ratio.mean:.3f}"
+        unit = "s" if entry.unit == "seconds" else entry.unit
+        coverage = f"{len(entry.rows)} of {entry.cells}"
+        cells = [entry.placer, f"{entry.budget:g} {unit}", ratio, coverage]
+        rows.append([*cells, "; ".join(entry.reasons)])
+    headings = ("placer", "budget", "over best known", "rows", "why it is not ranked")
+    return _table(Grid("Not ranked", headings, sorted(rows, key=lambda cells: cells[2])))
 
 
-def _best(lines: Sequence[str], headings: Sequence[str]) -> list[str]:
-    """Those with the least ratio; a table of all machines is in that order already."""
-    if "over best known" not in headings:
-        return [line for line in lines if line]
-    place = headings.index("over best known") + 1
-    numbered = [(line.split("|")[place].split("[")[0].strip(), line) for line in lines if line]
-    ranked = sorted((float(ratio), line) for ratio, line in numbered if ratio != "-")
-    return [line for _, line in ranked[:FEW]]
+def _table(grid: Grid) -> list[str]:
+    """Return a table with its title as a line of text; nothing for one without lines."""
+    if not grid.lines:
+        return []
+    return [f"{grid.title}:", "", *grid.markdown()[2:]]
+
+
+def headline_lines() -> list[str]:
+    """Return the headline table, with all problems and without those that a method has seen.
+
+    It is a comparison and no ranking: plans are priced, and have no placement to be simulated.
+    """
+    rows = [
+        row for path in sorted((RESULTS / "headline").glob("*.jsonl")) for row in read_rows(path)
+    ]
+    named = [{**row, "placer": method_name(row)} for row in rows]
+    lines = [
+        "## headline\n",
+        "Placements and plans of one step; no ranking, since plans are priced.\n",
+    ]
+    for column in ("", *HELD_OUT):
+        shown = unseen_rows(named, column) if column else named
+        if grids := headline_grids(shown):
+            count = len({row["problem"] for row in shown})
+            what = HELD_OUT_NAMES[column] if column else grids[0].title
+            lines += _table(Grid(f"{what}: {count} problems", grids[0].headings, grids[0].lines))
+    return lines
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit code."""
-    parser = ArgumentParser(
-        description="Packs, checks and ranks submitted rows.", exit_on_error=True
-    )
-    parser.add_argument("what", choices=["pack", "check", "board"])
-    parser.add_argument("files", nargs="*")
-    parser.add_argument("--by", default="", help="Who submits, and where the code or paper is.")
+    """Run the command; return the exit code."""
+    parser = ArgumentParser(description="Writes the leaderboard.", exit_on_error=True)
+    parser.add_argument("what", choices=["board"])
     parser.add_argument("-o", "--output", default="", help="The file to write.")
     args = parser.parse_args(argv)
     try:
-        if args.what == "check":
-            print(f"{check(args.files)} rows are what they say")
-        elif args.what == "pack":
-            if not args.by or not args.output or len(args.files) != 1:
-                raise InputError("pack: give one file of rows, --by WHO and -o FILE")
-            write_text(args.output, pack(Path(args.files[0]), args.by))
-        else:
-            write_text(args.output or HERE.parent / "docs" / "leaderboard.md", board())
+        write_text(args.output or HERE.parent / "docs" / "leaderboard.md", board())
     except GnnplaceError as error:
         print(f"submissions: {error}", file=sys.stderr)
         return 2

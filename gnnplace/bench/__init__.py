@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.bench.submissions import check_files as check_files
+    from gnnplace.bench.submissions import coverage_of as coverage_of
+    from gnnplace.bench.submissions import declaration_of as declaration_of
+    from gnnplace.bench.submissions import packed_rows as packed_rows
+    from gnnplace.bench.submissions import write_submission as write_submission
+    from gnnplace.bench.suite import suite_names as suite_names
+    from gnnplace.bench.suite import suite_path as suite_path
     from gnnplace.bench.summary import SummaryOptions as SummaryOptions
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -18,10 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gnnplace.bench.kinds import Loaded, load
+from gnnplace.bench.exposure import family_of_row
+from gnnplace.bench.kinds import Loaded, load, training
 from gnnplace.bench.rows import now, provenance
 from gnnplace.bench.suite import Cell, ProblemEntry, SuiteFile
 from gnnplace.errors import GnnplaceError
+from gnnplace.policy import Exhibit
+from gnnplace.problem import graph_digest
 
 Row = dict[str, Any]
 Begun = Callable[[Row], None]
@@ -91,7 +94,7 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         begun: called with the problem's part of the row once that is in memory.
     """
     row = task.row
-    begin = time.perf_counter()
+    begin, processor = time.perf_counter(), time.process_time()
     try:
         entry = task.cell.problem
         text, changed = entry.model_dump_json(), _changed(entry, task.folder)
@@ -99,14 +102,41 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         if isinstance(problem, GnnplaceError):
             raise problem
         row |= problem.described(entry)
+        row |= exposure_columns(task, row.get("digest", ""))
         if begun is not None:
             begun(row)
-        begin = time.perf_counter()
+        begin, processor = time.perf_counter(), time.process_time()
         with time_limit(task.timeout):
-            row |= problem.outcome(task.cell, task.mode, task.keep)
+            outcome = problem.outcome(task.cell, task.mode, task.keep)
+        row |= {"processor_seconds": time.process_time() - processor, **outcome}
     except Exception as caught:  # whatever a placer of somebody else's raises is its row
-        row |= {"seconds": time.perf_counter() - begin, "error": _told(caught)}
+        spent = {
+            "seconds": time.perf_counter() - begin,
+            "processor_seconds": time.process_time() - processor,
+        }
+        row |= spent | {"error": _told(caught)}
     return row | provenance()
+
+
+def exposure_columns(task: CellTask, digest: str) -> Row:
+    """Return what a cell's placer was trained on, and whether it has seen the problem.
+
+    Args:
+        task: The cell.
+        digest: Of its problem.
+    """
+    entry, training_of_placer = task.cell.problem, training(task.kind, task.cell.placer)
+    graph = _captured_digest(entry.model_dump_json(), task.folder)
+    family = family_of_row(entry.key, entry.labels["family"])
+    columns = training_of_placer.seen_columns(Exhibit(digest, graph, family))
+    return {"graph": graph, **training_of_placer.columns(), **columns}
+
+
+@lru_cache(maxsize=64)
+def _captured_digest(entry: str, folder: str) -> str:
+    """Return the digest of the captured graph of a suite's entry; empty if it has none."""
+    graph = ProblemEntry.model_validate_json(entry).captured_graph(Path(folder))
+    return "" if graph is None else graph_digest(graph.graph)
 
 
 def _told(caught: Exception) -> str:

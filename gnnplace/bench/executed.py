@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any
 
 from gnnplace.bench.placed import PlacedProblem
-from gnnplace.bench.rows import ruled
 from gnnplace.bench.standings import RUN_SUFFIX
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
@@ -20,6 +19,7 @@ from gnnplace.errors import ExecutionError
 from gnnplace.execution import Execution, ExecutionOptions
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
+from gnnplace.problem import ruled
 from gnnplace.tracing import Program
 from gnnplace.tracing.models import capture_model
 

@@ -29,7 +29,6 @@ import numpy as np
 
 from gnnplace.bench.pase import PASE, TRICK, split_step
 from gnnplace.bench.placed import PlacedProblem
-from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER
@@ -44,7 +43,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
-from gnnplace.problem import Cluster
+from gnnplace.problem import Cluster, ruled
 from gnnplace.problem.cluster.headroom import with_slack
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program import Program

@@ -21,10 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from gnnplace.bench.exposure import Training, training_of
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, JOINT, SHARD, Cell, ProblemEntry
 from gnnplace.errors import InputError
-from gnnplace.policy.placing import find_placer
+from gnnplace.policy import find_placer
 from gnnplace.policy.warming import warm as warm_placers
 
 Data = dict[str, Any]
@@ -89,6 +90,18 @@ def check_name(kind: str, name: str) -> None:
     known = (EXACT_SHARDER, *SHARDERS)
     if name not in known:
         raise InputError(f"placers: {name!r} is unknown; {', '.join(known)}")
+
+
+def training(kind: str, name: str) -> Training:
+    """Return what is known of the training of a placer, or of a method of splitting or planning."""
+    if kind == SHARD:
+        return Training()
+    if kind == JOINT:
+        from gnnplace.bench.joint import PLANNED
+
+        if name in PLANNED:
+            return Training()
+    return training_of(name)
 
 
 def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None = None) -> None:

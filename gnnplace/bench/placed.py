@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnnplace.bench.rows import digest
+from gnnplace.bench.rows import STEPS
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.placers import Result
+from gnnplace.errors import UnsupportedError
+from gnnplace.placers import Result, parse_name
 from gnnplace.policy.placing import place
-from gnnplace.problem import Problem, write_problem
+from gnnplace.problem import Problem, digest, write_problem
 from gnnplace.problem.placement import write_placement
+from gnnplace.simulation import counted_steps
 
 Data = dict[str, Any]
+TIMED = ("exact",)  # placers whose solver looks at a clock of its own
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,6 @@ class PlacedProblem:
             "num_ops": self.problem.num_ops,
             "num_devices": self.problem.num_devices,
             "microbatches": self.problem.microbatches,
-            "seen": entry.seen,
             "digest": digest(self.problem),
             "estimated": float(np.mean(self.problem.estimated)),
             "clock": "predicted",
@@ -45,9 +49,23 @@ class PlacedProblem:
     def searched(self, cell: Cell, keep: str) -> tuple[Result, Data]:
         """Return a placer's result, and what a row says of it."""
         begin = time.perf_counter()
-        result = place(anew(self.problem), placer=cell.placer, budget=cell.budget, seed=cell.seed)
+        problem = anew(self.problem)
+        with counted_steps() if cell.unit == STEPS else nullcontext():
+            check_unit(cell)
+            result = place(problem, placer=cell.placer, budget=cell.budget, seed=cell.seed)
         found = _placed(result) | {"seconds": time.perf_counter() - begin}
         return result, found | (_kept(Path(keep), cell, self.problem, result) if keep else {})
+
+
+def check_unit(cell: Cell) -> None:
+    """Refuse a budget in simulated steps for a placer that counts seconds of its own.
+
+    Raises:
+        UnsupportedError: It is one of ``TIMED``.
+    """
+    name = parse_name(cell.placer)[0]
+    if cell.unit == STEPS and name in TIMED:
+        raise UnsupportedError(f"placer {name!r}: its solver is limited by seconds, not by steps")
 
 
 def anew(problem: Problem) -> Problem:
@@ -72,6 +90,8 @@ def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
     path = folder / f"{told}.json"
     if not path.exists():
         write_problem(path, problem)
-    name = f"{told}-{cell.placer}-{cell.budget:g}-{cell.seed}.json"
+    unit = "steps" if cell.unit == STEPS else ""
+    placer = re.sub(r"[^\w.-]+", "-", cell.placer)  # of a class's path, too
+    name = f"{told}-{placer}-{cell.budget:g}{unit}-{cell.seed}.json"
     write_placement(folder / name, result.placement, problem)
     return {"kept": name}

@@ -8,31 +8,25 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import fault_line
-from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
-RULE = 1  # version of ``digest``
+SECONDS, STEPS = "seconds", "steps"  # what budgets are counted in
 DIGEST = r"^(\d+:.+)?$"  # as rows and tables have it; empty where the problem could not be made
 FIRST = "@1"  # version of a suite that has no number in the name of its file of rows
-ALWAYS = frozenset(
-    ("name", "kind", "memory", "source", "target", "latency", "bandwidth", "channel",
-     "sender_busy", "send_overhead", "receive_overhead")
-)  # fmt: skip
 PACKAGES = ("gnnplace", "torch", "numba", "numpy", "ortools", "pymetis")
 
 
@@ -57,7 +51,15 @@ class RowEntry(BaseModel):
     commit: str | None = None
     when: str | None = None
     suite: str = ""
-    seen: bool = False
+    seen: bool | None = False
+    seen_how: str = ""
+    seen_block: bool | None = False
+    graph: str = ""
+    parameters: Annotated[int, Field(ge=0)] = 0
+    training_hours: Annotated[float, Field(ge=0)] = 0.0
+    trained_on: list[str] | str = []
+    by: str = ""
+    unit: Literal["seconds", "steps"] = "seconds"
     peak_memory: list[Annotated[float, Field(ge=0)]] | None = None
     processor_seconds: Annotated[float, Field(ge=0)] = 0.0
 
@@ -249,32 +251,14 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     return {"feasible": False, "step_time": None, "commit": "", **row}
 
 
-def identity(row: dict[str, Any]) -> tuple[Any, ...]:
+def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells a row's cell from all others."""
-    return tuple(row[key] for key in IDENTITY)
+    return (*(row[key] for key in IDENTITY), unit_of(row))
 
 
-def digest(problem: Problem) -> str:
-    """Return what tells two problems apart that have one key: structure, costs, links and memory.
-
-    It hashes what a problem says. A field of a device or a link that is not among ``ALWAYS`` counts
-    where it differs from its default alone, so that a field more moves no digest. Written with the
-    version of this rule before it, which is not hashed, as ``1:0123456789ab``.
-    """
-    hashed = hashlib.sha256(problem.fingerprint.encode())
-    barred = () if problem.forbid is None else (problem.forbid,)
-    for array in (problem.times, problem.state, problem.phase, problem.pin, *barred):
-        hashed.update(np.ascontiguousarray(array).tobytes())
-    cluster = problem.cluster
-    for entry in (*cluster.devices, *cluster.links):
-        said = {*ALWAYS, *entry.model_dump(exclude_defaults=True)}
-        hashed.update(entry.model_dump_json(include=said).encode())
-    return ruled(hashed.hexdigest()[:12])
-
-
-def ruled(hexadecimal: str) -> str:
-    """Return a digest with the version of its rule before it."""
-    return f"{RULE}:{hexadecimal}"
+def unit_of(row: Mapping[str, Any]) -> str:
+    """Return what a row's budget is counted in; rows from before there were steps say nothing."""
+    return str(row.get("unit", SECONDS))
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:

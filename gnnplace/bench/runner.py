@@ -68,7 +68,8 @@ class Override:
 
     Attributes:
         placers: run instead of the suite's placers and constructions.
-        budgets: seconds.
+        budgets: seconds; with ``steps`` alone there are none.
+        steps: budgets in simulated steps; with ``budgets`` alone there are none.
         seeds: the seeds of the placers.
         part: (k, n): the k-th of n parts of the problems, from 1, so that n processes can share.
         accept_other_loss: models' batches are cut also where that changes the loss.
@@ -76,6 +77,7 @@ class Override:
 
     placers: tuple[str, ...] = ()
     budgets: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()
     part: tuple[int, int] | None = None
     accept_other_loss: bool = False
@@ -90,11 +92,11 @@ class Override:
         if self.placers:
             known = {name: own for name, own in suite.methods.items() if name in self.placers}
             changed |= {"placers": list(self.placers), "constructions": [], "methods": known}
-        if self.budgets:
-            changed["budgets"] = list(self.budgets)
+        if self.budgets or self.steps:
+            changed |= {"budgets": list(self.budgets), "steps": list(self.steps)}
         if self.seeds:
             changed["seeds"] = list(self.seeds)
-        if self.budgets or self.seeds:
+        if self.budgets or self.steps or self.seeds:
             changed["methods"] = {}
         if self.part is not None:
             first, step = self.part

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.bench.rows import ruled
 from gnnplace.bench.suite import Cell, ProblemEntry
+from gnnplace.problem import ruled
 from gnnplace.sharding import ShardingProblem, best_strategy
 from gnnplace.sharding.costs import Machine, Setting, sharding_problem
 from gnnplace.sharding.layers import SplitSpace
@@ -42,7 +42,6 @@ class NetworkTables:
             "digest": ruled(f"{hashed.hexdigest()[:12]}-split"),
             "family": self.setting.network.name,
             "cluster": f"{self.setting.devices} devices",
-            "seen": entry.seen,
             "clock": "modelled",
         }
 

@@ -116,6 +116,25 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
     )
 
 
+def highest_bounds(rows: Iterable[Mapping[str, Any]]) -> dict[ProblemId, float]:
+    """Return the highest lower bound of each problem that some row has one for, in seconds.
+
+    Those of ``exact`` are left out: what it proves holds for its model of a step alone.
+    """
+    bounds: dict[ProblemId, float] = {}
+    for row in rows:
+        if row["feasible"] and row.get("lower_bound") and not row["placer"].startswith("exact"):
+            problem = problem_id(row)
+            bounds[problem] = max(bounds.get(problem, 0.0), row["lower_bound"])
+    return bounds
+
+
+def is_closed(step_time: float, bound: float) -> bool:
+    """Return whether a step is so near to the lower bound that its problem counts as solved."""
+    return step_time <= (1 + CLOSED) * bound
+
+
+CLOSED = 0.01  # a best known step within this of its bound makes a problem easy
 TIE = 0.01
 PORTFOLIO = ("portfolio", 0.0)
 RIVAL = "annealing"

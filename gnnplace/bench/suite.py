@@ -11,12 +11,13 @@
       - {family: erdos-renyi, seed: 2, ccr: 0.5, heterogeneity: 3.0, cluster: mixed}
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
-      - {file: my-problem.json, constraints: {pin: {"layers.0": "gpu:0"}}}
+      - {file: my-problem.json, family: mine, constraints: {pin: {"layers.0": "gpu:0"}}}
       - {network: inception_v3, ways: 8}       # of a suite of kind shard
     constructions: [single, heft, contiguous]   # run once: first seed, budget 0
     placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
     budgets: [0.0, 1.0]       # seconds; equal for all placers
+    steps: [10000]            # budgets in simulated steps: rows that repeat bit by bit
     methods: {exact: {budgets: [10.0], seeds: [0]}}   # instead, of single placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
     kind: place               # or execute, shard, joint (``kinds``)
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from gnnplace.bench.rows import SECONDS, STEPS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_yaml
@@ -40,9 +42,9 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train import CapturedDraws, RandomDraws
+from gnnplace.train import SHIPPED_FOLDERS, CapturedDraws, CapturedGraph, RandomDraws, find_dataset
 from gnnplace.train.data.captured import captured_problem, shipped_store
-from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.data.datasets import dataset_problem
 from gnnplace.train.data.random_clusters import CLUSTERS
 from gnnplace.train.data.random_families import MOST_OPS, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE
@@ -52,19 +54,27 @@ if TYPE_CHECKING:
 
 FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
+Steps = Annotated[int, Field(ge=1)]
+# In a checkout they stand beside the package, in a wheel inside of it.
+SUITE_FOLDERS = (
+    Path(__file__).parents[2] / "benchmarks" / "suites",
+    Path(__file__).parent / "suites",
+)
+DATA_SETS = "data_sets"  # begins the path of a file that comes with the package
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
 SHARD: Final = "shard"
 JOINT: Final = "joint"
 SOURCES = ("family", "captured", "dataset", "model", "profile", "file", "network")
+FILES = ("profile", "file")  # sources that may say their family and cluster as well
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class ProblemEntry(Schema):
-    """One problem of a suite: exactly one of ``SOURCES``.
+    """One problem of a suite: exactly one of ``SOURCES``; a file may have a family beside it.
 
     Attributes:
-        family: a random family.
+        family: a random family; of a problem or profile file, the family that its graph is of.
         captured: a graph of the shipped store.
         dataset: a dataset by its name (``gnnplace.train.data.datasets.find_dataset``).
         graph: the graph of the dataset.
@@ -75,7 +85,8 @@ class ProblemEntry(Schema):
         ways: devices to shard over.
         seed: the seed of a family's or captured graph's draw.
         cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
-            it; a dataset's graph needs one.
+            it; a dataset's graph needs one. Of a problem file, which has its own cluster, what
+            tables call that.
         microbatches: shares that the batch is cut into; a family draws its own number.
         accept_other_loss: a model's batch is cut also where that changes its loss.
         groups: ops to aim at (captured, dataset, model).
@@ -85,7 +96,8 @@ class ProblemEntry(Schema):
         heterogeneity: the heterogeneity of a random family, instead of a drawn one.
         ops: least and most ops of a family's problem before micro-batches.
         devices: least and most devices to draw.
-        seen: graphs like this one were in the training data.
+        seen: not read any more; whether a placer has seen a problem follows from its training
+            card.
         constraints: pins, forbids, modules that stay together and headroom, as a constraints file
             has them; a number of devices at most is for ``place``.
     """
@@ -116,7 +128,7 @@ class ProblemEntry(Schema):
 
     @model_validator(mode="after")
     def _one_source(self) -> ProblemEntry:
-        if sum(getattr(self, key) is not None for key in SOURCES) != 1:
+        if len(self._sources()) != 1:
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
@@ -126,10 +138,17 @@ class ProblemEntry(Schema):
             raise ValueError("constraints: max_devices is for place; give a smaller cluster")
         return self
 
+    def _sources(self) -> list[str]:
+        """Return the sources that are given; the family of a file is a label and none."""
+        sources = [key for key in SOURCES if getattr(self, key) is not None]
+        if any(key in FILES for key in sources):
+            return [key for key in sources if key != "family"]
+        return sources
+
     @property
     def key(self) -> str:
         """A name that tells the problem from all others of the suite."""
-        source = next(key for key in SOURCES if getattr(self, key) is not None)
+        (source,) = self._sources()
         parts = [f"{source}={getattr(self, source)}"]
         for key, field in ProblemEntry.model_fields.items():
             value = getattr(self, key)
@@ -146,6 +165,18 @@ class ProblemEntry(Schema):
         family, captured = str(named).partition("?")[0], self.captured or self.graph
         family = family if captured is None else FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
+
+    def captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
+        """Return the captured graph that the problem is made from; None if there is none.
+
+        Raises:
+            InputError: There is no such graph or dataset.
+        """
+        if self.captured is not None:
+            return shipped_store().graph(self.captured)
+        if self.dataset is not None:
+            return find_dataset(self.dataset, folder).graph(str(self.graph))
+        return None
 
     def load(self, folder: Path = Path()) -> Problem:
         """Build, capture or read the problem; files are relative to ``folder``.
@@ -207,9 +238,9 @@ class ProblemEntry(Schema):
         )
 
     def _uncut(self, folder: Path) -> Problem:
-        if self.family is not None:
+        if self._sources() == ["family"]:
             return random_problem(
-                self.family,
+                str(self.family),
                 self.seed,
                 RandomDraws(
                     ops=self.ops,
@@ -222,15 +253,16 @@ class ProblemEntry(Schema):
             )
         if self.profile is not None:
             cluster = resolve_cluster(self.cluster) if self.cluster else None
-            return convert(folder / self.profile, self.format, cluster)
-        return read_problem(folder / str(self.file))
+            return convert(data_file(self.profile, folder), self.format, cluster)
+        return read_problem(data_file(str(self.file), folder))
 
 
 class Method(Schema):
     """What a placer of a suite has of its own; None: as the suite has it."""
 
     seeds: Annotated[list[int] | None, Field(min_length=1)] = None
-    budgets: Annotated[list[NonNegative] | None, Field(min_length=1)] = None
+    budgets: list[NonNegative] | None = None
+    steps: list[Steps] | None = None
 
 
 def check_suite_name(name: str) -> str:
@@ -256,7 +288,8 @@ class SuiteFile(Schema):
     placers: list[str] = []
     constructions: list[str] = []
     seeds: Annotated[list[int], Field(min_length=1)] = [0]
-    budgets: Annotated[list[NonNegative], Field(min_length=1)] = [0.0]
+    budgets: list[NonNegative] = [0.0]
+    steps: list[Steps] = []
     methods: dict[str, Method] = {}
     timeout: Annotated[float, Field(gt=0)] = 60.0
     kind: Literal["place", "execute", "shard", "joint"] = PLACE
@@ -271,6 +304,8 @@ class SuiteFile(Schema):
     def _some_placer(self) -> SuiteFile:
         if not self.placers and not self.constructions:
             raise ValueError("give placers, constructions or both")
+        if not self.budgets and not self.steps:
+            raise ValueError("give budgets, steps or both")
         if unknown := [name for name in self.methods if name not in self.placers]:
             raise ValueError(f"methods: {unknown[0]!r} is not among the placers")
         return self
@@ -287,12 +322,21 @@ class SuiteFile(Schema):
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to run: a placer on a problem with a seed and a budget."""
+    """One thing to run: a placer on a problem with a seed and a budget.
+
+    Attributes:
+        problem: what to place.
+        placer: who places it.
+        seed: of all randomness.
+        budget: how long it searches.
+        unit: what the budget is counted in: seconds, or simulated steps.
+    """
 
     problem: ProblemEntry
     placer: str
     seed: int
     budget: float
+    unit: str = SECONDS
 
     def identity(self) -> dict[str, Any]:
         """Return what tells this cell from all others of the suite."""
@@ -301,7 +345,32 @@ class Cell:
             "placer": self.placer,
             "seed": self.seed,
             "budget": self.budget,
+            "unit": self.unit,
         }
+
+
+def data_file(path: str, folder: Path) -> Path:
+    """Return a file that a suite names: relative to its folder, else of the package's data sets."""
+    if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
+        return folder / path
+    inside = path.removeprefix(f"{DATA_SETS}/")
+    candidates = [shipped / inside for shipped in SHIPPED_FOLDERS]
+    return next((file for file in candidates if file.is_file()), folder / path)
+
+
+def suite_path(name: str) -> Path | None:
+    """Return the file of a suite of the repository or the package by its name; None without one."""
+    for folder in SUITE_FOLDERS:
+        path = folder / f"{name}.yaml"
+        if path.is_file():
+            return path
+    return None
+
+
+def suite_names() -> list[str]:
+    """Return the names of the suites of the repository or the package."""
+    folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), None)
+    return [] if folder is None else sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def read_suite(path: str | Path) -> SuiteFile:
@@ -315,9 +384,14 @@ def read_suite(path: str | Path) -> SuiteFile:
 
 def cells(suite: SuiteFile) -> list[Cell]:
     """All cells, problem by problem."""
-    once = [(name, suite.seeds[0], 0.0) for name in suite.constructions]
+    once = [(name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions]
     crossed = []
     for name in suite.placers:
-        own = suite.methods.get(name, Method())
-        crossed += list(product([name], own.seeds or suite.seeds, own.budgets or suite.budgets))
+        method = suite.methods.get(name, Method())
+        seconds = suite.budgets if method.budgets is None else method.budgets
+        budgets = [(budget, SECONDS) for budget in seconds]
+        steps = suite.steps if method.steps is None else method.steps
+        budgets += [(float(number), STEPS) for number in steps]
+        seeds = method.seeds or suite.seeds
+        crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]
     return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]

@@ -1,4 +1,4 @@
-"""Summary of rows: tables and plots, over all problems and apart for those like the training's.
+"""Summary of rows: tables and plots, over all problems and over those that no placer has seen.
 
 ``gnnplace bench summary FILE...`` reads rows of any number of runs; the best known step times are
 the minimum over all of them and over a file that is kept.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from gnnplace.bench.headline import headline_grids, headline_plot, machines_of
-from gnnplace.bench.rows import read_rows, results_file
+from gnnplace.bench.rows import STEPS, read_rows, results_file, unit_of
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
@@ -35,7 +35,14 @@ from gnnplace.bench.standings import (
     write_best_known,
 )
 from gnnplace.bench.statistics import Interval
-from gnnplace.bench.tables import Grid, Profile, performance_profiles, tables
+from gnnplace.bench.tables import (
+    Grid,
+    Profile,
+    performance_profiles,
+    standings_grid,
+    tables,
+    unit_of_rows,
+)
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.report import html
@@ -133,6 +140,7 @@ def _steps(profile: Profile) -> Series:
 Row = Mapping[str, Any]
 Best = Mapping[ProblemId, BestKnown]
 WIDEST = 10
+HELD_OUT = {"seen": "held-out", "seen_block": "new-structure"}  # parts of a suite by column
 NOTE = (
     "Over best known: geometric mean of step times. Gap closed: (portfolio - placer) / "
     "(portfolio - best known), mean, and pooled over logarithms, where portfolio and best known "
@@ -255,6 +263,10 @@ def print_standings(
 def _section(name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool) -> Section:
     found = standings(rows, best, rival)
     title = f"{name}: {describe(rows, found)}"
+    if name.endswith(tuple(HELD_OUT.values())):
+        heading = f"{title}; against {rival}"
+        grid = standings_grid(found, rival, heading, unit_of_rows(rows))
+        return Section(name, title, [grid, *headline_grids(rows)[:1]], {})
     grids = [*tables(rows, best, rival, f"{title}; against {rival}"), *headline_grids(rows)]
     if not drawn:
         return Section(name, title, grids, {})
@@ -293,7 +305,51 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by suite, apart for problems like those of the training data, and for each clock."""
+    """Return the rows of each suite and clock; then those of problems that no placer has seen.
+
+    A suite whose problems some placer has seen, as its training card says, has a second part,
+    ``-held-out``, of all others; and a third, ``-new-structure``, of those that are in no block of
+    similar graphs (``benchmarks/structure.py``) with a family that some placer has seen.
+    """
+    result: dict[str, list[Row]] = {}
+    for title, whole in by_clock(rows).items():
+        result[title] = whole
+        previous = whole
+        for column, suffix in HELD_OUT.items():
+            unseen = unseen_rows(whole, column)
+            if unseen and len(unseen) < len(previous):
+                result[f"{title}-{suffix}"] = previous = unseen
+    return result
+
+
+def unseen_rows(rows: Sequence[Row], column: str = "seen") -> list[Row]:
+    """Return the rows of problems that none of the rows' placers has seen.
+
+    Args:
+        rows: The rows of one suite.
+        column: ``seen``, by graph and family; or ``seen_block``, by the structure of graphs.
+    """
+    seen_problems = {problem_id(row) for row in rows if row.get(column)}
+    return [row for row in rows if problem_id(row) not in seen_problems]
+
+
+def by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each suite, and of each clock and unit of budgets where it has several.
+
+    Rows without a budget count for budgets in seconds and in simulated steps alike.
+    """
+    result: dict[str, list[Row]] = {}
+    for title, members in _by_clock(rows).items():
+        stepped = [row for row in members if unit_of(row) == STEPS or row["budget"] == 0]
+        timed = [row for row in members if unit_of(row) != STEPS]
+        if timed:
+            result[title] = timed
+        if len(timed) < len(members):
+            result[f"{title}-{STEPS}"] = stepped
+    return result
+
+
+def _by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
     clocks: dict[str, set[str]] = {}
     for row in rows:
         if row["feasible"]:
@@ -308,8 +364,8 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _suite(row: Row) -> str:
-    """Return the suite's name, version and part; "rows" for a row of no suite."""
-    return f"{row.get('suite', 'rows')}{'-seen' if row.get('seen') else ''}"
+    """Return the suite's name and version; "rows" for a row of no suite."""
+    return str(row.get("suite", "rows"))
 
 
 def _clock(row: Row) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from gnnplace.bench.rows import STEPS, unit_of
 from gnnplace.bench.standings import (
     RIVAL,
     BestKnown,
@@ -129,6 +130,65 @@ def _ratios(mine: Seeds, theirs: Seeds) -> list[float]:
     return [seconds / theirs.get(seed, mean) for seed, seconds in mine.items()]
 
 
+@dataclass(frozen=True)
+class Control:
+    """The learned placer against one of its controls.
+
+    Attributes:
+        placer: The learned placer.
+        control: The same search with weights of no training, or the graph network alone.
+        budget: Of the placer.
+        control_budget: Of the control.
+        ratio: Of step times over the control's, paired by problem; bootstrapped over families.
+        families: How many families there are.
+    """
+
+    placer: str
+    control: str
+    budget: float
+    control_budget: float
+    ratio: Interval
+    families: int
+
+
+def controls(rows: Iterable[Row]) -> list[Control]:
+    """Return the learned placers against their controls, at the same budget or at none.
+
+    The mean is over families' means, and families are drawn anew with their problems: graphs of one
+    family are no independent evidence.
+    """
+    rows = list(rows)
+    families = {problem_id(row): str(row.get("family", row["problem"])) for row in rows}
+    times = _by_seed(rows)
+    result = []
+    for placer, budget in sorted(times):
+        for control, control_budget in sorted(times):
+            same = control == UNTRAINED and control_budget == budget
+            alone = control == NETWORK and control_budget == 0
+            if placer not in LEARNED or not (same or alone):
+                continue
+            ratios: dict[str, list[float]] = defaultdict(list)
+            for problem in times[placer, budget].keys() & times[control, control_budget].keys():
+                logs = np.log(list(times[placer, budget][problem].values())).mean()
+                logs -= np.log(list(times[control, control_budget][problem].values())).mean()
+                ratios[families[problem]].append(float(np.exp(logs)))
+            groups = [ratios[family] for family in sorted(ratios)]
+            ratio = nested_geometric_interval(groups)
+            if ratio is not None:
+                result.append(
+                    Control(
+                        placer=placer,
+                        control=control,
+                        budget=budget,
+                        control_budget=control_budget,
+                        ratio=ratio,
+                        families=len(groups),
+                    )
+                )
+    return result
+
+
+LEARNED, UNTRAINED, NETWORK = ("learned", "best"), "learned-untrained", "gnn"
 Best = Mapping[ProblemId, BestKnown]
 LONGEST = 80  # letters of a reason
 
@@ -143,8 +203,9 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
         heading: title of the standings.
     """
     grids = [
-        standings_grid(standings(rows, best, rival), rival, heading),
+        standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
         _pairing_grid(rows, rival),
+        control_grid(rows),
         _profile_grid(rows, best),
         *(_breakdown_grid(rows, best, label) for label in LABELS),
         _fidelity_grid(rows),
@@ -153,18 +214,30 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
     return [grid for grid in grids if grid.lines]
 
 
-def standings_grid(found: Sequence[Standing], rival: str, heading: str) -> Grid:
-    """Everybody against the best known and the portfolio."""
+def unit_of_rows(rows: Iterable[Row]) -> str:
+    """Return the unit of the rows' budgets as tables write it, "s" or "steps"."""
+    return STEPS if any(unit_of(row) == STEPS for row in rows) else "s"
+
+
+def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: str = "s") -> Grid:
+    """Everybody against the best known and the portfolio.
+
+    Args:
+        found: The standings.
+        rival: Who wins and losses are counted against.
+        heading: The title.
+        unit: Of budgets.
+    """
     headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
-    return Grid(heading, headings, [_standing_line(standing) for standing in found])
+    return Grid(heading, headings, [_standing_line(standing, unit) for standing in found])
 
 
-def _standing_line(standing: Standing) -> list[str]:
+def _standing_line(standing: Standing, unit: str) -> list[str]:
     versus = (standing.wins, standing.losses, standing.ties)
     return [
         standing.placer,
-        f"{standing.budget:g} s",
+        f"{standing.budget:g} {unit}",
         interval_text(standing.ratio),
         interval_text(standing.closed, ".0%"),
         "-" if isnan(standing.pooled) else f"{standing.pooled:.0%}",
@@ -177,10 +250,11 @@ def _standing_line(standing: Standing) -> list[str]:
 def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
     title = f"Paired: step time over {rival}'s at the same budget"
     headings = ("placer", "budget", "ratio", "problems", "only one solved", "step times are")
+    unit = unit_of_rows(rows)
     lines = [
         [
             found.placer,
-            f"{found.budget:g} s",
+            f"{found.budget:g} {unit}",
             interval_text(found.ratio),
             str(found.ratio.count),
             str(found.unpaired),
@@ -191,12 +265,30 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
     return Grid(title, headings, lines)
 
 
+def control_grid(rows: Sequence[Row]) -> Grid:
+    """Return the learned placers beside their controls."""
+    unit = unit_of_rows(rows)
+    lines = [
+        [
+            control.placer,
+            f"{control.budget:g} {unit}",
+            f"{control.control}, {control.control_budget:g} {unit}",
+            interval_text(control.ratio),
+            str(control.families),
+        ]
+        for control in controls(rows)
+    ]
+    headings = ("placer", "budget", "control", "step time over the control's", "families")
+    return Grid("Beside the controls, paired and bootstrapped over families", headings, lines)
+
+
 def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
     headings = ("placer", "budget", *(f"{factor:g}" for factor in FACTORS), "ever")
+    unit = unit_of_rows(rows)
     lines = [
         [
             found.placer,
-            f"{found.budget:g} s",
+            f"{found.budget:g} {unit}",
             *(f"{found.share(factor):.0%}" for factor in FACTORS),
             f"{len(found.ratios) / found.tried:.0%}",
         ]
@@ -208,8 +300,12 @@ def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
 def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
     found = breakdown(rows, best, label)
     entrants = {who: None for means in found.values() for who in means}
+    unit = unit_of_rows(rows)
     lines = [
-        [f"{who[0]} {who[1]:g} s", *(interval_text(means.get(who)) for means in found.values())]
+        [
+            f"{who[0]} {who[1]:g} {unit}",
+            *(interval_text(means.get(who)) for means in found.values()),
+        ]
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
     return Grid(f"Over best known, by {label}", ("placer", *found), lines)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.bench import SummaryOptions
+from gnnplace.bench import (
+    SummaryOptions,
+    check_files,
+    coverage_of,
+    declaration_of,
+    packed_rows,
+    suite_names,
+    suite_path,
+    write_submission,
+)
 from gnnplace.bench.runner import Override, Where
-from gnnplace.cli.console import console, names_in, say
+from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
+PACK, CHECK = "pack", "check"
+RESULTS = "results"  # folder of rows where none is given
 Number = TypeVar("Number", int, float)
 
 
@@ -31,17 +43,61 @@ def run(args: Namespace) -> int:
                 dirty=args.dirty,
             ),
         )
-    if args.files or args.output is None:
-        raise InputError("bench: give one suite and -o FOLDER, or: gnnplace bench summary FILE...")
+    if args.suite == PACK:
+        return _pack(args)
+    if args.suite == CHECK:
+        return _check(args)
+    if args.files:
+        raise InputError("bench: give one suite, or: gnnplace bench summary|pack|check FILE...")
     override = Override(
         tuple(names_in(args.placers)),
         numbers(args.budgets, float, "--budgets", BUDGET),
+        numbers(args.steps, int, "--steps", COUNT),
         numbers(args.seeds, int, "--seeds", SEED),
         part_of(args.part),
         args.accept_other_loss,
     )
     where = Where(args.processes, args.dask, args.keep)
-    return gnnplace.run_suite(args.suite, args.output, console(), say, override, where)
+    folder = RESULTS if args.output is None else args.output
+    return gnnplace.run_suite(_suite_file(args.suite), folder, console(), say, override, where)
+
+
+def _suite_file(name: str) -> str:
+    """Return the path of a suite: a file, or a suite that comes with the package by its name.
+
+    Raises:
+        InputError: There is neither.
+    """
+    if Path(name).suffix or Path(name).exists():
+        return name
+    path = suite_path(name)
+    if path is None:
+        raise InputError(
+            f"suite {name!r}: no such file, and none of the package's: {', '.join(suite_names())}"
+        )
+    return str(path)
+
+
+def _pack(args: Namespace) -> int:
+    """Write the rows of a run with --keep as a submission."""
+    if not args.by or args.output is None or len(args.files) != 1:
+        raise InputError("bench pack: give one file of rows, --by WHO and -o FILE")
+    declaration = declaration_of(
+        by=args.by, code=args.code, card=args.card, untrained=args.untrained
+    )
+    rows = packed_rows(Path(args.files[0]), declaration)
+    write_submission(Path(args.output), rows)
+    print_lines(*map(str, coverage_of(rows)), f"written to {args.output}")
+    return 0
+
+
+def _check(args: Namespace) -> int:
+    """Simulate the rows of submissions anew, and say how much of their suites they cover."""
+    if not args.files:
+        raise InputError("bench check: give files of submitted rows")
+    count, entries = check_files(args.files)
+    print_lines(f"{count} rows are what they say", *map(str, entries))
+    return 0
 
 
 def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:

@@ -15,9 +15,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import known_kind as known_kind
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
+    from gnnplace.problem.cluster.presets import preset as preset
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
+    from gnnplace.problem.digests import digest as digest
+    from gnnplace.problem.digests import graph_digest as graph_digest
+    from gnnplace.problem.digests import ruled as ruled
     from gnnplace.problem.placement import Placement as Placement
+    from gnnplace.problem.placement import placement_from_data as placement_from_data
+    from gnnplace.problem.placement import read_placement as read_placement
     from gnnplace.problem.problem import BACKWARD as BACKWARD
     from gnnplace.problem.problem import FORWARD as FORWARD
     from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY

@@ -16,5 +16,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.simulator import finished_placement as finished_placement
     from gnnplace.simulation.simulator import merge_sequences as merge_sequences
     from gnnplace.simulation.simulator import simulate as simulate
+    from gnnplace.simulation.step_count import count_steps as count_steps
+    from gnnplace.simulation.step_count import counted_steps as counted_steps
+    from gnnplace.simulation.step_count import steps_so_far as steps_so_far
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -36,6 +36,7 @@ from gnnplace.simulation.memory import (
     most_memory,
     peak_kernel,
 )
+from gnnplace.simulation.step_count import count_steps
 
 Lives = tuple[IntArray, FloatArray, FloatArray, FloatArray]
 LARGE = 200_000  # ops from which on timelines are kept
@@ -213,6 +214,7 @@ class Simulator:
 
     def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
         """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
+        count_steps()
         device, order = _int32(device), _int32(order)
         known = self.timelines.get(device, order, cutoff)
         if known is not None:
@@ -226,6 +228,7 @@ class Simulator:
             devices: device of each op. [B, n]
             orders: order of all ops of each placement, or one for all. [B, n] or [n]
         """
+        count_steps(len(devices))
         rows = _int32(np.atleast_2d(orders))
         return np.asarray(step_times_kernel(self.compiled, _int32(devices), rows))
 
@@ -233,6 +236,7 @@ class Simulator:
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> tuple[float, float]:
         """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
+        count_steps()
         device, order = _int32(device), _int32(order)
         known = self.timelines.get(device, order, cutoff)
         if known is not None:
@@ -256,6 +260,7 @@ class Simulator:
 
     def run(self, device: IntArray, order: IntArray) -> Simulation:
         """The whole predicted step: timeline, transfers, memory, faults."""
+        count_steps()
         problem, c = self.problem, self.compiled
         device, order = _int32(device), _int32(order)
         found = faults(problem, device)

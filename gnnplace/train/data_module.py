@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.constructions import Portfolio
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.policy import Exposure
+from gnnplace.problem import Problem, preset
 from gnnplace.train.data import random_families
 from gnnplace.train.data.captured import (
     AMPLE,
@@ -35,6 +35,7 @@ from gnnplace.train.data.captured import (
     shipped_store,
 )
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
+from gnnplace.train.exposure import exposure_of_draws
 from gnnplace.train.limits import check_least
 
 T = TypeVar("T")
@@ -197,6 +198,12 @@ class ProblemDraws:
             ),
         )
 
+    def exposure(self) -> Exposure:
+        """Return what these problems show to a network."""
+        graphs = self._graphs if self.captured > 0 else []
+        presets = self.presets if graphs and self.on_presets > 0 else ()
+        return exposure_of_draws(self.families, graphs, (*self.clusters, *presets))
+
     @cached_property
     def _graphs(self) -> list[tuple[CapturedStore, str]]:
         """The captured graphs of the part, by store and name; graphs are read once."""
@@ -348,6 +355,10 @@ class ProblemDataModule(LightningDataModule):
             "validation": Problems(validation, reference=True),
             "test": Problems(test, reference=True),
         }
+
+    def exposures(self) -> tuple[Exposure, Exposure]:
+        """Return what is trained on, and what is validated on."""
+        return self.train.draws.exposure(), self.held_out["validation"].draws.exposure()
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
         """Return new problems each epoch."""

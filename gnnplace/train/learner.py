@@ -9,6 +9,7 @@ What is validated and exported is a moving average of the parameters, which nois
 from __future__ import annotations
 
 import copy
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +23,16 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import MismatchError
+from gnnplace.policy import Exposure, TrainingCard, read_card, write_card
 from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.rollouts import Rollouts
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.exposure import Exposing
 from gnnplace.train.limits import check_least
 
+SECONDS = "training_seconds"  # of a checkpoint
 SHIPPED = "shipped"  # the network of the package, as a start
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
@@ -50,6 +54,8 @@ class Learner(LightningModule):
     """
 
     best: Tensor
+    start: str | None = None  # folder of the weights that it begins with, or ``SHIPPED``
+    shipped: Path = CHECKPOINT  # folder that ``SHIPPED`` stands for
 
     def __init__(
         self, network: nn.Module, learning_rate: float, steps: int, export: str | None
@@ -61,6 +67,47 @@ class Learner(LightningModule):
         self.learning_rate, self.steps, self.export = learning_rate, steps, export
         self.register_buffer("best", torch.tensor(float("inf")))
         self.ratios: list[float] = []
+        self.begun_at, self.earlier_seconds = time.monotonic(), 0.0
+
+    def on_fit_start(self) -> None:
+        """Start the clock of the training card."""
+        self.begun_at = time.monotonic()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the seconds of training, which a continued run counts on from."""
+        checkpoint[SECONDS] = self.training_seconds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over the seconds of the interrupted run."""
+        self.earlier_seconds = float(checkpoint.get(SECONDS, 0.0))
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of this training so far, without that of the weights it began with."""
+        return self.earlier_seconds + time.monotonic() - self.begun_at
+
+    def exposures(self) -> tuple[Exposure, Exposure] | None:
+        """Return what the data show in training and in validation; None if they do not say."""
+        data = getattr(self.trainer, "datamodule", None)
+        return data.exposures() if isinstance(data, Exposing) else None
+
+    def card(self) -> TrainingCard:
+        """Return the card of the network as it is trained so far."""
+        exposures = self.exposures()
+        trained, validated = exposures or (Exposure(), Exposure())
+        card = TrainingCard(
+            parameters=sum(p.numel() for p in self.policy.parameters()),
+            hours=self.training_seconds / 3600,
+            trained=trained,
+            validated=validated,
+            complete=exposures is not None,
+        )
+        if self.start is None:
+            return card
+        earlier = read_card(self.shipped if self.start == SHIPPED else self.start)
+        if earlier is None:
+            return card.model_copy(update={"complete": False})
+        return earlier.continued(card)
 
     def configure_optimizers(self) -> Any:
         """Adam with a cosine schedule down to a tenth."""
@@ -123,12 +170,12 @@ class Learner(LightningModule):
         if learning and ratio < float(self.best):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
-                save_whole(self.average, Path(self.export))
+                save_whole(self.average, Path(self.export), self.card())
 
     def on_train_end(self) -> None:
         """Save the average as it is at the end, beside the best one."""
         if self.export is not None and self.trainer.is_global_zero:
-            save_whole(self.average, Path(f"{self.export}-{AT_THE_END}"))
+            save_whole(self.average, Path(f"{self.export}-{AT_THE_END}"), self.card())
 
     on_test_epoch_start, test_step = on_validation_epoch_start, validation_step
 
@@ -201,11 +248,13 @@ def begin_with(
         ) from None
 
 
-def save_whole(policy: Any, folder: Path) -> None:
-    """Save a policy file by file, so that none is ever half-written; a README.md there stays."""
+def save_whole(policy: Any, folder: Path, card: TrainingCard | None = None) -> None:
+    """Save a policy and its card file by file, none ever half-written; a README.md there stays."""
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         policy.save_pretrained(temporary)
+        if card is not None:
+            write_card(temporary, card)
         for path in Path(temporary).iterdir():
             if path.name != "README.md" or not (folder / path.name).exists():
                 path.replace(folder / path.name)
@@ -243,7 +292,7 @@ class PolicyModule(Learner):
         if start is not None:
             begin_with(policy, read_policy, start, CHECKPOINT, "this package's")
         super().__init__(policy, learning_rate, steps, export)
-        self.orders = orders
+        self.orders, self.start = orders, start
 
     def rollouts(self, sample: ProblemSample) -> Rollouts:
         """Return the current policy on a problem."""

@@ -49,6 +49,7 @@ from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.policy import Exposure
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts
 from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses
@@ -58,6 +59,7 @@ from gnnplace.problem.placement import Placement, placement_from_data, placement
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
+from gnnplace.train.exposure import exposure_of_problems
 from gnnplace.train.learner import save_whole
 from gnnplace.train.limits import check_least
 
@@ -312,7 +314,7 @@ class MeasuredTuning(Evolution):
         if self.export is None or not self.trainer.is_global_zero:
             return
         folder = Path(self.export)
-        save_whole(self.kept, folder)
+        save_whole(self.kept, folder, self.card())
         self.objective.keep(str(folder.parent / "placement.json"), self.posterior.best().placement)
         write_text(folder.parent / "measured.csv", self.table())
 
@@ -339,8 +341,14 @@ class MeasuredTuning(Evolution):
             rows.append([number, *shown, f"{deviation:.4f}", int(m.stored), m.error])
         return csv_text(rows)
 
+    def exposures(self) -> tuple[Exposure, Exposure]:
+        """Return the problem whose placements are measured."""
+        exposure = exposure_of_problems([self.objective.problem])
+        return exposure, exposure
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what was measured."""
+        super().on_save_checkpoint(checkpoint)
         problem = self.objective.problem
         checkpoint["measured"] = [
             (placement_to_data(entry.placement, problem), asdict(entry.measured))
@@ -351,6 +359,7 @@ class MeasuredTuning(Evolution):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up what was measured."""
+        super().on_load_checkpoint(checkpoint)
         problem = self.objective.problem
         self._posterior = Posterior(problem, self.noise)
         self._pool = [placement_from_data(data, problem) for data in checkpoint["pool"]]

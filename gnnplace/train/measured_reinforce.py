@@ -25,10 +25,12 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
+from gnnplace.policy import Exposure
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.problem import Placement
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.exposure import exposure_of_problems
 from gnnplace.train.learner import save_whole
 from gnnplace.train.reinforce import Reinforce, unevenness
 
@@ -68,6 +70,12 @@ class MeasuredReinforce(Reinforce):
     def sample(self) -> ProblemSample:
         """The objective's problem."""
         return ProblemSample(SearchSpace(self.objective.problem), 0)
+
+    def exposures(self) -> tuple[Exposure, Exposure]:
+        """Return the problem that is measured, and those that are validated on."""
+        trained = exposure_of_problems([self.objective.problem])
+        held_out = [objective.problem for objective in self.held_out]
+        return trained, exposure_of_problems(held_out) if held_out else trained
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
         """Return the loss of one step's draws; ``batch`` is of no meaning."""
@@ -150,7 +158,7 @@ class MeasuredReinforce(Reinforce):
         if self.export is None or self.found is None or not self.trainer.is_global_zero:
             return
         folder = Path(self.export)
-        save_whole(self.average, folder)
+        save_whole(self.average, folder, self.card())
         self.objective.keep(str(folder.parent / "placement.json"), self.found[1])
 
 

@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
+from gnnplace.policy import Exposure
 from gnnplace.problem import Problem, read_problem
 from gnnplace.train.data_module import ProblemSample, as_list, reference_seconds
+from gnnplace.train.exposure import exposure_of_problems
 from gnnplace.train.limits import check_least
 
 
@@ -41,6 +43,12 @@ class FewProblems(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Make the samples."""
         self.samples = self.samples or _samples(self.problems)
+
+    def exposures(self) -> tuple[Exposure, Exposure]:
+        """Return what is trained on, and what is validated on; after ``setup``."""
+        trained = exposure_of_problems(self.problems)
+        held_out = [sample.space.problem for sample in self.held_out]
+        return trained, exposure_of_problems(held_out) if held_out else trained
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
         """Return the problems in turn."""

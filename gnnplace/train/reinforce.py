@@ -153,6 +153,7 @@ class Reinforce(Learner):
 
     policy: GnnPolicy
     average: GnnPolicy
+    shipped = CHECKPOINT
 
     def __init__(
         self,
@@ -186,6 +187,7 @@ class Reinforce(Learner):
             own = None if encoder is None else described(encoder)
             network = begun(start, given | {"order": order, "encoder": own})
         super().__init__(network, learning_rate, steps, export)
+        self.start = start
         self.samples, self.kept = samples, kept
         self.shared, self.moves = shared, moves
         self.label, self.gradient, self.greedy = label, gradient, greedy
@@ -324,6 +326,7 @@ class Reinforce(Learner):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the best placements, as numbers and tensors alone."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint[LABELS] = {
             index: (seconds, torch.from_numpy(devices.astype(np.int16)))
             for index, (seconds, devices) in self.labels.items()
@@ -331,6 +334,7 @@ class Reinforce(Learner):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Goes on with the best placements."""
+        super().on_load_checkpoint(checkpoint)
         self.labels = {
             index: (seconds, devices.numpy().astype(np.int32))
             for index, (seconds, devices) in checkpoint.get(LABELS, {}).items()

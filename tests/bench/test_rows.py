@@ -13,7 +13,6 @@ import gnnplace
 from gnnplace.bench.rows import (
     _git,
     _hash_of_files,
-    digest,
     mend_last_line,
     read_rows,
     set_aside,
@@ -22,6 +21,7 @@ from gnnplace.bench.standings import merged
 from gnnplace.bench.suite import check_suite_name, read_suite
 from gnnplace.errors import FormatError
 from gnnplace.placers.contract import branches as toy
+from gnnplace.problem import digest
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.cluster.cluster import Link
 

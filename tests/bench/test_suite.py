@@ -20,7 +20,7 @@ name: tiny
 problems:
   - {captured: mlp-small, seed: 5, groups: 60, microbatches: 4, memory: tight, cluster: own}
   - {captured: bert-mini, whole: true, devices: [2, 3]}
-  - {family: grid, seed: 2, ops: [30, 40], cluster: two-tier, devices: [4, 4], seen: true}
+  - {family: grid, seed: 2, ops: [30, 40], cluster: two-tier, devices: [4, 4]}
 constructions: [single, heft]
 placers: [annealing]
 seeds: [3, 4]
@@ -56,8 +56,9 @@ def test_problems_are_as_they_are_described(path):
 def test_keys_tell_problems_apart_and_not_what_they_are_compared_with(path):
     entries = [entry for entry, _ in loaded(path)]
     assert len({entry.key for entry in entries}) == 3
-    seen = ProblemEntry(family="grid", seen=True)
-    assert seen.key == ProblemEntry(family="grid").key
+    named = ProblemEntry(file="p.json", family="grid")
+    assert named.key == ProblemEntry(file="p.json").key
+    assert named.labels == {"family": "grid", "cluster": "drawn"}
 
 
 def test_constructions_run_once_and_placers_with_all_seeds_and_budgets(path):
@@ -75,8 +76,8 @@ def test_the_test_sets_hold_no_training_graphs_but_those_they_mark(name):
     held_out = {*shipped_store().part("test"), *TEST}
     for entry in suite.problems:
         graph = entry.captured or entry.family
-        assert graph in TRAIN if entry.seen else graph in held_out
-        assert 500_000 < entry.seed < 1_000_000 or not entry.seen
+        assert graph in held_out or entry.family in TRAIN
+        assert 500_000 < entry.seed < 1_000_000
 
 
 def test_large_problems_are_large():
@@ -134,11 +135,8 @@ def test_every_shipped_suite_names_what_there_is(path):
         if entry.dataset is not None:
             assert entry.graph in find_dataset(entry.dataset, path.parent).names
             assert entry.cluster in preset_names()
-            assert not entry.seen
         if entry.network is not None:
             assert entry.network in NETWORKS
-        if entry.family is not None:
-            assert entry.seen == (entry.family in TRAIN) or suite.name == "smoke"
 
 
 def test_standard_is_held_out_and_its_parts_are_of_all_kinds():

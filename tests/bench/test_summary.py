@@ -27,19 +27,19 @@ from tests.bench.rows import row
 from tests.report.drawn import texts, tooltips
 
 
-def test_seen_problems_and_clocks_stand_apart():
-    rows = [row("a", "heft", 1.0), row("b", "heft", 1.0, seen=True)]
+def test_unseen_problems_stand_apart_as_well_and_clocks_do():
+    rows = [row("a", "heft", 1.0), row("b", "heft", 1.0), row("b", "gnn", 1.0, seen=True)]
     rows += [row("c", "heft", 1.0, suite="run@1", clock="measured")]
     rows += [row("d", "heft", None, suite="run@1")]
     assert {title: len(part) for title, part in parts(rows).items()} == {
-        "s@1": 1,
-        "s@1-seen": 1,
+        "s@1": 3,
+        "s@1-held-out": 1,
         "run@1": 2,
     }
     rows += [row("c", "etf", 1.0, suite="run@1", clock="emulated")]
     assert {title: len(part) for title, part in parts(rows).items()} == {
-        "s@1": 1,
-        "s@1-seen": 1,
+        "s@1": 3,
+        "s@1-held-out": 1,
         "run@1-measured": 1,
         "run@1-emulated": 1,
         "run@1-failed": 1,

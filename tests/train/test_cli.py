@@ -14,6 +14,7 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from gnnplace.errors import GnnplaceError, InputError, MismatchError
+from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
@@ -61,6 +62,13 @@ def test_fit_logs_the_validation_and_exports_the_policy(fitted):
     assert len(ratios) == 1
     assert 0.5 < float(ratios[0]) < 5
     assert read_gnn(fitted / "policy").encoder.layers
+    card = read_card(fitted / "policy")
+    assert card is not None
+    assert card.complete
+    assert card.parameters == sum(p.numel() for p in read_gnn(fitted / "policy").parameters())
+    assert "random:layered" in card.trained.families
+    assert card.validated.families == ["random:nas", "random:two-tower"]
+    assert 0 < card.hours < 1
     assert not list(fitted.glob(".*"))
 
 

@@ -44,12 +44,13 @@ from benchmarks.studies.orders.problems import (
     training_problems,
 )
 from benchmarks.studies.orders.report import parts_of, picture, report, written
-from gnnplace.bench.rows import append, digest, identity, now, provenance
+from gnnplace.bench.rows import append, identity, now, provenance
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
 from gnnplace.policy.network import FEATURE_VERSION
+from gnnplace.problem import digest
 from gnnplace.report.pictures import svg
 
 FloatArray = NDArray[np.float64]

@@ -58,6 +58,7 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
+from gnnplace.simulation import count_steps
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import distances, list_schedule
 
@@ -370,6 +371,7 @@ class Annealer:
             count, heat = min(self.per_call, moves - done), temperature(done / moves)
             anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
+            count_steps(count)
             self._keep_fitting()
 
     def _keep_fitting(self) -> None:

@@ -48,6 +48,7 @@ from gnnplace.placers.search.moves import (
     threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
+from gnnplace.simulation import count_steps
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.list_scheduling import timed_list_schedule
 
@@ -276,6 +277,7 @@ class ChunkSearch:
             hot * fall ** (1 / self.laps_a_round),
             self.moves_a_lap,
         )
+        count_steps(self.moves_a_lap)
 
     def _select(self) -> None:
         """The worst member goes on from where the best one is."""

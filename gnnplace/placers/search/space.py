@@ -39,7 +39,7 @@ from gnnplace.graph.kernels import (
     sum_of_finite,
 )
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation import Compiled, Simulator
+from gnnplace.simulation import Compiled, Simulator, steps_so_far
 from gnnplace.simulation.compiled import lean
 from gnnplace.simulation.kernels import ROUNDING
 from gnnplace.simulation.list_scheduling import (
@@ -58,8 +58,14 @@ _counts: list[Iterator[int]] = []
 
 
 def now() -> float:
-    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked."""
-    return float(next(_counts[-1])) if _counts else time.perf_counter()
+    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
+
+    Within ``simulation.step_count.counted_steps``, the number of simulated steps.
+    """
+    if _counts:
+        return float(next(_counts[-1]))
+    steps = steps_so_far()
+    return time.perf_counter() if steps is None else steps
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from gnnplace.policy.refine.refining_state import (
     read_previous,
     refining_units,
 )
+from gnnplace.simulation import count_steps
 
 STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
@@ -108,4 +109,5 @@ class RefiningPasses:
         """The placement after a pass if that is better, else as it is."""
         trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
         one_pass(self.ground, previous, trial, stay, 0.0, self.open)
+        count_steps()
         return trial if trial.score[0] < placed.score[0] else placed

@@ -14,6 +14,7 @@ from gnnplace.problem.formats.attributed import from_networkx as from_networkx
 from gnnplace.problem.formats.attributed import read_graphml, read_node_link
 from gnnplace.problem.formats.chakra import read_chakra
 from gnnplace.problem.formats.dnn_partitioning import read_dnn_partitioning as read_dnn_partitioning
+from gnnplace.problem.formats.doppler import read_doppler
 from gnnplace.problem.formats.onnx import read_onnx
 from gnnplace.problem.formats.pipedream import read_pipedream as read_pipedream
 from gnnplace.problem.formats.pyg import from_pyg as from_pyg
@@ -24,6 +25,7 @@ Reader = Callable[[str | Path, Cluster | None], Problem]
 READERS: dict[str, Reader] = {
     "pipedream": read_pipedream,
     "dnn-partitioning": read_dnn_partitioning,
+    "doppler": read_doppler,
     "networkx": read_node_link,
     "graphml": read_graphml,
     "onnx": read_onnx,

@@ -34,8 +34,10 @@ from gnnplace.train.data.captured_graph import (
     read_captured,
     write_captured,
 )
+from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import write_sums
 from gnnplace.train.data.recipes import STORE, Recipe, recipe
+from gnnplace.train.data.release import RELEASE, build_release
 
 Say = Callable[[str], None]
 KINDS = ("cpu", "t4", "v100", "a100", "h100")
@@ -64,6 +66,10 @@ def build_data(
         InputError: an unknown recipe, model or family, or a folder that cannot be made.
         CaptureError: a model cannot be captured.
     """
+    if recipe_name == RELEASE:
+        pairs = build_release(folder, progress=progress)
+        progress(f"{folder}: {pairs} placements")
+        return
     chosen = recipe(recipe_name)
     build_store(folder, select(models, chosen.models), progress, chosen)
 
@@ -115,6 +121,7 @@ def build_store(
     graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
     write_text(target / CARD, card(graphs, of))
     write_sums(target)
+    write_croissant(target, sorted(target.glob("*.npz")), description_of(of))
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
@@ -175,6 +182,20 @@ def _launches(program: Program, kind: str) -> FloatArray:
     return figures(kind).launch * np.array(costs, dtype=np.float64)
 
 
+def description_of(recipe_of_set: Recipe) -> DataSetCard:
+    """Return what the machine-readable description of a recipe's graphs says."""
+    return DataSetCard(
+        name=f"gnnplace-{recipe_of_set.name}",
+        description=f"Captured training steps as graphs of ops. {recipe_of_set.about}",
+        collection=(
+            "Training steps (forward, backward, update) of public model architectures with random "
+            "weights and inputs were captured by gnnplace on a CPU."
+        ),
+        limitations=f"Costs are roofline estimates and not measured. {recipe_of_set.gaps}",
+        use_cases="Learning and testing of device placement and cost models.",
+    )
+
+
 def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
     """The text of a card: what, how, with what, licence, figures by part of the split, gaps."""
     kinds = list(dict.fromkeys(kind for graph in graphs for kind in graph.kinds))
@@ -192,7 +213,7 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
         "  `gnnplace.train.data.captured.CapturedStore(FOLDER)` and "
         "`gnnplace.train.data.graph_dataset`;",
         "  checked against `SHA256SUMS` by `gnnplace data verify FOLDER`.",
-        "* **Licence**: Apache-2.0, as the package. Random weights and random inputs; no data of",
+        "* **Licence**: CC-BY-4.0 (the package Apache-2.0). Random weights and inputs; no data of",
         "  others is in them.",
         f"* **Known gaps**: {of.gaps} Costs of no real machine.",
         "",

@@ -1,7 +1,8 @@
 """Datasets: folders of captured graphs with checksums; where they are; their graphs on a cluster.
 
 A dataset is found by its name: ``store`` comes with the package, any other is a folder or
-``data_sets/NAME`` in the folder asked from or in one above it.
+``data_sets/NAME`` in the folder asked from or in one above it, else in the checkout or the wheel
+that the package is from.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from gnnplace.train.data.captured_graph import CapturedGraph
 from gnnplace.train.data.recipes import STORE
 
 SUMS = "SHA256SUMS"
+# In a checkout they stand beside the package, in a wheel inside of it.
+SHIPPED_FOLDERS = (Path(__file__).parents[3] / "data_sets", Path(__file__).parent / "sets")
 
 
 def checksums(folder: str | Path) -> dict[str, str]:
@@ -83,7 +86,8 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
     if name == STORE.name:
         return shipped_store()
     here = Path(start).resolve()
-    for folder in (here / name, *(above / "data_sets" / name for above in (here, *here.parents))):
+    above = [folder / "data_sets" for folder in (here, *here.parents)]
+    for folder in (here / name, *(parent / name for parent in (*above, *SHIPPED_FOLDERS))):
         if folder.is_dir():
             return CapturedStore(folder)
     raise InputError(

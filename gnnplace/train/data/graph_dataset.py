@@ -29,11 +29,11 @@ from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import FEATURE_VERSION
 from gnnplace.policy.gnn.network import tensors_of
 from gnnplace.policy.gnn.pyg import ProblemData
-from gnnplace.problem import Problem
-from gnnplace.problem.cluster.presets import preset
+from gnnplace.problem import Problem, preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph
 from gnnplace.train.data.datasets import checksums, dataset_problem, find_dataset
+from gnnplace.train.data.release import ReleaseStore
 
 Transform = Callable[[Data], Data]
 Filter = Callable[[Data], bool]
@@ -51,8 +51,12 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     device or -1. Both have ``graph`` [1], index in ``names``, and ``part`` [1], 0 train, 1
     validation, 2 test.
 
+    Of a split of a release without a cluster, graphs also have ``placement`` [n, P], the devices of
+    P placements, and ``step_time`` and ``measured`` [1, P], their seconds.
+
     Args:
-        dataset: name of a dataset (``find_dataset``) or a folder of graphs.
+        dataset: name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
+            a release (``release``), such as ``train.npz``.
         root: where what is processed is kept.
         start: folder that the dataset is asked for from.
         cluster: a preset's name, whose kinds the graphs have costs for.
@@ -80,9 +84,10 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         pre_transform: Transform | None = None,
         pre_filter: Filter | None = None,
     ) -> None:
-        self.store: CapturedStore = find_dataset(dataset, start)
+        is_split = dataset.endswith(".npz")
+        self.store = ReleaseStore(dataset) if is_split else find_dataset(dataset, start)
         self.cluster, self.microbatches, self.groups = cluster, microbatches, groups
-        sums = checksums(self.store.folder)
+        sums = _sums_of(self.store)
         if cluster is not None:
             sums |= {"on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"}
         self.key = content_key(sums, pre_transform, pre_filter)
@@ -97,7 +102,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     @property
     def processed_file_names(self) -> list[str]:
         """One file, whose name carries the hash."""
-        return [f"{self.store.folder.name}-{self.key}.npz"]
+        return [f"{self.store.folder.stem}-{self.key}.npz"]
 
     def problem(self, index: int) -> Problem:
         """Return the graph with this index in ``names`` on the cluster.
@@ -115,7 +120,12 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         )
 
     def _made(self, index: int) -> Data:
-        data = to_data(self.store.graph(self.names[index]), index)
+        name = self.names[index]
+        data = to_data(self.store.graph(name), index)
+        if isinstance(self.store, ReleaseStore):
+            data.placement = torch.from_numpy(self.store.device[name].astype(np.int64))
+            data.step_time = torch.from_numpy(self.store.step_time[name])[None]
+            data.measured = torch.from_numpy(self.store.measured[name])[None]
         if self.cluster is None:
             return data
         walked = WalkGraph(SearchSpace(self.problem(index)))
@@ -146,6 +156,13 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
             parts[part][name] = value
         kind = Data if self.cluster is None else ProblemData
         self.data, self.slices = kind.from_dict(parts["data"]), parts["slices"] or None
+
+
+def _sums_of(store: CapturedStore | ReleaseStore) -> dict[str, str]:
+    """Return the SHA-256 of the files that graphs are read from, by name."""
+    if isinstance(store, CapturedStore):
+        return checksums(store.folder)
+    return {store.folder.name: hashlib.sha256(store.folder.read_bytes()).hexdigest()}
 
 
 def to_data(captured: CapturedGraph, index: int) -> Data:

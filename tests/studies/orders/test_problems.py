@@ -16,11 +16,10 @@ from benchmarks.studies.orders.problems import (
     study_problems,
     training_problems,
 )
-from gnnplace.bench.rows import digest
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.problem import build_problem
+from gnnplace.problem import build_problem, digest
 from gnnplace.train.data.random_clusters import CLUSTERS, TRAIN_CLUSTERS
 
 

@@ -94,6 +94,6 @@ def test_the_datasets_are_what_their_recipes_make(name):
 def test_a_card_says_what_how_and_what_is_missing(tmp_path):
     build_store(tmp_path, [SMALL], lambda line: None)
     card = (tmp_path / "README.md").read_text()
-    for text in ("**What**", "**Costs**", "--recipe store", "Apache-2.0", "**Known gaps**"):
+    for text in ("**What**", "**Costs**", "--recipe store", "CC-BY-4.0", "**Known gaps**"):
         assert text in card
     assert "Versions: gnnplace" in card

@@ -1,0 +1,38 @@
+"""Counts simulated steps, so that a budget can be a number of them and not of seconds.
+
+A search that may simulate so many steps does the same on every machine, busy or not: its rows
+repeat bit by bit. One step is one placement whose time is computed: by the simulator, as a move of
+a local search (which ends early where it is worse), or as a pass of refinement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOOK = 0.01  # steps that a look at the clock counts for, so that every search ends
+_counters: list[list[float]] = []
+
+
+def count_steps(number: float = 1) -> None:
+    """Add simulated steps to the count, within ``counted_steps``."""
+    if _counters:
+        _counters[-1][0] += number
+
+
+def steps_so_far() -> float | None:
+    """Return the steps simulated so far; None outside of ``counted_steps``."""
+    if not _counters:
+        return None
+    _counters[-1][0] += LOOK
+    return _counters[-1][0]
+
+
+@contextmanager
+def counted_steps() -> Iterator[None]:
+    """Within it the clock of budgets (``placers.search.space.now``) counts simulated steps."""
+    _counters.append([0.0])
+    try:
+        yield
+    finally:
+        _counters.pop()

@@ -1,0 +1,45 @@
+"""What a data module shows to a network: the exposures of its training card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from gnnplace.policy import RANDOM, Exposure
+from gnnplace.problem import Problem, digest, graph_digest
+from gnnplace.train.data.captured import CapturedStore
+
+
+@runtime_checkable
+class Exposing(Protocol):
+    """A data module that can say what it shows."""
+
+    def exposures(self) -> tuple[Exposure, Exposure]:
+        """Return what is trained on, and what is validated on."""
+
+
+def exposure_of_draws(
+    families: Sequence[str], graphs: Sequence[tuple[CapturedStore, str]], clusters: Sequence[str]
+) -> Exposure:
+    """Return the exposure of problems that are drawn from families and captured graphs.
+
+    Args:
+        families: Names of random families.
+        graphs: Captured graphs, by store and name.
+        clusters: Types of drawn clusters, and presets.
+    """
+    captured = [store.graph(name) for store, name in graphs]
+    real_families = {str(graph.origin["family"]) for graph in captured}
+    return Exposure(
+        families=sorted({*(f"{RANDOM}{name}" for name in families), *real_families}),
+        graphs=dict(sorted((graph_digest(graph.graph), graph.name) for graph in captured)),
+        clusters=sorted({*clusters}),
+    )
+
+
+def exposure_of_problems(problems: Sequence[Problem]) -> Exposure:
+    """Return the exposure of problems of files."""
+    return Exposure(
+        problems=dict(sorted((digest(problem), problem.name) for problem in problems)),
+        clusters=sorted({problem.cluster.name for problem in problems if problem.cluster.name}),
+    )
