@@ -244,7 +244,9 @@ TOLD = (
 )
 ORDER = Option(str, None, TOLD)
 CHECKPOINT = Option(
-    str, None, "Folder of a policy, as training exports it; by default the package's own."
+    str,
+    None,
+    "Folder of a network that training exported, or a .ckpt file of it; by default the package's.",
 )
 TRUST = Option(
     int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0

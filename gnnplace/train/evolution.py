@@ -209,13 +209,15 @@ class Evolution(PolicyModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the search, as numbers and tensors alone."""
+        super().on_save_checkpoint(checkpoint)
         if self.search is not None:
             state = {key: _plain(value) for key, value in vars(self.search).items()}
             del state[RANDOM]  # each generation seeds it anew
             checkpoint[STATE] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on where the search was."""
+        """Go on where the search was."""
+        super().on_load_checkpoint(checkpoint)
         if STATE in checkpoint:
             kept = checkpoint[STATE]
             self.search = self._new_search(kept["_mean"].numpy())

@@ -58,7 +58,7 @@ from gnnplace.problem.placement import Placement, placement_from_data, placement
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
-from gnnplace.train.learner import save_whole
+from gnnplace.train.export import save_whole
 from gnnplace.train.limits import check_least
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
@@ -168,6 +168,8 @@ class MeasuredTuning(Evolution):
     Raises:
         InputError: a number is too small.
     """
+
+    exported_name = "kept"
 
     def __init__(
         self,
@@ -316,6 +318,11 @@ class MeasuredTuning(Evolution):
         self.objective.keep(str(folder.parent / "placement.json"), self.posterior.best().placement)
         write_text(folder.parent / "measured.csv", self.table())
 
+    @property
+    def has_exported_best(self) -> bool:
+        """Whether a placement ran, after which each round exports the better policy."""
+        return bool(self.posterior.succeeded)
+
     def _believed(self, policy: PlacementPolicy) -> float:
         """Seconds of what a policy places first, as believed now; mean over both problems."""
         placements = []
@@ -341,6 +348,7 @@ class MeasuredTuning(Evolution):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what was measured."""
+        super().on_save_checkpoint(checkpoint)
         problem = self.objective.problem
         checkpoint["measured"] = [
             (placement_to_data(entry.placement, problem), asdict(entry.measured))
@@ -351,6 +359,7 @@ class MeasuredTuning(Evolution):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up what was measured."""
+        super().on_load_checkpoint(checkpoint)
         problem = self.objective.problem
         self._posterior = Posterior(problem, self.noise)
         self._pool = [placement_from_data(data, problem) for data in checkpoint["pool"]]

@@ -324,13 +324,15 @@ class Reinforce(Learner):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the best placements, as numbers and tensors alone."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint[LABELS] = {
             index: (seconds, torch.from_numpy(devices.astype(np.int16)))
             for index, (seconds, devices) in self.labels.items()
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the best placements."""
+        """Go on with the best placements."""
+        super().on_load_checkpoint(checkpoint)
         self.labels = {
             index: (seconds, devices.numpy().astype(np.int32))
             for index, (seconds, devices) in checkpoint.get(LABELS, {}).items()

@@ -1,0 +1,77 @@
+"""Exporting networks: folders that ``--checkpoint`` takes, and ``gnnplace train export``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jsonargparse import ArgumentParser
+
+from gnnplace.errors import InputError
+from gnnplace.policy.gnn.custom import trusting
+from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
+from gnnplace.policy.network import PLACER_KEY, SavedNetwork, read_lightning_checkpoint, read_policy
+
+
+def save_whole(network: SavedNetwork, folder: Path) -> None:
+    """Save a network file by file, so that none is ever half-written; a README.md there stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        network.save_pretrained(temporary)
+        for path in Path(temporary).iterdir():
+            if path.name != "README.md" or not (folder / path.name).exists():
+                path.replace(folder / path.name)
+
+
+def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwork:
+    """Write the network of a checkpoint of Lightning to a folder, and return it.
+
+    The network is what the training itself would export at that step: the moving average, or what
+    else the algorithm validates.
+
+    Args:
+        checkpoint: A ``.ckpt`` file of ``gnnplace train fit``.
+        folder: The folder to write; files of an earlier export are replaced.
+
+    Raises:
+        FormatError: ``checkpoint`` is no such file.
+        InputError: ``folder`` is a file.
+        MismatchError: The network was trained on other features than this package computes.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder to write to")
+    config, _ = read_lightning_checkpoint(Path(checkpoint))
+    is_gnn = config.get(PLACER_KEY) == GnnPolicy.placer
+    network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
+    save_whole(network, target)
+    return network
+
+
+def run_export(args: list[str]) -> None:
+    """Run ``gnnplace train export``.
+
+    Args:
+        args: Arguments after ``gnnplace train export``.
+
+    Raises:
+        InputError: Bad arguments, or a file that is no checkpoint of a placer's network.
+    """
+    parser = ArgumentParser(
+        prog="gnnplace train export",
+        description="Write the network of a .ckpt file to a folder that --checkpoint takes.",
+        exit_on_error=False,
+    )
+    parser.add_argument("ckpt", help="A .ckpt file of gnnplace train fit.")
+    parser.add_argument("-o", "--output", required=True, help="The folder to write.")
+    parser.add_argument(
+        "--trust",
+        type=int,
+        default=0,
+        help="1: an encoder or order that the checkpoint names is imported wherever it is.",
+    )
+    options = parser.parse_args(args)
+    with trusting(bool(options.trust)):
+        network = export_checkpoint(options.ckpt, options.output)
+    sys.stdout.write(f"wrote {options.output}, a network of --placer {network.placer}\n")
