@@ -5,6 +5,18 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.policy.decode.rollouts import Decoded as Decoded
+    from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
+    from gnnplace.policy.gnn.custom import trusting as trusting
+    from gnnplace.policy.gnn.network import GnnPolicy as GnnPolicy
+    from gnnplace.policy.gnn.network import read_gnn as read_gnn
+    from gnnplace.policy.network import NETWORK_KEY as NETWORK_KEY
+    from gnnplace.policy.network import PLACER_KEY as PLACER_KEY
+    from gnnplace.policy.network import PlacementPolicy as PlacementPolicy
+    from gnnplace.policy.network import SavedNetwork as SavedNetwork
+    from gnnplace.policy.network import read_lightning_checkpoint as read_lightning_checkpoint
+    from gnnplace.policy.network import read_policy as read_policy
     from gnnplace.policy.placing import PlaceOptions as PlaceOptions
+    from gnnplace.policy.refine.passes import RefiningPasses as RefiningPasses
 
 __getattr__, __dir__ = lazy_names(__name__)

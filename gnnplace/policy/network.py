@@ -34,7 +34,6 @@ from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
 Network = TypeVar("Network", bound=nn.Module)
-ConfigSchema = TypeVar("ConfigSchema", bound=Schema)
 PLACER_KEY = "placer"
 """The key of ``config.json`` that names the placer which a network is for."""
 NETWORK_KEY = "gnnplace"
@@ -208,8 +207,8 @@ def read_saved(make: Callable[..., Network], keys: type[Schema], path: Path) -> 
         FormatError: A file is missing or not what it should be.
         MismatchError: The network is another placer's, or its features or sizes do not fit.
     """
-    config, parameters = read_saved_config(keys, path, make.placer)  # type: ignore[attr-defined]
-    network = make(**config.model_dump())
+    config, parameters = read_saved_config(path, make.placer)  # type: ignore[attr-defined]
+    network = make(**parse(keys, config, f"{path}/config.json").model_dump())
     try:
         network.load_state_dict(parameters or load_file(path / "model.safetensors"))
     except (OSError, SafetensorError) as error:
@@ -222,38 +221,33 @@ def read_saved(make: Callable[..., Network], keys: type[Schema], path: Path) -> 
     return network.eval()
 
 
-def read_saved_config(
-    keys: type[ConfigSchema], path: Path, placer: str
-) -> tuple[ConfigSchema, dict[str, Tensor]]:
-    """Return the checked config of a saved network, and the parameters that are in the same file.
+def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the config of a saved network, and the parameters that are in the same file.
 
     There are no parameters where ``path`` is a folder: they have a file of their own.
 
     Args:
-        keys: The keys of the config.
         path: A folder or a ``.ckpt`` file, as ``read_saved`` takes it.
         placer: The placer that the network is to be for.
 
     Raises:
-        FormatError: The file is missing, or a key of it is missing, unknown or malformed.
+        FormatError: The file is missing or malformed.
         MismatchError: The network is another placer's.
     """
     parameters: dict[str, Tensor] = {}
     if path.is_file() or path.suffix == ".ckpt":
-        source = path
         config, parameters = read_lightning_checkpoint(path)
     else:
-        source = path / "config.json"
-        config = read_json(source)
-    if isinstance(config, dict):
-        # Folders that were saved before they named their placer are told apart by a key of theirs.
-        saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
-        if saved_for != placer:
-            raise MismatchError(
-                f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
-            )
-        config = {key: value for key, value in config.items() if key != PLACER_KEY}
-    return parse(keys, config, str(source)), parameters
+        config = read_json(path / "config.json")
+    if not isinstance(config, dict):
+        raise FormatError(f"{path}/config.json: must be an object, as training exports it")
+    # Folders that were saved before they named their placer are told apart by a key of theirs.
+    saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
+    if saved_for != placer:
+        raise MismatchError(
+            f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
+        )
+    return {key: value for key, value in config.items() if key != PLACER_KEY}, parameters
 
 
 def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

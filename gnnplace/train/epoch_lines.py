@@ -49,26 +49,22 @@ class EpochLines(Callback):
         self._write_epoch(trainer, pl_module)
 
     def _write_epoch(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write ``val/ratio`` beside the best and the first one, if the module logs it.
+
+        Of other modules all figures are written that they log for the progress bar.
+        """
         if self._epoch is None:
             return
-        self._write(trainer, f"epoch {self._epoch}: {epoch_figures(trainer, pl_module)}")
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        shown = [name for name in trainer.progress_bar_metrics if name in figures]
+        text = ", ".join(f"{name} {figures[name]:.4g}" for name in shown) or "no figure was logged"
+        if isinstance(pl_module, Learner) and FIGURE in figures:
+            start = pl_module.start_ratio
+            since = "" if start is None else f", start {start:.3f}"
+            text = f"{FIGURE} {figures[FIGURE]:.3f} (best {float(pl_module.best):.3f}{since})"
+        self._write(trainer, f"epoch {self._epoch}: {text}")
         self._epoch = None
 
     def _write(self, trainer: Trainer, text: str) -> None:
         if trainer.is_global_zero:
             write_line(f"{text}, {time.monotonic() - self._began:.3g} s")
-
-
-def epoch_figures(trainer: Trainer, pl_module: LightningModule) -> str:
-    """Return what an epoch came to, as text.
-
-    That is ``val/ratio`` beside the best and the first one, where it is logged, and otherwise all
-    figures that the module logs for the progress bar.
-    """
-    figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    if isinstance(pl_module, Learner) and FIGURE in figures:
-        start = pl_module.start_ratio
-        since = "" if start is None else f", start {start:.3f}"
-        return f"{FIGURE} {figures[FIGURE]:.3f} (best {float(pl_module.best):.3f}{since})"
-    shown = [name for name in trainer.progress_bar_metrics if name in figures]
-    return ", ".join(f"{name} {figures[name]:.4g}" for name in shown) or "no figure was logged"

@@ -9,9 +9,15 @@ from tempfile import TemporaryDirectory
 from jsonargparse import ArgumentParser
 
 from gnnplace.errors import InputError
-from gnnplace.policy.gnn.custom import trusting
-from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
-from gnnplace.policy.network import PLACER_KEY, SavedNetwork, read_lightning_checkpoint, read_policy
+from gnnplace.policy import (
+    PLACER_KEY,
+    GnnPolicy,
+    SavedNetwork,
+    read_gnn,
+    read_lightning_checkpoint,
+    read_policy,
+    trusting,
+)
 
 
 def save_whole(network: SavedNetwork, folder: Path) -> None:

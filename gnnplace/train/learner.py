@@ -24,16 +24,16 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import MismatchError
-from gnnplace.policy.decode.aims import DECODED
-from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network import (
-    CHECKPOINT,
+from gnnplace.policy import (
     NETWORK_KEY,
     PlacementPolicy,
+    RefiningPasses,
+    Rollouts,
     SavedNetwork,
     read_policy,
 )
-from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy.decode.aims import DECODED
+from gnnplace.policy.network import CHECKPOINT
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.export import save_whole
 from gnnplace.train.limits import check_least

@@ -49,9 +49,7 @@ from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy import Decoded, PlacementPolicy, RefiningPasses, Rollouts
 from gnnplace.policy.search import searched_from
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data

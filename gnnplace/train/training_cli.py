@@ -230,8 +230,8 @@ class TrainingCLI(LightningCLI):
         """Check the checkpoint that training goes on from; its weights are no start weights."""
         self._check_checkpoint()
         path = self.chosen.get("ckpt_path")
-        folders = [Path(each.dirpath) for each in self.trainer.checkpoint_callbacks if each.dirpath]
-        has_last = any(True for folder in folders for _ in folder.glob("last*.ckpt"))
+        folders = [callback.dirpath for callback in self.trainer.checkpoint_callbacks]
+        has_last = any(list(Path(folder).glob("last*.ckpt")) for folder in folders if folder)
         if path is not None and (path != "last" or has_last):
             self.trainer.num_sanity_val_steps = 0
 

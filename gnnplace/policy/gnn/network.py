@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
-from gnnplace.files import Schema
+from gnnplace.files import Schema, parse
 from gnnplace.graph.orders import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
@@ -188,7 +188,8 @@ def read_config(path: str | Path) -> GnnConfig:
         FormatError: the file is missing or malformed.
         MismatchError: the network is another placer's.
     """
-    return read_saved_config(GnnConfig, Path(path), GnnPolicy.placer)[0]
+    config, _ = read_saved_config(Path(path), GnnPolicy.placer)
+    return parse(GnnConfig, config, f"{path}/config.json")
 
 
 def read_gnn(path: str | Path) -> GnnPolicy:
