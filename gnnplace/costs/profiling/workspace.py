@@ -13,8 +13,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.profiling.description import op_name
-from gnnplace.tracing.program import Program, ProgramOp
-from gnnplace.tracing.structure import ProgramGraph
+from gnnplace.tracing import Program, ProgramGraph, ProgramOp
 
 UPDATES = {"sgd_update": 0, "momentum_update": 0, "adam_update": 1, "adamw_update": 1}
 """Updates of ``tracing.operations``, and how many temporaries of the parameter's size each has."""
@@ -92,20 +91,20 @@ def workspace_of_groups(
                 leaving.add(key)
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
-    for key, op in first.items():
-        if not program.ops[op].view:  # the memory of a view is its base's, in another group
-            begins.setdefault(op, []).append(key)
+    for key, op_index in first.items():
+        if not program.ops[op_index].view:  # the memory of a view is its base's, in another group
+            begins.setdefault(op_index, []).append(key)
             if key not in leaving:
                 ends.setdefault(last[key], []).append(key)
 
     count = int(group.max()) + 1
     read = set(fine.values)
-    alive, peak, left = np.zeros(count), np.zeros(count), np.zeros(count)
+    alive, peak, leaving_bytes = np.zeros(count), np.zeros(count), np.zeros(count)
     for i, op in enumerate(program.ops):
         g = int(group[i])
         for key in begins.get(i, ()):
             alive[g] += size[key]
-            left[g] += size[key] if key in leaving else 0.0
+            leaving_bytes[g] += size[key] if key in leaving else 0.0
         unread = sum(
             program.values[name].occupied_bytes
             for name in op.results
@@ -115,4 +114,4 @@ def workspace_of_groups(
         for key in ends.get(i, ()):
             alive[g] -= size[key]
     # Tensors that leave are counted by themselves, from the group's beginning on.
-    return np.asarray(np.maximum(peak - left, 0.0))
+    return np.asarray(np.maximum(peak - leaving_bytes, 0.0))
