@@ -2,7 +2,8 @@
 
 A group of ops runs one op after the other. What its ops make for each other is never a tensor of
 the grouped graph, and an op may need memory of its own: an update a temporary of the parameter's
-size, a convolution on a CPU copies of its operands in the layout that oneDNN computes in.
+size, a product copies of operands without contiguous rows or columns, a convolution on a CPU copies
+of its operands in the layout that oneDNN computes in.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs.profiling.description import op_name
-from gnnplace.tracing import Program, ProgramGraph, ProgramOp
+from gnnplace.tracing import Program, ProgramGraph, ProgramOp, ValueInfo
 
 UPDATES = {"sgd_update": 0, "momentum_update": 0, "adam_update": 1, "adamw_update": 1}
 """Updates of ``tracing.operations``, and how many temporaries of the parameter's size each has."""
 DECAYED = ("sgd_update", "momentum_update", "adam_update")
 """Updates whose last argument is the factor of an L2 penalty, which takes one more temporary."""
 CONVOLUTIONS = ("convolution", "convolution_backward")
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArray:
@@ -37,9 +39,28 @@ def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArra
             temporaries = UPDATES[name] + (microbatches > 1)
             temporaries += name in DECAYED and bool(op.args[-1])
             workspace[i] = temporaries * program.values[op.reads[0]].bytes
+        elif name in PRODUCTS:
+            infos = [program.values[read] for read in op.reads]
+            workspace[i] = sum(info.bytes for info in infos if _is_copied(info))
         elif on_cpu and name in CONVOLUTIONS:
             workspace[i] = _reordered_bytes(program, op, is_backward=name != "convolution")
+        elif on_cpu and name == "attention_backward":
+            # Flash attention on a CPU adds up one gradient in a tensor of its own.
+            workspace[i] = program.values[op.reads[0]].bytes
     return workspace
+
+
+def _is_copied(info: ValueInfo) -> bool:
+    """Return whether a matrix must be copied before BLAS multiplies it.
+
+    BLAS takes rows or columns that are contiguous; an expanded gradient has neither.
+    """
+    if len(info.shape) < 2:
+        return False
+    (rows, columns), (row_step, column_step) = info.shape[-2:], info.stride[-2:]
+    has_rows = column_step == 1 and row_step >= columns
+    has_columns = row_step == 1 and column_step >= rows
+    return not (has_rows or has_columns or 1 in (rows, columns))
 
 
 def _reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> float:
