@@ -58,6 +58,13 @@ def test_compare_keeps_those_that_cannot():
     assert isinstance(results[1][1], UnsupportedError)
 
 
+def test_compare_names_a_result_as_its_placer_was_named():
+    names = ["exact?workers=1", "exact"]
+    results = gnnplace.compare(contract.training_chain(), names, budget=0.0)
+    assert [result.placer for result in results] == names
+    assert {result.placement.placer for result in results} == {"exact"}
+
+
 def test_a_problem_moves_to_a_cluster_it_has_times_for():
     chain = contract.training_chain()
     fast = Cluster((chain.cluster.devices[0],), ())

@@ -25,6 +25,7 @@ from gnnplace.cli.console import (
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
+from gnnplace.measurements import is_disturbed
 from gnnplace.plans.plans import read_plan
 from gnnplace.plans.reading import check_cluster, is_plan
 from gnnplace.report.placements import write_placements
@@ -158,6 +159,9 @@ def _print_run(
     options: gnnplace.CaptureOptions,
 ) -> None:
     execution = run.execution
+    rows = [(step.wall, step.virtual, step.interrupted) for step in execution.steps]
+    on_gpus = any(name.startswith("cuda:") for name in execution.devices)
+    disturbed = execution.mode == "measured" and not on_gpus and is_disturbed(rows)
     if args.json:
         answer = {
             "mode": execution.mode,
@@ -166,6 +170,7 @@ def _print_run(
             "virtual_step_time": execution.virtual_step_time,
             "predicted_step_time": predicted,
             "comparable": not execution.caveat,
+            "disturbed": disturbed,
             "verified": run.passed,
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
@@ -177,14 +182,24 @@ def _print_run(
         print_json(answer)
         return
     out = console()
-    told = f"predicted {seconds_text(predicted)}; " if not execution.caveat else ""
-    out.print(
-        f"{execution.mode} step time: {seconds_text(execution.step_time)} "
-        f"({told}median of {len(execution.steps)} steps, "
-        f"{execution.num_interrupted} interrupted; wall {seconds_text(execution.wall_step_time)}, "
-        f"virtual {seconds_text(execution.virtual_step_time)})",
-        soft_wrap=True,
-    )
+    prediction = "" if execution.caveat else f"predicted {seconds_text(predicted)}"
+    wall, virtual = execution.wall_step_time, execution.virtual_step_time
+    if disturbed:
+        # The wall clock timed the other programs as well; the workers' own time is what compares.
+        comparison = f" ({prediction})" if prediction else ""
+        line = (
+            f"measured: {seconds_text(virtual)} of the workers' own time{comparison}; "
+            f"{seconds_text(wall)} by the clock, because other programs had the cores "
+            f"(medians of {len(execution.steps)} steps, all interrupted)"
+        )
+    else:
+        line = (
+            f"{execution.mode} step time: {seconds_text(execution.step_time)} "
+            f"({prediction}{'; ' if prediction else ''}median of {len(execution.steps)} steps, "
+            f"{execution.num_interrupted} interrupted; wall {seconds_text(wall)}, "
+            f"virtual {seconds_text(virtual)})"
+        )
+    out.print(line, soft_wrap=True)
     if execution.caveat:
         out.print(f"predicted step time: {seconds_text(predicted)}", soft_wrap=True)
         out.print(f"not to be compared: {execution.caveat}", soft_wrap=True)

@@ -92,8 +92,8 @@ CHOICES: Mapping[str, Callable[[], str]] = {
     "model": lambda: (
         "module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
         "a name of the catalogue (Qwen/Qwen3-8B, llama-3.1-70b), hf:CONFIG (a model type or a "
-        "local folder with a config.json; nothing is downloaded), or a name of the zoo: "
-        f"{', '.join(ZOO)}."
+        "local folder with a config.json; nothing is downloaded), or a name of the zoo, with or "
+        f"without zoo: before it: {', '.join(ZOO)}."
     ),
     "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
     "placers": lambda: ", ".join(gnnplace.placer_names()),

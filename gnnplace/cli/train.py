@@ -7,14 +7,17 @@ import sys
 from gnnplace.cli.main import ROWS
 
 USAGE = f"""usage: gnnplace train {{fit,validate,test,predict,sweep}} --config RECIPE [OPTION...]
+       gnnplace train export CKPT -o FOLDER
 
 {ROWS["commands"]["train"]["summary"]}
 
-  fit       trains; checkpoints and figures are written to the folder that the recipe names
-  validate  decodes the validation problems with a checkpoint
-  test      decodes the test problems with a checkpoint
-  predict   places the problems of a folder with a checkpoint and writes the placements
+  fit       trains; checkpoints, figures and the network go to the folder that the recipe names
+  validate  places the validation problems with a checkpoint
+  test      places the test problems with a checkpoint
+  predict   places the test problems with a checkpoint and writes predictions.csv: predicted seconds
+            of each problem, beside those of the best heuristic
   sweep     trains many times with hyper-parameters that Optuna proposes, keeps the best
+  export    writes the network of a .ckpt file to a folder; place --checkpoint takes either
 
 Recipes: any YAML file of trainers/; a second --config overrides the first, and so does an option
 such as --model.lr 1e-4 or --trainer.max_steps 100. --print_config shows what comes of all of them.

@@ -1,6 +1,8 @@
 """`MeasuredObjective`: step times of placements by running them, for whoever optimises placements.
 
-What counts is the shortest of a run's steps: what disturbs the machine makes steps longer.
+What counts is the shortest of a run's steps: what disturbs the machine makes steps longer. Where
+other programs had the cores in all steps of a run, it is the workers' own time that counts (the
+virtual clock), unless a clock is asked for; the result says so.
 
 A placement that fails (no memory, no link, a worker that dies, wrong numbers) is no crash but a bad
 step time. What the store of measurements has of the same placement on this machine is not run
@@ -24,10 +26,9 @@ from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.execution.executor import execute, with_sequences
 from gnnplace.execution.options import AUTO, ExecutionOptions, RecordOptions
 from gnnplace.execution.recording import recording, step_record
-from gnnplace.execution.result import Execution
 from gnnplace.execution.setting import execution_mode
 from gnnplace.execution.verification import verify
-from gnnplace.measurements import Selection, StoredRun
+from gnnplace.measurements import Selection, StoredRun, is_disturbed
 from gnnplace.measurements.objective import Measured as Measured
 from gnnplace.measurements.records import FAILED, OK, StepRecord
 from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
@@ -54,7 +55,8 @@ class MeasuredObjective:
         program: Captured at 1/M of the batch, with its tensors.
         run: How workers run a placement; whether they bring numbers back is for `check` to say.
         record: Where every run goes, and where known ones are looked up.
-        clock: "wall", "virtual" (which a busy machine does not disturb), or None: by the mode.
+        clock: "wall", "virtual" (which a busy machine does not disturb), or None: by the mode, and
+            virtual of a run that was disturbed from beginning to end.
         check: Whether a run that computes something else than one process has failed.
         max_age: Seconds after which what a placement took is measured again; None: never.
 
@@ -171,11 +173,15 @@ class MeasuredObjective:
         except GnnplaceError as error:
             return Measured(None, str(error))
         steps = [step_record(k, timing) for k, timing in enumerate(run.steps)]
-        return Measured(self._seconds(run), ops=op_seconds(steps))
-
-    def _seconds(self, run: Execution) -> float:
+        rows = [(step.wall, step.virtual, step.interrupted) for step in run.steps]
+        disturbed = self._by_mode(run.mode) and not run.uses_gpus and is_disturbed(rows)
+        clock = VIRTUAL if disturbed else self._clock
         times = {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}
-        return times[self._clock]
+        return Measured(times[clock], disturbed=disturbed, ops=op_seconds(steps))
+
+    def _by_mode(self, mode: str) -> bool:
+        """Return whether the wall clock counts, and nobody asked for it."""
+        return self._clock is None and mode == "measured"
 
     def _look_up(self, fingerprint: str, mode: str) -> None:
         """Reads what the store has of a problem, once; the newest run of a placement counts."""
@@ -196,9 +202,10 @@ class MeasuredObjective:
             return None
         if run.outcome.status == FAILED and run.source == SOURCE:
             return Measured(None, run.outcome.error, stored=True)
-        seconds = fastest_of(run, self._clock)
+        disturbed = self._by_mode(run.mode) and run.disturbed
+        seconds = fastest_of(run, VIRTUAL if disturbed else self._clock)
         good = run.outcome.status == OK and seconds
-        return Measured(seconds, stored=True) if good else None
+        return Measured(seconds, stored=True, disturbed=disturbed) if good else None
 
 
 def op_seconds(steps: Iterable[StepRecord]) -> dict[str, float]:

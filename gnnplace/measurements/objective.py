@@ -20,6 +20,8 @@ class Measured:
         seconds: The seconds of a step; None if it failed.
         error: Why it failed; empty where it did not.
         stored: Whether it was known already and not run.
+        disturbed: Whether other programs had the cores in all of its steps, so that `seconds` are
+            the workers' own (the virtual clock) and not the wall clock's.
         ops: Median seconds that each op's worker computed for it, by the op's name; empty if that
             is not known.
     """
@@ -27,6 +29,7 @@ class Measured:
     seconds: float | None
     error: str = ""
     stored: bool = False
+    disturbed: bool = False
     ops: Mapping[str, float] = field(default_factory=dict, repr=False)
 
 

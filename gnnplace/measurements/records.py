@@ -140,6 +140,7 @@ class StoredRun:
         virtual: Median virtual seconds of a step.
         fastest_wall: Wall-clock seconds of the shortest step.
         fastest_virtual: Virtual seconds of the shortest step.
+        disturbed: Whether other programs had the cores in all of its steps; see `is_disturbed`.
     """
 
     id: str
@@ -161,6 +162,7 @@ class StoredRun:
     virtual: float | None
     fastest_wall: float | None
     fastest_virtual: float | None
+    disturbed: bool = False
 
     @property
     def step_time(self) -> float | None:
@@ -173,12 +175,27 @@ class StoredRun:
         return self.fastest_virtual if self.mode == EMULATED else self.fastest_wall
 
 
+DISTURBED = 1.25  # wall over virtual seconds: an undisturbed run has up to 1.1
+
+
 def medians(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float | None]:
     """Median wall and virtual seconds of (wall, virtual, interrupted) rows."""
     if not steps:
         return None, None
     quiet = [wall for wall, _, interrupted in steps if not interrupted]
     return median(quiet or [wall for wall, _, _ in steps]), median(v for _, v, _ in steps)
+
+
+def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
+    """Return whether other programs had the cores during all of a run.
+
+    A worker was moved off its core in every one of the (wall, virtual, interrupted) rows, and even
+    the shortest step took `DISTURBED` times as long by the wall clock as by the virtual one.
+    """
+    if not steps or not all(interrupted for _, _, interrupted in steps):
+        return False
+    wall, virtual = fastest(steps)
+    return wall is not None and virtual is not None and wall > DISTURBED * virtual
 
 
 def fastest(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float | None]:

@@ -25,6 +25,7 @@ from gnnplace.measurements.records import (
     StepRecord,
     StoredRun,
     fastest,
+    is_disturbed,
     medians,
     now,
     packed,
@@ -263,6 +264,7 @@ def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
         steps=len(times),
         wall=wall,
         virtual=virtual,
+        disturbed=is_disturbed(times),
         fastest_wall=least_wall,
         fastest_virtual=least_virtual,
     )

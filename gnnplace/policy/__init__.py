@@ -13,8 +13,20 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.card import exposure_reason as exposure_reason
     from gnnplace.policy.card import read_card as read_card
     from gnnplace.policy.card import write_card as write_card
+    from gnnplace.policy.decode.rollouts import Decoded as Decoded
+    from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
+    from gnnplace.policy.gnn.custom import trusting as trusting
+    from gnnplace.policy.gnn.network import GnnPolicy as GnnPolicy
+    from gnnplace.policy.gnn.network import read_gnn as read_gnn
+    from gnnplace.policy.network import NETWORK_KEY as NETWORK_KEY
+    from gnnplace.policy.network import PLACER_KEY as PLACER_KEY
+    from gnnplace.policy.network import PlacementPolicy as PlacementPolicy
+    from gnnplace.policy.network import SavedNetwork as SavedNetwork
+    from gnnplace.policy.network import read_lightning_checkpoint as read_lightning_checkpoint
+    from gnnplace.policy.network import read_policy as read_policy
     from gnnplace.policy.placing import ROSTER as ROSTER
     from gnnplace.policy.placing import PlaceOptions as PlaceOptions
     from gnnplace.policy.placing import find_placer as find_placer
+    from gnnplace.policy.refine.passes import RefiningPasses as RefiningPasses
 
 __getattr__, __dir__ = lazy_names(__name__)

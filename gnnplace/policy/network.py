@@ -11,17 +11,18 @@ depend on how fast the machine is. A change of any feature is a new version.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.errors import FormatError, MismatchError
@@ -33,6 +34,15 @@ from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
 
 Network = TypeVar("Network", bound=nn.Module)
+PLACER_KEY = "placer"
+"""The key of ``config.json`` that names the placer which a network is for."""
+NETWORK_KEY = "gnnplace"
+"""The entry of a checkpoint of Lightning that says which of its parameters are a placer's network.
+
+It has ``config``, what ``config.json`` would have, and ``prefix``, what the names of the network's
+parameters begin with in ``state_dict``.
+"""
+GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
 CARD = """---
 {{{{ card_data }}}}
 ---
@@ -115,9 +125,29 @@ GLOBAL = names_of(_write_global)
 FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
 
 
+class SavedNetwork(nn.Module, PyTorchModelHubMixin):
+    """A network of a placer, which names the placer in what it saves.
+
+    Attributes:
+        placer: Name of the placer that places with such a network.
+    """
+
+    placer: ClassVar[str]
+
+    def saved_config(self) -> dict[str, Any]:
+        """Return what ``config.json`` has: the constructor's arguments and the placer."""
+        arguments = cast("dict[str, Any]", self._hub_mixin_config)
+        return {**arguments, PLACER_KEY: self.placer}
+
+    def save_pretrained(self, save_directory: str | Path, **options: object) -> str | None:
+        """Save parameters, ``config.json`` and a card; arguments are those of the hub's mixin."""
+        options.setdefault("config", self.saved_config())
+        uploaded: str | None = super().save_pretrained(save_directory, **options)
+        return uploaded
+
+
 class PlacementPolicy(  # type: ignore[call-arg]
-    nn.Module,
-    PyTorchModelHubMixin,
+    SavedNetwork,
     library_name="gnnplace",
     license="apache-2.0",
     tags=["device-placement"],
@@ -135,6 +165,8 @@ class PlacementPolicy(  # type: ignore[call-arg]
     Raises:
         MismatchError: the checkpoint was trained on other features than this package computes.
     """
+
+    placer = "learned"
 
     def __init__(self, feature_version: str = FEATURE_VERSION) -> None:
         super().__init__()
@@ -158,31 +190,98 @@ class PolicyConfig(Schema):
     feature_version: str
 
 
-def read_policy(folder: str | Path) -> PlacementPolicy:
-    """The policy that ``save_pretrained`` wrote into ``folder``; see ``read_saved``."""
-    return read_saved(PlacementPolicy, PolicyConfig, Path(folder))
+def read_policy(path: str | Path) -> PlacementPolicy:
+    """Return the policy of a folder or a checkpoint of Lightning; see ``read_saved``."""
+    return read_saved(PlacementPolicy, PolicyConfig, Path(path))
 
 
-def read_saved(make: Callable[..., Network], keys: type[Schema], folder: Path) -> Network:
-    """The network that ``save_pretrained`` wrote into ``folder``; nothing is downloaded.
+def read_saved(make: Callable[..., Network], keys: type[Schema], path: Path) -> Network:
+    """Return a network that was saved; nothing is downloaded and no code of a file is run.
 
     Args:
-        make: the network's class.
-        keys: those of its ``config.json``, which are the arguments of ``make``.
-        folder: where both files are.
+        make: The network's class, a ``SavedNetwork``.
+        keys: The keys of its ``config.json``, which are the arguments of ``make``.
+        path: The folder that ``save_pretrained`` wrote, or a ``.ckpt`` file of its training.
 
     Raises:
-        FormatError: a file is missing or not what it should be.
-        MismatchError: the features or the sizes are not those of the parameters.
+        FormatError: A file is missing or not what it should be.
+        MismatchError: The network is another placer's, or its features or sizes do not fit.
     """
-    config = parse(keys, read_json(folder / "config.json"), f"{folder}/config.json")
-    network, path = make(**config.model_dump()), folder / "model.safetensors"
+    config, parameters = read_saved_config(path, make.placer)  # type: ignore[attr-defined]
+    network = make(**parse(keys, config, f"{path}/config.json").model_dump())
     try:
-        network.load_state_dict(load_file(path))
+        network.load_state_dict(parameters or load_file(path / "model.safetensors"))
     except (OSError, SafetensorError) as error:
-        raise FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise FormatError(f"{path}/model.safetensors: cannot be read: {reason}") from None
     except RuntimeError:
         raise MismatchError(
-            f"{path}: its parameters do not fit the sizes in config.json; save both together"
+            f"{path}: its parameters do not fit the sizes in its config; save both together"
         ) from None
     return network.eval()
+
+
+def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the config of a saved network, and the parameters that are in the same file.
+
+    There are no parameters where ``path`` is a folder: they have a file of their own.
+
+    Args:
+        path: A folder or a ``.ckpt`` file, as ``read_saved`` takes it.
+        placer: The placer that the network is to be for.
+
+    Raises:
+        FormatError: The file is missing or malformed.
+        MismatchError: The network is another placer's.
+    """
+    parameters: dict[str, Tensor] = {}
+    if path.is_file() or path.suffix == ".ckpt":
+        config, parameters = read_lightning_checkpoint(path)
+    else:
+        config = read_json(path / "config.json")
+    if not isinstance(config, dict):
+        raise FormatError(f"{path}/config.json: must be an object, as training exports it")
+    # Folders that were saved before they named their placer are told apart by a key of theirs.
+    saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
+    if saved_for != placer:
+        raise MismatchError(
+            f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
+        )
+    return {key: value for key, value in config.items() if key != PLACER_KEY}, parameters
+
+
+def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return config and parameters of the network in a checkpoint of Lightning.
+
+    Only tensors and plain values are loaded: a file that would run code is refused.
+
+    Raises:
+        FormatError: It is no such file, or no training of a placer wrote it.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file") from None
+    except pickle.UnpicklingError:
+        raise FormatError(
+            f"{path}: holds Python objects, whose loading could run code; give the folder that "
+            "the training exported"
+        ) from None
+    except (RuntimeError, ValueError, KeyError, EOFError, OSError):
+        raise FormatError(
+            f"{path}: not a checkpoint; give a .ckpt file of `gnnplace train fit`, or a folder "
+            "that it exported"
+        ) from None
+    entry = checkpoint.get(NETWORK_KEY) if isinstance(checkpoint, dict) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("config"), dict):
+        raise FormatError(
+            f"{path}: names no network of a placer; give a .ckpt file that `gnnplace train fit` of "
+            "this version wrote, or a folder that it exported"
+        )
+    prefix = str(entry.get("prefix"))
+    parameters = {
+        name.removeprefix(prefix): value
+        for name, value in checkpoint["state_dict"].items()
+        if name.startswith(prefix)
+    }
+    return entry["config"], parameters

@@ -136,7 +136,9 @@ def compare(
     constraints: Given | None = None,
     progress: Progress | None = None,
 ) -> list[Result | Failure]:
-    """Results of many placers on one problem; a placer that cannot stands with its error.
+    """Return results of many placers on one problem; a placer that cannot stands with its error.
+
+    A result is named as its placer was, with the options behind the name.
 
     Args:
         problem: the problem to place.
@@ -158,7 +160,9 @@ def compare(
             progress(f"placing with {name}")
         try:
             how: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
-            results.append(place(problem, space=space, constraints=few, **how))
+            result = place(problem, space=space, constraints=few, **how)
+            # By the whole name: two checkpoints of one placer are two rows.
+            results.append(replace(result, placer=name))
         except GnnplaceError as error:
             results.append((name, error))
     return results
@@ -244,7 +248,9 @@ TOLD = (
 )
 ORDER = Option(str, None, TOLD)
 CHECKPOINT = Option(
-    str, None, "Folder of a policy, as training exports it; by default the package's own."
+    str,
+    None,
+    "Folder of a network that training exported, or a .ckpt file of it; by default the package's.",
 )
 TRUST = Option(
     int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0

@@ -27,5 +27,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program import ProgramOp as ProgramOp
     from gnnplace.tracing.program import Ref as Ref
     from gnnplace.tracing.program import ValueInfo as ValueInfo
+    from gnnplace.tracing.structure import ProgramGraph as ProgramGraph
+    from gnnplace.tracing.structure import program_graph as program_graph
 
 __getattr__, __dir__ = lazy_names(__name__)

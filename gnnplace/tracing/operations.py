@@ -206,7 +206,8 @@ def adam_update(
     first.lerp_(gradient, 1 - betas[0])
     second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
     scale = lr / (1 - betas[0] ** count)
-    root = (second.sqrt() / math.sqrt(1 - betas[1] ** count)).add_(eps)
+    # In place: one temporary of the parameter's size instead of two, and the same numbers.
+    root = second.sqrt().div_(math.sqrt(1 - betas[1] ** count)).add_(eps)
     parameter.addcdiv_(first, root, value=-scale)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -49,6 +50,14 @@ class ValueInfo:
     stride: tuple[int, ...]
     dtype: torch.dtype
     bytes: int
+
+    @property
+    def occupied_bytes(self) -> int:
+        """Bytes of memory: an expanded dimension, whose stride is zero, is there once."""
+        if 0 not in self.stride or not self.bytes:
+            return self.bytes
+        pairs = zip(self.shape, self.stride, strict=True)
+        return self.dtype.itemsize * prod(size if stride else 1 for size, stride in pairs)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class ProgramGraph:
         values: Value name of each tensor; empty for a tensor that is only an order. [num_tensors]
         root: Class of tensors in the same memory: a tensor and its views. -1 of a view of what is
             counted as state, which never travels. [num_tensors]
+        occupied: Bytes of memory of each tensor: an expanded dimension counts once. [num_tensors]
         phase: As in a problem. [num_ops]
         colocate: Class of the ops that touch the same parameter or changing buffer, named after
             the first of them. [num_ops]
@@ -38,6 +39,7 @@ class ProgramGraph:
     graph: ComputationGraph
     values: tuple[str, ...]
     root: IntArray
+    occupied: FloatArray
     phase: NDArray[np.int8]
     colocate: tuple[str | None, ...]
     module: tuple[str | None, ...]
@@ -53,6 +55,7 @@ def program_graph(program: Program) -> ProgramGraph:
         graph=ComputationGraph.from_tensors([op.name for op in program.ops], triples),
         values=values,
         root=_roots(program, values),
+        occupied=np.array([program.values[v].occupied_bytes if v else 0 for v in values], float),
         phase=np.array([PHASES.index(op.phase) for op in program.ops], dtype=np.int8),
         colocate=_classes(program),
         module=tuple(op.module for op in program.ops),

@@ -1,4 +1,4 @@
-"""``gnnplace train fit|validate|test|predict|sweep``."""
+"""``gnnplace train fit|validate|test|predict|sweep|export``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from gnnplace.train.preflight import check_recipe
 
 
 def quiet() -> None:
-    """Silences warnings that say nothing about a training run here."""
+    """Silence warnings and advertisements that say nothing about a training run here."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for message in ("does not have many workers", "LeafSpec", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", f".*{message}.*")
+    information = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    information.addFilter(lambda record: "litlogger" not in record.getMessage())
 
 
 def start_no_python() -> None:
@@ -85,7 +87,7 @@ def _recipe(arg: str) -> str:
     return f"{option}{equals}{found}"
 
 
-COMMANDS = ("fit", "validate", "test", "predict", "sweep")
+COMMANDS = ("fit", "validate", "test", "predict", "sweep", "export")
 
 
 def main(args: list[str]) -> None:
@@ -104,6 +106,11 @@ def main(args: list[str]) -> None:
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
         given = f"train {args[0]}: unknown" if args else "train: what?"
         raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
+    if args[0] == "export":
+        from gnnplace.train.export import run_export
+
+        run_export(args[1:])
+        return
     args = [_recipe(arg) for arg in args]
     check_recipe(args)
     quiet()

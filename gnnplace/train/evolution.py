@@ -34,10 +34,8 @@ from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.policy import Decoded, PlacementPolicy, RefiningPasses, Rollouts
 from gnnplace.policy.decode.decoder_state import DecisionRecord
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import NUM_REFINING, Refiner, walk_again
 from gnnplace.policy.refine.refining_state import Placed, read_previous
 from gnnplace.policy.search import searched_from
@@ -216,7 +214,7 @@ class Evolution(PolicyModule):
             checkpoint[STATE] = state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on where the search was."""
+        """Go on where the search was."""
         super().on_load_checkpoint(checkpoint)
         if STATE in checkpoint:
             kept = checkpoint[STATE]

@@ -2,6 +2,8 @@
 
 Validation places held-out problems as the network's placer does with budget 0. ``val/ratio`` is the
 geometric mean of its step time over that of the best heuristic construction: the lower the better.
+A run begins with a validation of the start weights, where the sanity check is of all problems
+(``num_sanity_val_steps: -1``): what is exported as the best network is never worse than those.
 What is validated and exported is a moving average of the parameters, which noisy losses need.
 ``PolicyModule`` is a learner of the policy of ``learned``.
 """
@@ -9,12 +11,12 @@ What is validated and exported is a moving average of the parameters, which nois
 from __future__ import annotations
 
 import copy
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,17 +25,27 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from gnnplace.errors import MismatchError
-from gnnplace.policy import Exposure, TrainingCard, read_card, write_card
+from gnnplace.policy import (
+    NETWORK_KEY,
+    Exposure,
+    PlacementPolicy,
+    RefiningPasses,
+    Rollouts,
+    SavedNetwork,
+    TrainingCard,
+    read_card,
+    read_policy,
+)
 from gnnplace.policy.decode.aims import DECODED
-from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
-from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy.network import CHECKPOINT
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import Exposing
 from gnnplace.train.limits import check_least
 
 SECONDS = "training_seconds"  # of a checkpoint
 SHIPPED = "shipped"  # the network of the package, as a start
+START_RATIO = "start_ratio"  # of a checkpoint's entry: ``val/ratio`` of the start weights
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
 BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
@@ -56,9 +68,10 @@ class Learner(LightningModule):
     best: Tensor
     start: str | None = None  # folder of the weights that it begins with, or ``SHIPPED``
     shipped: Path = CHECKPOINT  # folder that ``SHIPPED`` stands for
+    exported_name: ClassVar[str] = "average"  # the attribute that checkpoints and ``export`` hold
 
     def __init__(
-        self, network: nn.Module, learning_rate: float, steps: int, export: str | None
+        self, network: SavedNetwork, learning_rate: float, steps: int, export: str | None
     ) -> None:
         super().__init__()
         check_least(learning_rate=(learning_rate, 0.0), steps=(steps, 1))
@@ -67,19 +80,12 @@ class Learner(LightningModule):
         self.learning_rate, self.steps, self.export = learning_rate, steps, export
         self.register_buffer("best", torch.tensor(float("inf")))
         self.ratios: list[float] = []
+        self.start_ratio: float | None = None
         self.begun_at, self.earlier_seconds = time.monotonic(), 0.0
 
     def on_fit_start(self) -> None:
         """Start the clock of the training card."""
         self.begun_at = time.monotonic()
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the seconds of training, which a continued run counts on from."""
-        checkpoint[SECONDS] = self.training_seconds
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the seconds of the interrupted run."""
-        self.earlier_seconds = float(checkpoint.get(SECONDS, 0.0))
 
     @property
     def training_seconds(self) -> float:
@@ -166,11 +172,47 @@ class Learner(LightningModule):
         ratio, better = self.quality()
         self.log("val/ratio", ratio, prog_bar=True, sync_dist=True)
         self.log("val/better", better, sync_dist=True)
-        learning = self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking
-        if learning and ratio < float(self.best):
+        counts = self.trainer.state.fn == TrainerFn.FITTING
+        if self.trainer.sanity_checking:
+            # Of all problems, and of the start weights: not those that a resumed run goes on from.
+            is_whole = self.trainer.num_sanity_val_steps == float("inf")
+            counts = is_whole and self.start_ratio is None and self.global_step == 0
+            if counts:
+                self.start_ratio = ratio
+                for logger in self.trainer.loggers:  # what is logged in the check is dropped
+                    logger.log_metrics({"val/ratio": ratio, "val/better": better}, step=0)
+        if counts and ratio < float(self.best):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
                 save_whole(self.average, Path(self.export), self.card())
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Say which parameters are the network that is placed by, and the seconds of training."""
+        network: SavedNetwork = getattr(self, self.exported_name)
+        checkpoint[NETWORK_KEY] = {
+            "config": network.saved_config(),
+            "prefix": f"{self.exported_name}.",
+            START_RATIO: self.start_ratio,
+        }
+        checkpoint[SECONDS] = self.training_seconds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the figure of the start weights, and the seconds of the interrupted run."""
+        self.earlier_seconds = float(checkpoint.get(SECONDS, 0.0))
+        self.start_ratio = checkpoint.get(NETWORK_KEY, {}).get(START_RATIO)
+
+    @property
+    def exported_folders(self) -> list[str]:
+        """Folders that have been exported: of the best network, if there was one, and the last."""
+        if self.export is None:
+            return []
+        best = [self.export] if self.has_exported_best else []
+        return [*best, f"{self.export}-{AT_THE_END}"]
+
+    @property
+    def has_exported_best(self) -> bool:
+        """Whether ``export`` has a network of this run."""
+        return math.isfinite(float(self.best))
 
     def on_train_end(self) -> None:
         """Save the average as it is at the end, beside the best one."""
@@ -246,18 +288,6 @@ def begin_with(
         raise MismatchError(
             f"model.start {folder}: other sizes than {sizes}; leave these out"
         ) from None
-
-
-def save_whole(policy: Any, folder: Path, card: TrainingCard | None = None) -> None:
-    """Save a policy and its card file by file, none ever half-written; a README.md there stays."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        policy.save_pretrained(temporary)
-        if card is not None:
-            write_card(temporary, card)
-        for path in Path(temporary).iterdir():
-            if path.name != "README.md" or not (folder / path.name).exists():
-                path.replace(folder / path.name)
 
 
 class PolicyModule(Learner):

@@ -49,18 +49,15 @@ from gnnplace.measurements.posterior import NOISE, Posterior, distance
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
 from gnnplace.placers.search.moves import neighbourhood, seed_kernel
-from gnnplace.policy import Exposure
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts
-from gnnplace.policy.network import PlacementPolicy
-from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy import Decoded, Exposure, PlacementPolicy, RefiningPasses, Rollouts
 from gnnplace.policy.search import searched_from
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
+from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import exposure_of_problems
-from gnnplace.train.learner import save_whole
 from gnnplace.train.limits import check_least
 
 HABITS = (Habit(0.1, 0.1), Habit(0.2, 0.1), Habit(0.3, 0.0))
@@ -170,6 +167,8 @@ class MeasuredTuning(Evolution):
     Raises:
         InputError: a number is too small.
     """
+
+    exported_name = "kept"
 
     def __init__(
         self,
@@ -317,6 +316,11 @@ class MeasuredTuning(Evolution):
         save_whole(self.kept, folder, self.card())
         self.objective.keep(str(folder.parent / "placement.json"), self.posterior.best().placement)
         write_text(folder.parent / "measured.csv", self.table())
+
+    @property
+    def has_exported_best(self) -> bool:
+        """Whether a placement ran, after which each round exports the better policy."""
+        return bool(self.posterior.succeeded)
 
     def _believed(self, policy: PlacementPolicy) -> float:
         """Seconds of what a policy places first, as believed now; mean over both problems."""

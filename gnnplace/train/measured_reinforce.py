@@ -30,8 +30,8 @@ from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.problem import Placement
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data_module import ProblemSample
+from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import exposure_of_problems
-from gnnplace.train.learner import save_whole
 from gnnplace.train.reinforce import Reinforce, unevenness
 
 FAILED = 3.0
@@ -152,6 +152,11 @@ class MeasuredReinforce(Reinforce):
             uneven = unevenness(episodes, devices, drawn.limit)
             self.labels[which] = np.inf if seconds is None else uneven * seconds, devices
         return super()._best(sample, episodes, drawn, cost, rng)
+
+    @property
+    def has_exported_best(self) -> bool:
+        """Whether a placement ran, after which each epoch exports the network."""
+        return self.found is not None
 
     def on_train_epoch_end(self) -> None:
         """Save the network, and beside it the fastest placement that was measured."""

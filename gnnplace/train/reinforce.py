@@ -64,12 +64,13 @@ from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers.search.repair import repair
+from gnnplace.policy import GnnPolicy, read_gnn, trusting
 from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.custom import described, trusting
+from gnnplace.policy.gnn.custom import described
 from gnnplace.policy.gnn.encoder import Encoder
 from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import order_gradient
-from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_config, read_gnn
+from gnnplace.policy.gnn.network import CHECKPOINT, read_config
 from gnnplace.policy.gnn.rollouts import Drawn, Episodes
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import SHIPPED, Learner, begin_with
@@ -333,7 +334,7 @@ class Reinforce(Learner):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the best placements."""
+        """Go on with the best placements."""
         super().on_load_checkpoint(checkpoint)
         self.labels = {
             index: (seconds, devices.numpy().astype(np.int32))

@@ -244,6 +244,7 @@ def quiet_trainer(trainer: Namespace, folder: Path) -> None:
     trainer.callbacks = [c for c in callbacks if not is_checkpoint(c)]
     trainer.default_root_dir, trainer.logger = str(folder), None
     trainer.enable_checkpointing = False
+    trainer.num_sanity_val_steps = 0  # the start weights are those of every trial
     trainer.enable_progress_bar = trainer.enable_model_summary = False
     complete(trainer, logs=("csv",))
 

@@ -3,15 +3,18 @@
 What differs from Lightning's own: one thread of torch, under ``torchrun`` the recipe takes the
 number of processes from there, and bad input is one line. What a recipe leaves out goes to one
 folder, ``trainer.default_root_dir``: ``csv/`` and ``tensorboard/`` (logs), ``checkpoints/`` (to
-resume from), ``predictions.csv`` (of ``predict``). What a recipe says itself stays as it says.
+resume from), ``policy/`` (the exported network), ``predictions.csv`` (of ``predict``). What a
+recipe says itself stays as it says. A run begins with a validation of the start weights.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from gnnplace.errors import GnnplaceError, InputError, MismatchError, suggestion
 from gnnplace.files import csv_text, write_text
+from gnnplace.imports import find_callable
 from gnnplace.train import Evolution as Evolution
 from gnnplace.train import MeasuredReinforce as MeasuredReinforce
 from gnnplace.train import MeasuredTuning as MeasuredTuning
@@ -31,9 +35,12 @@ from gnnplace.train import OneProblem as OneProblem
 from gnnplace.train import ProblemDataModule as ProblemDataModule
 from gnnplace.train import ProblemFiles as ProblemFiles
 from gnnplace.train import Reinforce as Reinforce
+from gnnplace.train.epoch_lines import write_line
+from gnnplace.train.learner import Learner
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PREDICTIONS = "gnnplace.train.training_cli.PredictionTable"
+EPOCH_LINES = "gnnplace.train.epoch_lines.EpochLines"
 LOGGERS = {
     "csv": "lightning.pytorch.loggers.CSVLogger",
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
@@ -60,6 +67,21 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
         ]
     if trainer.enable_checkpointing is not False:
         _complete_checkpoints(trainer, str(root / "checkpoints"))
+
+
+def complete_export(model: Namespace, trainer: Namespace) -> None:
+    """Export to ``policy`` in the folder of the run where a recipe leaves ``export`` out, in place.
+
+    Args:
+        model: the parsed ``model`` section of a recipe.
+        trainer: the parsed ``trainer`` section, with a ``default_root_dir``.
+    """
+    arguments = model.get("init_args", Namespace())
+    if "export" in arguments and arguments.export is None:
+        module, _, name = model.class_path.rpartition(".")
+        learner = find_callable(module, name, f"model {model.class_path}")
+        if isinstance(learner, type) and issubclass(learner, Learner):
+            arguments.export = str(Path(trainer.default_root_dir) / "policy")
 
 
 def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
@@ -100,7 +122,26 @@ class PredictionTable(BasePredictionWriter):
         text = csv_text([rows[0].keys(), *(row.values() for row in rows)])
         number = f"-{trainer.global_rank}" if trainer.world_size > 1 else ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / f"predictions{number}.csv", text)
+        path = self.folder / f"predictions{number}.csv"
+        write_text(path, text)
+        write_line(f"wrote {path}: {len(rows)} problems{prediction_summary(rows)}")
+
+
+def prediction_summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return, as the end of a line, how predicted steps compare with the best heuristic's.
+
+    Empty where the rows are another model's, or no problem has a reference.
+    """
+    pairs = [(row.get("step_time"), row.get("reference")) for row in rows]
+    logs = [
+        math.log(step_time / reference)
+        for step_time, reference in pairs
+        if step_time and reference and math.isfinite(step_time) and math.isfinite(reference)
+    ]
+    if not logs:
+        return ""
+    ratio = math.exp(sum(logs) / len(logs))
+    return f", predicted step over the best heuristic's {ratio:.3f} (geometric mean)"
 
 
 class TrainingCLI(LightningCLI):
@@ -121,7 +162,7 @@ class TrainingCLI(LightningCLI):
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 save_config_kwargs={"overwrite": True},
-                trainer_defaults={"default_root_dir": "runs/train"},
+                trainer_defaults={"default_root_dir": "runs/train", "num_sanity_val_steps": -1},
                 seed_everything_default=0,
                 # The caller turns an ArgumentError into one line.
                 parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
@@ -145,14 +186,20 @@ class TrainingCLI(LightningCLI):
         parser.add_argument("--threads", type=int, default=1, help="threads of torch")
 
     def before_instantiate_classes(self) -> None:
-        """Set the threads of torch; fill in processes, loggers and checkpoints."""
+        """Set the threads of torch; fill in processes, loggers, checkpoints and the export."""
         torch.set_num_threads(self.chosen.threads)
-        adopt_torchrun(self.chosen.trainer)
-        complete(self.chosen.trainer)
+        trainer = self.chosen.trainer
+        adopt_torchrun(trainer)
+        complete(trainer)
+        complete_export(self.chosen.model, trainer)
         if self.subcommand == "predict":
-            folder = Namespace(folder=self.chosen.trainer.default_root_dir)
-            table = Namespace(class_path=PREDICTIONS, init_args=folder)
-            self.chosen.trainer.callbacks.append(table)
+            folder = Namespace(folder=trainer.default_root_dir)
+            trainer.callbacks.append(Namespace(class_path=PREDICTIONS, init_args=folder))
+        if self.subcommand == "fit" and trainer.enable_progress_bar is not False:
+            trainer.enable_progress_bar = sys.stdout.isatty()
+            if not trainer.enable_progress_bar:
+                lines = Namespace(class_path=EPOCH_LINES, init_args=Namespace())
+                trainer.callbacks.append(lines)
 
     def instantiate_classes(self) -> None:
         """Make model, data and trainer.
@@ -180,10 +227,29 @@ class TrainingCLI(LightningCLI):
             raise InputError(f"trainer: {_one_line(error)}") from None
 
     def before_fit(self) -> None:
-        """Check the checkpoint that training goes on from."""
+        """Check the checkpoint that training goes on from; its weights are no start weights."""
+        self._check_checkpoint()
+        path = self.chosen.get("ckpt_path")
+        folders = [callback.dirpath for callback in self.trainer.checkpoint_callbacks]
+        has_last = any(list(Path(folder).glob("last*.ckpt")) for folder in folders if folder)
+        if path is not None and (path != "last" or has_last):
+            self.trainer.num_sanity_val_steps = 0
+
+    def before_validate(self) -> None:
+        """Check the checkpoint whose weights are validated."""
         self._check_checkpoint()
 
-    before_validate = before_test = before_predict = before_fit
+    before_test = before_predict = before_validate
+
+    def after_fit(self) -> None:
+        """Say which folders have the network now, and how to place with it."""
+        folders = self.model.exported_folders if isinstance(self.model, Learner) else []
+        if folders and self.trainer.is_global_zero:
+            placer = self.model.policy.placer
+            write_line(f"wrote {' and '.join(folders)}")
+            write_line(
+                f"place with it: gnnplace place PROBLEM --placer {placer} --checkpoint {folders[0]}"
+            )
 
     def _check_checkpoint(self) -> None:
         path = self.chosen.get("ckpt_path")

@@ -7,6 +7,7 @@ measurement is asked for: then the model is captured and profiled, once.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,7 +54,8 @@ class MeasurementSettings:
         steps: Steps of a measurement.
         transport: How tensors travel, ``shm`` or ``gloo``.
         timeout: Seconds without progress after which a placement has failed.
-        clock: ``wall``, ``virtual``, or None: by the mode.
+        clock: ``wall``, ``virtual``, or None: by the mode, and virtual of a run that other
+            programs disturbed from beginning to end.
         parallel: Measurements at a time; None for as many as there are cores for.
         check: Whether a placement that computes something else than one device has failed.
     """
@@ -163,9 +165,19 @@ class Workbench(StepObjective):
         return other
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
-        """Run placements that are not known; see `StepObjective`."""
+        """Run placements that are not known, and say if other programs had the cores meanwhile.
+
+        See `StepObjective`.
+        """
         at_once = self._measurement.parallel or self.room
-        return self.objective.measure_all(self.problem, placements, at_once)
+        results = self.objective.measure_all(self.problem, placements, at_once)
+        num_disturbed = sum(result.disturbed and not result.stored for result in results)
+        if num_disturbed:
+            sys.stderr.write(
+                f"note: other programs had the cores in every step of {num_disturbed} of "
+                f"{len(results)} measurements; the workers' own time counts (the virtual clock)\n"
+            )
+        return results
 
     @property
     def room(self) -> int:

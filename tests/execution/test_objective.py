@@ -12,6 +12,7 @@ from gnnplace.errors import InputError
 from gnnplace.execution import objective as room
 from gnnplace.execution.objective import MeasuredObjective, work
 from gnnplace.execution.options import ExecutionOptions, RecordOptions
+from gnnplace.execution.result import Execution, StepTiming
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem.cluster import Cluster
 from gnnplace.runtime import available_cores
@@ -53,6 +54,22 @@ def test_after_a_restart_the_store_knows_what_was_run(store, monkeypatch):
     assert found.stored
     assert found.seconds == pytest.approx(seconds, rel=1e-6)
     assert (again.runs, again.known) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "clock", "seconds"),
+    [((True, True), None, 1.0), ((True, False), None, 3.0), ((True, True), "wall", 3.0)],
+)
+def test_a_run_that_others_disturbed_counts_by_the_workers_clock(
+    monkeypatch, interrupted, clock, seconds
+):
+    steps = tuple(StepTiming(3.0 + k, 1.0 + k, each) for k, each in enumerate(interrupted))
+    run = Execution("measured", "shm", ("cpu:0", "cpu:1"), steps, None)
+    monkeypatch.setattr(room, "execute", lambda *_, **__: run)
+    measure = objective(mode="measured", clock=clock, check=False)
+    result = measure.measure(PROBLEM, random_placement(PROBLEM, 0))
+    assert result.seconds == seconds
+    assert result.disturbed == (seconds == 1.0)
 
 
 def test_what_is_older_than_an_age_is_run_again(store):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -13,9 +15,10 @@ import typeshed_client
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from gnnplace.errors import GnnplaceError, InputError, MismatchError
+from gnnplace.errors import FormatError, GnnplaceError, InputError, MismatchError
 from gnnplace.policy import read_card
 from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
+from gnnplace.policy.placing import make_placer
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
 from gnnplace.train.training_cli import check_checkpoint, mistake_of
@@ -50,17 +53,19 @@ def run(command: str, folder: Path, *more: str, model: str = "Reinforce") -> Non
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """The folder of a run of one epoch."""
+    """The folder of a run of two epochs outside a terminal, with what it printed."""
     folder = tmp_path_factory.mktemp("fitted")
-    run("fit", folder, "--trainer.max_epochs=1", f"--model.export={folder / 'policy'}")
+    more = ["--trainer.max_epochs=2", "--trainer.num_sanity_val_steps=-1"]
+    with open(folder / "output", "w") as output, contextlib.redirect_stdout(output):
+        run("fit", folder, *more, "--trainer.enable_progress_bar=true")
     return folder
 
 
 def test_fit_logs_the_validation_and_exports_the_policy(fitted):
     with open(next(fitted.rglob("metrics.csv")), newline="") as file:
         ratios = [row["val/ratio"] for row in csv.DictReader(file) if row["val/ratio"]]
-    assert len(ratios) == 1
-    assert 0.5 < float(ratios[0]) < 5
+    assert len(ratios) == 3  # the first is that of the start weights
+    assert all(0.5 < float(ratio) < 5 for ratio in ratios)
     assert read_gnn(fitted / "policy").encoder.layers
     card = read_card(fitted / "policy")
     assert card is not None
@@ -78,6 +83,56 @@ def test_the_network_at_the_end_is_saved_beside_the_best(fitted):
     assert all(torch.equal(last[name], state[f"average.{name}"]) for name in last)
 
 
+def test_every_epoch_is_one_line_outside_a_terminal(fitted):
+    with open(next(fitted.rglob("metrics.csv")), newline="") as file:
+        figures = [float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]]
+    shown = [f"{figure:.3f}" for figure in figures]
+    best = f"{min(figures):.3f}"
+    lines = (fitted / "output").read_text().splitlines()
+    assert [re.sub(r", [\d.e-]+ s$", "", line) for line in lines[-5:-2]] == [
+        f"start: val/ratio {shown[0]}",
+        f"epoch 0: val/ratio {shown[1]} (best {min(shown[:2])}, start {shown[0]})",
+        f"epoch 1: val/ratio {shown[2]} (best {best}, start {shown[0]})",
+    ]
+    folder = fitted / "policy"
+    assert lines[-2:] == [
+        f"wrote {folder} and {folder}-last",
+        f"place with it: gnnplace place PROBLEM --placer gnn --checkpoint {folder}",
+    ]
+
+
+def test_a_checkpoint_of_lightning_is_placed_with_and_exported(fitted, tmp_path, capsys):
+    path = next(fitted.rglob("last.ckpt"))
+    exported = read_gnn(fitted / "policy-last").state_dict()
+    for network in (read_gnn(path), make_placer("gnn", checkpoint=str(path)).policy):
+        state = network.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in exported.items())
+    with pytest.raises(MismatchError, match=r"last\.ckpt: this is a network of --placer gnn; add"):
+        make_placer("best", checkpoint=str(path))
+    main(["export", str(path), "-o", str(tmp_path / "net")])
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'net'}, a network of --placer gnn\n"
+    assert (tmp_path / "net" / "model.safetensors").read_bytes() == (
+        fitted / "policy-last" / "model.safetensors"
+    ).read_bytes()
+    assert json.loads((tmp_path / "net" / "config.json").read_text())["placer"] == "gnn"
+
+
+def test_a_checkpoint_that_would_run_code_or_names_no_network_is_one_line(fitted, tmp_path):
+    good = torch.load(next(fitted.rglob("last.ckpt")), weights_only=True)
+    path = tmp_path / "other.ckpt"
+    torch.save(good | {"gnnplace": Path("code")}, path)
+    with pytest.raises(FormatError, match=r"other\.ckpt: holds Python objects"):
+        read_gnn(path)
+    torch.save({"state_dict": good["state_dict"]}, path)
+    with pytest.raises(FormatError, match="names no network of a placer"):
+        read_gnn(path)
+    path.write_text("nothing")
+    with pytest.raises(FormatError, match="not a checkpoint"):
+        read_gnn(path)
+    with pytest.raises(FormatError, match=r"missing\.ckpt: no such file"):
+        read_gnn(tmp_path / "missing.ckpt")
+
+
 @pytest.mark.parametrize("command", ["validate", "test"])
 def test_other_commands_log_their_figure_and_export_nothing(tmp_path, command):
     run(command, tmp_path, f"--model.export={tmp_path / 'policy'}")
@@ -87,8 +142,10 @@ def test_other_commands_log_their_figure_and_export_nothing(tmp_path, command):
     assert not (tmp_path / "policy").exists()
 
 
-def test_predictions_are_a_table(tmp_path):
+def test_predictions_are_a_table(tmp_path, capsys):
     run("predict", tmp_path)
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told.startswith(f"wrote {tmp_path / 'predictions.csv'}: 2 problems, predicted step over")
     with open(tmp_path / "predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["problem"] for row in rows}) == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnplace.graph.orders import FIXED_ORDERS
+from gnnplace.policy.gnn.network import read_gnn
 from gnnplace.train.cli import main
 from gnnplace.train.training_cli import TrainingCLI
 
@@ -39,7 +40,8 @@ def test_recipes_build_and_keep_all_in_one_folder(recipe):
     folders = [logger.save_dir for logger in cli.trainer.loggers]
     folders += [callback.dirpath for callback in cli.trainer.checkpoint_callbacks]
     assert all(Path(folder).is_relative_to(root.resolve()) for folder in map(_resolve, folders))
-    assert cli.model.export is None or _resolve(cli.model.export).is_relative_to(root.resolve())
+    assert _resolve(cli.model.export).is_relative_to(root.resolve())
+    assert cli.trainer.num_sanity_val_steps == float("inf")
 
 
 def _resolve(folder: str) -> Path:
@@ -82,8 +84,10 @@ def test_the_smoke_recipe_learns_outside_of_a_checkout(tmp_path, monkeypatch):
     more = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
     main(["validate", "--config=trainers/smoke.yaml", "--trainer.default_root_dir=before", *more])
     main(["fit", "--config", "trainers/smoke.yaml", *more])
-    [before], learned = ratios("before"), ratios("runs/smoke")
+    [before], [start, *learned] = ratios("before"), ratios("runs/smoke")
+    assert start == pytest.approx(before, rel=1e-6)
     assert len(learned) == 5
+    assert read_gnn(Path("runs/smoke/policy")).encoder.layers
     assert learned[-1] < 0.8 * before
 
 

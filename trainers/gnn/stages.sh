@@ -11,8 +11,7 @@
 set -e
 stage() { # number, further options
     number=$1; shift
-    gnnplace train fit --config trainers/gnn/pretrain.yaml --trainer.default_root_dir="runs/gnn/$number" \
-        --model.export="runs/gnn/$number/policy" "$@"
+    gnnplace train fit --config trainers/gnn/pretrain.yaml --trainer.default_root_dir="runs/gnn/$number" "$@"
 }
 stage 1 --data.datasets='[networks]' --data.captured=0.7 --data.ops='[20, 200]' --data.large=0.08 \
     --data.pool=1920 --model.greedy=0.5 --model.steps=5000 --model.learning_rate=1e-3 --trainer.max_epochs=40

@@ -6,7 +6,7 @@ set -e
 twin() { # rounds, name
     gnnplace train fit --config trainers/gnn/pretrain.yaml --seed_everything=10 --data.seed=10 \
         --data.tight=0.25 --model.layers="$1" --model.steps=4000 --trainer.max_epochs=50 \
-        --trainer.default_root_dir="runs/gnn/twin-$2" --model.export="runs/gnn/twin-$2/policy"
+        --trainer.default_root_dir="runs/gnn/twin-$2"
     mkdir -p "trainers/gnn/twins/$2"
     cp "runs/gnn/twin-$2/policy-last/config.json" "runs/gnn/twin-$2/policy-last/model.safetensors" \
         "trainers/gnn/twins/$2"

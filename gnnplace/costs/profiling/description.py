@@ -128,20 +128,12 @@ def _infos(op: ProgramOp, values: Values) -> Iterator[ValueInfo]:
             yield values[arg.name]
 
 
-def _bytes(info: ValueInfo) -> int:
-    """Of the elements that are there: an expanded dimension is read once."""
-    if 0 not in info.stride or not info.bytes:
-        return info.bytes
-    shown = [size if stride else 1 for size, stride in zip(info.shape, info.stride, strict=True)]
-    return info.bytes // max(1, prod(info.shape)) * prod(shown)
-
-
 def _moved(op: ProgramOp, values: Values) -> int:
     total = 0
     for name in (*op.reads, *op.results):
         if name is not None:
             info = values[name]
-            total += _bytes(info) if 0 in info.stride else info.bytes
+            total += info.occupied_bytes if 0 in info.stride else info.bytes
     return total
 
 

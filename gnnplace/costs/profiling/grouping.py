@@ -28,13 +28,14 @@ Complexity: O(ops x depth of the modules).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.costs.profiling.workspace import workspace_of_groups
 from gnnplace.errors import InputError, suggestion
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.computation_graph import quotient, united
@@ -49,7 +50,8 @@ class GroupedGraph:
     Attributes:
         graph: A tensor for each value that leaves its group, one for all of a group's values in
             the same memory (a tensor and its views), as large as the largest; an order (a tensor
-            of no bytes) where nothing else links two groups.
+            of no bytes) where nothing else links two groups; and a tensor that nothing reads where
+            a group needs memory beside these while it runs.
         phase: The phase of each group. [num_groups]
         colocate: Classes that share a group are one. [num_groups]
         module: The module of each group's costliest op. [num_groups]
@@ -68,7 +70,12 @@ class GroupedGraph:
 
 
 def group_graph(
-    program: Program, fine: ProgramGraph, group: IntArray, cost: FloatArray, apart: bool = False
+    program: Program,
+    fine: ProgramGraph,
+    group: IntArray,
+    cost: FloatArray,
+    apart: bool = False,
+    op_workspace: FloatArray | None = None,
 ) -> GroupedGraph:
     """Group a program's graph.
 
@@ -78,6 +85,9 @@ def group_graph(
         group: Group of each op, as `gnnplace.graph.coarsening.coarsen` makes them. [num_ops]
         cost: Estimated seconds; the costliest op names its group. [num_ops]
         apart: Keep a tensor of its own for each view, with its bytes, as the shipped data sets do.
+        op_workspace: Bytes that each op needs beside what it reads and returns, as
+            ``workspace.op_workspace`` gives them. None: no memory inside of groups counts.
+            [num_ops]
     """
     count = int(group.max()) + 1
     heads = [-1] * count
@@ -91,8 +101,21 @@ def group_graph(
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
+    graph = quotient(whole, group, [program.ops[i].name for i in heads], order_only)
+    if op_workspace is not None:
+        needed = workspace_of_groups(program, fine, group, op_workspace)
+        groups = np.flatnonzero(needed).astype(np.int32)
+        # A tensor that nothing reads lives as long as the op that makes it.
+        graph = replace(
+            graph,
+            producer=np.append(graph.producer, groups),
+            size=np.append(graph.size, needed[groups]),
+            consumer_offset=np.append(
+                graph.consumer_offset, np.full(len(groups), len(graph.consumer), np.int32)
+            ),
+        )
     return GroupedGraph(
-        graph=quotient(whole, group, [program.ops[i].name for i in heads], order_only),
+        graph=graph,
         phase=fine.phase[heads],
         colocate=_classes(fine.colocate, group, count),
         module=tuple(fine.module[i] for i in heads),
@@ -111,7 +134,7 @@ def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGrap
     place = np.argsort(np.argsort(first))[label]  # in the order of the first of each
     first = np.sort(first)
     size = np.zeros(len(first))
-    np.maximum.at(size, place, np.where(fine.root >= 0, graph.size, 0.0))
+    np.maximum.at(size, place, np.where(fine.root >= 0, fine.occupied, 0.0))
     tensor = place[np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))]
     pairs = np.unique(np.stack([tensor, graph.consumer]), axis=1)
     merged = ComputationGraph(

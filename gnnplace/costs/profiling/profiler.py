@@ -27,6 +27,7 @@ from gnnplace.costs.profiling.targets import (
     read_on_cluster,
     resolve_cluster,
 )
+from gnnplace.costs.profiling.workspace import op_workspace
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.graph import coarsening
@@ -85,7 +86,8 @@ def profile(
     fine = replace(fine, colocate=asked.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
     group = _grouped(fine, cost, asked, groups)
-    coarse = group_graph(program, fine, group, cost)
+    workspace = op_workspace(program, microbatches, on_cpu="cpu" in cluster.kinds)
+    coarse = group_graph(program, fine, group, cost, op_workspace=workspace)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
     whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one

@@ -14,13 +14,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from pydantic import Field
 from torch import Tensor, nn
 
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
-from gnnplace.files import Schema, parse, read_json
+from gnnplace.files import Schema, parse
 from gnnplace.graph.orders import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
@@ -35,7 +34,14 @@ from gnnplace.policy.gnn.features import (
     static_features,
 )
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.network import GLOBAL, card_of, global_features, read_saved
+from gnnplace.policy.network import (
+    GLOBAL,
+    SavedNetwork,
+    card_of,
+    global_features,
+    read_saved,
+    read_saved_config,
+)
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"
@@ -45,8 +51,7 @@ POOLED = (1, 2)  # levels of clusters that the encoder pools
 
 
 class GnnPolicy(  # type: ignore[call-arg]
-    nn.Module,
-    PyTorchModelHubMixin,
+    SavedNetwork,
     library_name="gnnplace",
     license="apache-2.0",
     tags=["device-placement", "graph-neural-network"],
@@ -69,6 +74,8 @@ class GnnPolicy(  # type: ignore[call-arg]
         InputError: an unknown order, or the encoder cannot be made.
         MismatchError: the checkpoint was trained on other features than this package computes.
     """
+
+    placer = "gnn"
 
     def __init__(
         self,
@@ -174,19 +181,20 @@ class GnnConfig(Schema):
     encoder: dict[str, Any] | None = None
 
 
-def read_config(folder: str | Path) -> GnnConfig:
-    """What ``save_pretrained`` wrote into ``folder`` of a network's sizes, order and encoder.
+def read_config(path: str | Path) -> GnnConfig:
+    """Return sizes, order and encoder of a network that was saved; see ``read_saved``.
 
     Raises:
         FormatError: the file is missing or malformed.
+        MismatchError: the network is another placer's.
     """
-    path = Path(folder) / "config.json"
-    return parse(GnnConfig, read_json(path), str(path))
+    config, _ = read_saved_config(Path(path), GnnPolicy.placer)
+    return parse(GnnConfig, config, f"{path}/config.json")
 
 
-def read_gnn(folder: str | Path) -> GnnPolicy:
-    """The network that ``save_pretrained`` wrote into ``folder``; see ``read_saved``."""
-    return read_saved(GnnPolicy, GnnConfig, Path(folder))
+def read_gnn(path: str | Path) -> GnnPolicy:
+    """Return the network of a folder or a checkpoint of Lightning; see ``read_saved``."""
+    return read_saved(GnnPolicy, GnnConfig, Path(path))
 
 
 @lru_cache(maxsize=2)

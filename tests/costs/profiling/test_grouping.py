@@ -50,6 +50,40 @@ def test_tensors_that_leave_and_state_that_stays() -> None:
     assert edges == across
 
 
+def test_an_expanded_index_takes_the_memory_of_its_base() -> None:
+    def add_up(values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        rows = target[:, None].expand_as(values)
+        return torch.zeros(4, 64).scatter_add(0, rows, values)
+
+    class Sum(nn.Module):
+        forward = staticmethod(add_up)
+
+    inputs = torch.ones(100, 64), torch.zeros(100, dtype=torch.int64)
+    program = capture(Sum(), inputs, forward_only=True)
+    fine = program_graph(program)
+    alone = np.arange(len(program.ops), dtype=np.int32)
+    coarse = group_graph(program, fine, alone, np.ones(len(program.ops)))
+    # 100 indices of 8 bytes, and not 64 times as many.
+    assert 800.0 in coarse.graph.size
+    assert coarse.graph.size.max() < 100 * 64 * 8
+
+
+def test_what_a_group_needs_while_it_runs_is_a_tensor_that_nothing_reads() -> None:
+    class Chain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x + 1).exp().sum(1)
+
+    program = capture(Chain(), (torch.ones(10, 25),), forward_only=True)
+    fine = program_graph(program)
+    together = np.zeros(len(program.ops), dtype=np.int32)
+    own = np.zeros(len(program.ops))
+    coarse = group_graph(program, fine, together, own + 1.0, op_workspace=own)
+    # The sum and its exponential at once, 1,000 bytes each; the result is 40 bytes.
+    assert coarse.graph.size.tolist() == [2000.0]
+    assert coarse.graph.num_tensors == 1
+    assert coarse.graph.consumer.size == 0
+
+
 def test_members_are_a_partition_in_program_order() -> None:
     program = small()
     group = group_ops(program, 40)

@@ -1,0 +1,93 @@
+"""Exporting networks: folders that ``--checkpoint`` takes, and ``gnnplace train export``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jsonargparse import ArgumentParser
+
+from gnnplace.errors import InputError
+from gnnplace.policy import (
+    PLACER_KEY,
+    GnnPolicy,
+    SavedNetwork,
+    TrainingCard,
+    read_gnn,
+    read_lightning_checkpoint,
+    read_policy,
+    trusting,
+    write_card,
+)
+
+
+def save_whole(network: SavedNetwork, folder: Path, card: TrainingCard | None = None) -> None:
+    """Save a network and its card, file by file, none ever half-written; a README.md there stays.
+
+    Args:
+        network: The network.
+        folder: Where to.
+        card: What it was trained on; None where that is not known.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        network.save_pretrained(temporary)
+        if card is not None:
+            write_card(temporary, card)
+        for path in Path(temporary).iterdir():
+            if path.name != "README.md" or not (folder / path.name).exists():
+                path.replace(folder / path.name)
+
+
+def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwork:
+    """Write the network of a checkpoint of Lightning to a folder, and return it.
+
+    The network is what the training itself would export at that step: the moving average, or what
+    else the algorithm validates.
+
+    Args:
+        checkpoint: A ``.ckpt`` file of ``gnnplace train fit``.
+        folder: The folder to write; files of an earlier export are replaced.
+
+    Raises:
+        FormatError: ``checkpoint`` is no such file.
+        InputError: ``folder`` is a file.
+        MismatchError: The network was trained on other features than this package computes.
+    """
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{folder}: is a file; give a folder to write to")
+    config, _ = read_lightning_checkpoint(Path(checkpoint))
+    is_gnn = config.get(PLACER_KEY) == GnnPolicy.placer
+    network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
+    save_whole(network, target)
+    return network
+
+
+def run_export(args: list[str]) -> None:
+    """Run ``gnnplace train export``.
+
+    Args:
+        args: Arguments after ``gnnplace train export``.
+
+    Raises:
+        InputError: Bad arguments, or a file that is no checkpoint of a placer's network.
+    """
+    parser = ArgumentParser(
+        prog="gnnplace train export",
+        description="Write the network of a .ckpt file to a folder that --checkpoint takes.",
+        exit_on_error=False,
+    )
+    parser.add_argument("ckpt", help="A .ckpt file of gnnplace train fit.")
+    parser.add_argument("-o", "--output", required=True, help="The folder to write.")
+    parser.add_argument(
+        "--trust",
+        type=int,
+        default=0,
+        help="1: an encoder or order that the checkpoint names is imported wherever it is.",
+    )
+    options = parser.parse_args(args)
+    with trusting(bool(options.trust)):
+        network = export_checkpoint(options.ckpt, options.output)
+    sys.stdout.write(f"wrote {options.output}, a network of --placer {network.placer}\n")
