@@ -4,7 +4,8 @@ After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy 
 placement is compared with it and nothing is refined. With a budget further placements are drawn
 until the time is up, for each number of devices in turn, from the softmax of the same scores and
 with noise that clusters share; the best by simulation stays. Devices that lack memory, a link or a
-kind, or that pins exclude, are no candidates. Sequences are those that every construction gets.
+kind, or that pins exclude, are no candidates. Sequences are by
+justification (``policy.decode.ordering``).
 Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 
@@ -46,9 +47,10 @@ class GnnPlacer(Placer):
             )
         episodes = Episodes(space, self.order or policy.order)
         network = episodes.network(policy)
-        device = space.spread(episodes.greedy(network))
-        seconds, order = space.sequence(device)
+        unit_device = episodes.greedy(network)
+        seconds, order = episodes.sequence(unit_device)
         number = f"up to {network.limit} of {space.problem.num_devices} devices"
+        device = space.spread(unit_device)
         found = Found(device, order, f"{episodes.name}, {number}, one decode")
         if deadline <= NO_BUDGET:
             return found
@@ -69,9 +71,8 @@ def _drawn(
         if expired(deadline):
             break
         for drawn in episodes.draws(network, 1, rng, shared=1, limit=limit).unit_device:
-            device = space.spread(drawn)
-            score, order = space.sequence(device, cutoff=seconds)
+            score, order = episodes.sequence(drawn)
             count += 1
             if score < seconds:
-                seconds, found = score, Found(device, order)
+                seconds, found = score, Found(space.spread(drawn), order)
     return Found(found.device, found.order, f"{episodes.name}, the best of {count + 1} decodes")
