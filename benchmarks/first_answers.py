@@ -22,9 +22,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 import gnnplace
 from gnnplace.bench.rows import digest
@@ -45,7 +47,7 @@ BEST_KNOWN = FOLDER / "best_known.json"
 VALIDATION = "validation"
 FAMILIES = ("moe", "nasnet")
 DRAWS = 4000  # of the bootstrap
-Line = dict[str, str | float]
+Line = dict[str, Any]
 
 
 def suite_entries(name: str) -> list[ProblemEntry]:
@@ -115,9 +117,9 @@ def run(arguments: argparse.Namespace) -> None:
                 file.write(json.dumps(line) + "\n")
 
 
-def format_ratio(ratios: Sequence[float]) -> str:
+def format_ratio(ratios: ArrayLike) -> str:
     """Return the geometric mean of ratios with its 95 % bootstrap interval."""
-    logs, rng = np.log(ratios), np.random.default_rng(0)
+    logs, rng = np.log(np.asarray(ratios, float)), np.random.default_rng(0)
     means = [rng.choice(logs, len(logs)).mean() for _ in range(DRAWS)]
     low, high = np.exp(np.percentile(means, [2.5, 97.5]))
     return f"{np.exp(logs.mean()):.3f} [{low:.3f}, {high:.3f}]"

@@ -187,7 +187,7 @@ def _placed(
         return chosen.options, chosen.problem, chosen.result
     problem = correct(read_problem_of(args, options, program))
     with _meanwhile(args, options, problem.num_ops):
-        gnnplace.warm([args.placer], args.objective, say, problem.num_ops)
+        gnnplace.warm([args.placer], args.objective, say, problem.num_ops, args.budget)
     if args.budget >= LONG or problem.num_ops >= MANY_OPS:
         say(
             f"placing {problem.num_ops:,} ops on {problem.num_devices} devices with {args.placer}: "
@@ -203,7 +203,7 @@ def _meanwhile(
     changed = args.calibration is not None or bool(constraints_of(args))
     plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
-        [args.placer], num_ops=num_ops
+        [args.placer], num_ops=num_ops, budget=args.budget
     )
     if not plain or known:
         return nullcontext()

@@ -8,6 +8,7 @@ op's distance to the end, with queues and all, and list scheduling by that dista
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers import SearchSpace
@@ -42,10 +43,14 @@ def order_by_justification(
         starts = [plain[1]]
     else:
         starts = [space.turn_order]
-        starts += [list_schedule(compiled, device, priority) for priority in priorities]
+        for priority in priorities:
+            starts.append(list_schedule(compiled, device, priority))
         plain = best_order(space, device, starts)
-    justified = [justify(compiled, space.reversed, device, order) for order in starts]
-    return best_order(space, device, justified, plain)
+    best = plain
+    for order in starts:
+        justified = justify(compiled, space.reversed, device, order)
+        best = best_order(space, device, [justified], best)
+    return best
 
 
 def best_order(
@@ -55,5 +60,7 @@ def best_order(
     incumbent: tuple[float, IntArray] | None = None,
 ) -> tuple[float, IntArray]:
     """Return the best of an incumbent and of some orders, with its score."""
-    scored = [(space.score(device, order), order) for order in orders]
-    return min([incumbent, *scored] if incumbent else scored, key=lambda entry: entry[0])
+    scored = [] if incumbent is None else [incumbent]
+    for order in orders:
+        scored.append((space.score(device, order), order))
+    return min(scored, key=itemgetter(0))

@@ -234,13 +234,22 @@ class Episodes:
         First the greedy decode, then greedy decodes for other numbers of devices above one, then
         draws for each number in turn. Each [U]
         """
-        limits = [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
-        greedy = [network.limit, *(n for n in limits if n != network.limit)][: 1 + count]
+        limits = self.limits
+        greedy = self.greedy_limits(network)[: 1 + count]
         for limit in greedy:
             yield self.greedy(network, limit)
         for limit in islice(cycle(limits), 1 + count - len(greedy)):
             drawn = self.draws(network, 1, rng, temperature=temperature, limit=limit)
             yield drawn.unit_device[0]
+
+    @property
+    def limits(self) -> list[int]:
+        """Numbers of devices above one that decodes may use, all first; one where there is one."""
+        return [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
+
+    def greedy_limits(self, network: DecoderNetwork) -> list[int]:
+        """Return the number of devices that the network chose, then the others above one."""
+        return [network.limit, *(n for n in self.limits if n != network.limit)]
 
     def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
         """What the network sees when it decides as it is told."""
