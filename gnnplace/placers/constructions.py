@@ -70,6 +70,7 @@ def best_construction(
     if deadline > NO_BUDGET:
         return _best_in_time(space, rng, deadline, names)
     found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
+    found += [_repaired(space, start, deadline) for start in space.starts]
     return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
 
 
@@ -132,7 +133,7 @@ def best_member(
     space: SearchSpace, placements: list[Found], missed: list[str], deadline: float
 ) -> Found:
     """Return the best placement after memory repair; its note names the members missed."""
-    best = _best_repaired(space, placements, deadline)
+    best = _best_repaired(space, [*placements, *space.starts], deadline)
     omission = f" (no time for {', '.join(dict.fromkeys(missed))})" if missed else ""
     return Found(best.device, best.order, best.note + omission)
 
@@ -160,8 +161,11 @@ def run_member(
 ) -> Found | None:
     """A member's repaired placement, named; None where it cannot or finds nothing that runs."""
     found = _searched(placer, space, rng, deadline)
-    if found is None:
-        return None
+    return None if found is None else _repaired(space, found, deadline)
+
+
+def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
+    """A placement after memory repair."""
     return Found(*repair(space, found.device, found.order, deadline), found.note)
 
 

@@ -200,6 +200,8 @@ class LearnedPlacer(Placer):
         until = deadline if deadline > NO_BUDGET else np.inf
         passes = RefiningPasses(rollouts)
         ranked = self.decodes(rollouts, until)
+        if space.starts:
+            ranked = sorted([*ranked, *map(rollouts.justified, space.starts)], key=SCORE)
         best = passes.best(ranked, until)
         small = self.orders is None and space.problem.num_ops < LEAST_OPS
         early = until == np.inf or now() < begun + MORE_STARTS * (until - begun)
