@@ -23,7 +23,7 @@ from gnnplace.cli.options import (
     options_entry,
     placer_options,
 )
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import in_place, read_json, read_text, write_json, write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, problem_to_data
@@ -178,6 +178,8 @@ def _lines(
     """What is said of an answer: devices, memory, what to try next."""
     seconds = min(ADVISING, args.budget)
     how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
+    if not gnnplace.is_problem_file(args.what):
+        how["can_cut"] = partial(can_cut, args, asked)
     if args.objective == gnnplace.TIME:
         advice = gnnplace.advise(problem, result, seconds=seconds, **how)
         *devices, following = advice_lines(advice, result)
@@ -185,6 +187,16 @@ def _lines(
     yield from memory_lines(problem, result.simulation)
     if args.objective == gnnplace.TIME:
         yield following
+
+
+def can_cut(args: Namespace, constraints: gnnplace.Constraints, count: int) -> bool:
+    """Return whether the model of a command can be captured in so many micro-batches."""
+    options = capture_options(args, constraints=constraints.patterns, microbatches=count)
+    try:
+        gnnplace.capture(args.what, options=options)
+    except GnnplaceError:
+        return False
+    return True
 
 
 Place = Callable[..., Result]  # of a problem, with other arguments of gnnplace.place

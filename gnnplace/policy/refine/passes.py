@@ -37,9 +37,13 @@ MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a
 
 def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
     """The best ``most`` that differ; where some do not fit the memory, the best of those too."""
-    each = list({decoded.score: decoded for decoded in ranked}.values())
-    fitting = [decoded for decoded in each if decoded.fits]
-    others = [decoded for decoded in each if not decoded.fits]
+    fitting: list[Decoded] = []
+    others: list[Decoded] = []
+    scores: set[float] = set()
+    for decoded in ranked:
+        if decoded.score not in scores:
+            scores.add(decoded.score)
+            (fitting if decoded.fits else others).append(decoded)
     few = min(len(fitting), most - bool(others))
     return fitting[:few] + others[: most - few]
 
