@@ -2,11 +2,11 @@
 
 A row is a placer and a budget in seconds of the processor (``gnn@0,learned@0.2``); budget 0 is the
 placer's answer without one. Seconds are those of the search alone, without lower bounds. The
-problems are those of a suite, or with ``validation`` graphs of the validation families on the eight
-clusters of ``standard``; choices are made on the latter. To compare two versions of the package,
-run the script once with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs are kept as lines
-of a file and are not repeated. The table has geometric means over the best known step time of a
-suite, and over another row, paired by problem, with 95 % bootstrap intervals.
+problems are those of a suite, or with ``validation`` and ``training`` graphs of these families on
+the eight clusters of ``standard``; choices are made on those of validation. To compare two versions
+of the package, run the script once with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs
+are kept as lines of a file and are not repeated. The table has geometric means over the best known
+step time of a suite, and over another row, paired by problem, with 95 % bootstrap intervals.
 
     python benchmarks/first_answers.py run results.jsonl --label new --rows gnn@0,best@0.2
         [--problems standard] [--every 1]
@@ -38,21 +38,23 @@ from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.policy.placing import make_placer
 from gnnplace.problem import Problem
+from gnnplace.train.data.captured import TRAIN, shipped_store
 from gnnplace.train.data.captured import VALIDATION as HELD_OUT
-from gnnplace.train.data.captured import shipped_store
 from gnnplace.train.data.datasets import find_dataset
 
 FOLDER = Path(__file__).parent
 BEST_KNOWN = FOLDER / "best_known.json"
 VALIDATION = "validation"
+TRAINING = "training"
 FAMILIES = ("moe", "nasnet")
+EVERY = 5  # of the graphs of training families, which are many
 DRAWS = 4000  # of the bootstrap
 Line = dict[str, Any]
 
 
 def suite_entries(name: str) -> list[ProblemEntry]:
-    """Return the problems of a suite, or validation graphs on the clusters of `standard`."""
-    if name != VALIDATION:
+    """Return the problems of a suite, or graphs of a part of the data on `standard`'s clusters."""
+    if name not in (VALIDATION, TRAINING):
         return read_suite(FOLDER / "suites" / f"{name}.yaml").problems
     clusters = {
         (entry.cluster, entry.microbatches, entry.memory): entry
@@ -60,7 +62,10 @@ def suite_entries(name: str) -> list[ProblemEntry]:
     }
     entries = []
     for dataset, store in (("store", shipped_store()), ("networks", find_dataset("networks"))):
-        graphs = [g for g in store.part(HELD_OUT) if FAMILY_OF[g] in FAMILIES]
+        if name == VALIDATION:
+            graphs = [g for g in store.part(HELD_OUT) if FAMILY_OF[g] in FAMILIES]
+        else:
+            graphs = list(store.part(TRAIN))[::EVERY]
         entries += [
             entry.model_copy(update={"dataset": dataset, "graph": graph})
             for graph in graphs
@@ -171,7 +176,7 @@ def main() -> None:
     parser.add_argument("compared", nargs="*", help="two rows, for pairs")
     parser.add_argument("--label", default="new")
     parser.add_argument("--rows", default="gnn@0,learned@0,best@0.2,best@0.5")
-    parser.add_argument("--problems", default="standard", help="a suite, or validation")
+    parser.add_argument("--problems", default="standard", help="a suite, validation or training")
     parser.add_argument("--every", type=int, default=1, help="only every so many problems")
     arguments = parser.parse_args()
     if arguments.action == "run":

@@ -14,8 +14,7 @@ from gnnplace.imports import said
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, better, now
 from gnnplace.placers.search.space import Found as Found
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults
+from gnnplace.problem import Placement, Problem, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 

@@ -68,7 +68,9 @@ def best_construction(
     Where nothing runs or fits, what comes back does not either: ``Placer.place`` says why.
     """
     if deadline > NO_BUDGET:
-        return _best_in_time(space, rng, deadline, names)
+        makers = cheapest_first(space.problem.num_ops)
+        placements, missed = run_members(space, rng, deadline, makers, names)
+        return best_member(space, placements, missed, deadline)
     found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
     found += [_repaired(space, start, deadline) for start in space.starts]
     return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
@@ -83,14 +85,6 @@ def annealed_construction(
         return start
     found = anneal(space, start, rng, deadline)
     return Found(found.device, found.order, f"{start.note}, then {found.note}")
-
-
-def _best_in_time(
-    space: SearchSpace, rng: np.random.Generator, deadline: float, names: Collection[str] | None
-) -> Found:
-    makers = cheapest_first(space.problem.num_ops)
-    placements, missed = run_members(space, rng, deadline, makers, names)
-    return best_member(space, placements, missed, deadline)
 
 
 def run_members(

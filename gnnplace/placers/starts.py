@@ -11,8 +11,8 @@ from gnnplace.arrays import IntArray
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_json
 from gnnplace.placers.search.space import Found, SearchSpace
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults, placement_from_data
+from gnnplace.problem import Placement, Problem, faults
+from gnnplace.problem.placement import placement_from_data
 
 NOTE = "the start as it was given"
 

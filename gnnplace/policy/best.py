@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
 from gnnplace.placers.constructions import (
     best_construction,
     best_member,
@@ -31,7 +31,7 @@ from gnnplace.placers.constructions import (
 from gnnplace.placers.search.annealing import Annealer
 from gnnplace.placers.search.coarse_problem import searched_alone
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import NO_BUDGET, better, expired, now
+from gnnplace.placers.search.space import better
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer

@@ -29,13 +29,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.interleaved import Interleaved
 from gnnplace.placers.min_cut import MinCut
 from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
-from gnnplace.placers.search.space import LARGE, NO_BUDGET, better, expired, now
+from gnnplace.placers.search.space import LARGE, better
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.gnn.decodes import SEED, NetworkDecodes

@@ -34,10 +34,10 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
-from gnnplace.placers import SearchSpace
+from gnnplace.placers import NO_BUDGET, Found, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.space import LEAST_TIGHT, NO_BUDGET, Found
+from gnnplace.placers.search.space import LEAST_TIGHT
 from gnnplace.policy.placing import TIME, UNTRAINED, placer_for, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
     from gnnplace.problem.placement import Placement as Placement
+    from gnnplace.problem.placement import faults as faults
     from gnnplace.problem.problem import BACKWARD as BACKWARD
     from gnnplace.problem.problem import FORWARD as FORWARD
     from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY

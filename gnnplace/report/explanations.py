@@ -238,8 +238,8 @@ def _next(advice: Advice, result: Result) -> str:
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
             "without profiling; --microbatches auto profiles each number)"
         )
-    moved = [idle for idle in advice.idle if idle.step_time is not None]
-    best_move = min(moved, key=lambda idle: idle.step_time or 0.0, default=None)
+    trials = [idle for idle in advice.idle if idle.step_time is not None]
+    best_move = min(trials, key=lambda idle: idle.step_time or 0.0, default=None)
     if best_move is not None and best_move.step_time is not None:
         speedup = result.step_time / max(best_move.step_time, 1e-300)
         if speedup >= WORTH:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.orders import COORDINATE, Direction
-from gnnplace.placers import Found, SearchSpace
+from gnnplace.placers import Found, SearchSpace, now
 from gnnplace.placers.interleaved import round_priority
-from gnnplace.placers.search.space import LARGE, now
+from gnnplace.placers.search.space import LARGE
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule

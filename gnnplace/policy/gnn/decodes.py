@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.placers.search.space import now
+from gnnplace.placers import now
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.gnn.kernels import DecoderNetwork

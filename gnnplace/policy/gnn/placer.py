@@ -18,8 +18,7 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.graph.orders import base_of
-from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.search.space import NO_BUDGET, expired
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired
 from gnnplace.policy.decode.aims import Aim, device_limits
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.gnn.decodes import NetworkDecodes

@@ -16,8 +16,8 @@ from itertools import product
 
 import numpy as np
 
+from gnnplace.placers import now
 from gnnplace.placers.search.moves import neighbourhood
-from gnnplace.placers.search.space import now
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (

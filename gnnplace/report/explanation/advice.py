@@ -23,9 +23,8 @@ import numpy as np
 from gnnplace.arrays import BoolArray
 from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import Result
+from gnnplace.placers import NO_BUDGET, Result, SearchSpace, now
 from gnnplace.placers.baselines import Single
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
 from gnnplace.policy.placing import place
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.problem.microbatching import with_microbatches
@@ -169,9 +168,9 @@ def _idle(
         sort = device.kind, device.memory, device.reserve, problem.unit_allowed[:, d].tobytes()
         if sort not in reasons_by_sort:
             reasons_by_sort[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
-        found = reasons_by_sort[sort]
-        reasons.setdefault(found.reason, []).append(device.name)
-        step_times[found.reason] = found.step_time
+        idle = reasons_by_sort[sort]
+        reasons.setdefault(idle.reason, []).append(device.name)
+        step_times[idle.reason] = idle.step_time
     for reason, names in reasons.items():
         yield Idle(tuple(names), reason, step_times[reason])
 
