@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.execution.setting import execution_mode as execution_mode
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
+    from gnnplace.placers import read_start as read_start
+    from gnnplace.placers import space_with_start as space_with_start
     from gnnplace.plans import convert_launch_file as convert_launch_file
     from gnnplace.plans.explaining import explain_plan as explain_plan
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid

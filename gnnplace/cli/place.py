@@ -23,7 +23,7 @@ from gnnplace.cli.options import (
     options_entry,
     placer_options,
 )
-from gnnplace.errors import InputError
+from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import in_place, read_json, read_text, write_json, write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, problem_to_data
@@ -66,6 +66,20 @@ def check_device_map(args: Namespace) -> None:
         )
 
 
+def check_start(args: Namespace) -> None:
+    """Refuse what no search starts from, before the work.
+
+    Raises:
+        InputError: Another objective, fewer devices, or an open number of micro-batches.
+    """
+    if args.objective != gnnplace.TIME:
+        raise InputError("--start: searches for --objective time start from it; leave it out")
+    if args.max_devices is not None:
+        raise InputError("--start: not with --max-devices; give a smaller --cluster instead")
+    if args.microbatches == AUTO:
+        raise InputError("--start: give the number of --microbatches that it was made with")
+
+
 def device_map_of(
     args: Namespace, program: Program | None, problem: Problem, placement: Placement
 ) -> dict[str, int | str] | None:
@@ -93,6 +107,8 @@ def run(args: Namespace) -> int:
     check_output(args.output, args.table, args.html, args.problem, args.trace)
     check_table(args.table)
     check_device_map(args)
+    if args.start is not None:
+        check_start(args)
     gnnplace.check_budget(args.budget)
     asked = constraints_of(args)
     given = placer_options(args)
@@ -162,6 +178,8 @@ def _lines(
     """What is said of an answer: devices, memory, what to try next."""
     seconds = min(ADVISING, args.budget)
     how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
+    if not gnnplace.is_problem_file(args.what):
+        how["can_cut"] = partial(can_cut, args, asked)
     if args.objective == gnnplace.TIME:
         advice = gnnplace.advise(problem, result, seconds=seconds, **how)
         *devices, following = advice_lines(advice, result)
@@ -171,7 +189,17 @@ def _lines(
         yield following
 
 
-Place = Callable[[Problem], Result]
+def can_cut(args: Namespace, constraints: gnnplace.Constraints, count: int) -> bool:
+    """Return whether the model of a command can be captured in so many micro-batches."""
+    options = capture_options(args, constraints=constraints.patterns, microbatches=count)
+    try:
+        gnnplace.capture(args.what, options=options)
+    except GnnplaceError:
+        return False
+    return True
+
+
+Place = Callable[..., Result]  # of a problem, with other arguments of gnnplace.place
 
 
 def _placed(
@@ -186,8 +214,11 @@ def _placed(
         assert chosen.result is not None
         return chosen.options, chosen.problem, chosen.result
     problem = correct(read_problem_of(args, options, program))
+    if args.start is not None:
+        start = gnnplace.read_start(args.start, problem)
+        place = partial(place, space=gnnplace.space_with_start(problem, start))
     with _meanwhile(args, options, problem.num_ops):
-        gnnplace.warm([args.placer], args.objective, say, problem.num_ops)
+        gnnplace.warm([args.placer], args.objective, say, problem.num_ops, args.budget)
     if args.budget >= LONG or problem.num_ops >= MANY_OPS:
         say(
             f"placing {problem.num_ops:,} ops on {problem.num_devices} devices with {args.placer}: "
@@ -200,10 +231,10 @@ def _meanwhile(
     args: Namespace, options: gnnplace.CaptureOptions, num_ops: int
 ) -> AbstractContextManager[None]:
     """A first answer for a problem file while kernels are compiled, if they have to be."""
-    changed = args.calibration is not None or bool(constraints_of(args))
+    changed = args.calibration is not None or bool(constraints_of(args)) or args.start is not None
     plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
-        [args.placer], num_ops=num_ops
+        [args.placer], num_ops=num_ops, budget=args.budget
     )
     if not plain or known:
         return nullcontext()

@@ -12,10 +12,9 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, UnsupportedError
 from gnnplace.imports import said
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, now
+from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, better, now
 from gnnplace.placers.search.space import Found as Found
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults
+from gnnplace.problem import Placement, Problem, faults
 from gnnplace.simulation import Simulation, finished_placement, lower_bounds
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds
 
@@ -124,7 +123,10 @@ class Placer(ABC):
         deadline = begin + searching if budget > 0 else NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
         found = self._searched(space, np.random.default_rng(seed), deadline)
-        return self._result(space, self._repaired(space, found), begin, until, seed)
+        found = self._repaired(space, found)
+        for start in space.starts:
+            found = better(space, found, replace(self._repaired(space, start), bound=found.bound))
+        return self._result(space, found, begin, until, seed)
 
     def _searched(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         """What ``search`` finds; what a class from elsewhere does wrong is told in one line."""

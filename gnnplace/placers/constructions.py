@@ -1,7 +1,7 @@
 """All constructions of the room within one budget, and the best of them.
 
-Without a budget each runs whole. With one they run cheapest first: ``contiguous`` and
-``interleaved`` once without moving cuts, and again as they are at the end where the graph is small.
+Without a budget each runs whole. With one they run cheapest first: ``contiguous``, ``interleaved``
+and ``expert`` in quick variants, and again as they are at the end where the graph is small.
 Those whose turn comes after the deadline are left out, and the note names them. The first always
 runs. Of a large graph the second does too, since the first is one device and takes next to nothing
 there, and others are left out as well that would not be back in time, by what those before them
@@ -16,7 +16,7 @@ passed over. ``annealing`` is ``search.annealing`` from the best of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -30,16 +30,25 @@ from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired
 REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
 WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
 COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
+CHEAPEST_FIRST = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
+
+
+def quick_members() -> list[Callable[[], Placer]]:
+    """Return constructions by their cost, in quick variants."""
+    return [row.make_quick for row in CHEAPEST_FIRST]
+
+
+def whole_members(num_ops: int) -> list[Callable[[], Placer]]:
+    """Return the whole variants of constructions that have a quick one, by their cost.
+
+    None where there are many ops: a search does better in their time.
+    """
+    return [row.make for row in CHEAPEST_FIRST if row.quick and num_ops <= WHOLE]
 
 
 def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:
-    """Constructions by their cost, in quick variants; whole variants of these at the end.
-
-    Where there are many ops the whole variants are left out: a search does better in their time.
-    """
-    rows = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
-    whole = [row.make for row in rows if row.quick and num_ops <= WHOLE]
-    return [*(row.make_quick for row in rows), *whole]
+    """Return quick variants of all constructions by their cost, then the whole variants."""
+    return [*quick_members(), *whole_members(num_ops)]
 
 
 def best_construction(
@@ -59,8 +68,11 @@ def best_construction(
     Where nothing runs or fits, what comes back does not either: ``Placer.place`` says why.
     """
     if deadline > NO_BUDGET:
-        return _best_in_time(space, rng, deadline, names)
+        makers = cheapest_first(space.problem.num_ops)
+        placements, missed = run_members(space, rng, deadline, makers, names)
+        return best_member(space, placements, missed, deadline)
     found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
+    found += [_repaired(space, start, deadline) for start in space.starts]
     return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
 
 
@@ -75,26 +87,49 @@ def annealed_construction(
     return Found(found.device, found.order, f"{start.note}, then {found.note}")
 
 
-def _best_in_time(
-    space: SearchSpace, rng: np.random.Generator, deadline: float, names: Collection[str] | None
-) -> Found:
-    found: list[Found] = []
+def run_members(
+    space: SearchSpace,
+    rng: np.random.Generator,
+    deadline: float,
+    makers: Iterable[Callable[[], Placer]],
+    names: Collection[str] | None = None,
+) -> tuple[list[Found], list[str]]:
+    """Return the placements of members, named, and the names of those there was no time for.
+
+    The placements may not fit yet.
+
+    Args:
+        space: The problem's search space.
+        rng: For members that draw.
+        deadline: When to be back. The first member always runs, of a large graph the second too.
+        makers: What makes the members, in the order in which they run.
+        names: The members that count; None: all of them.
+    """
+    placements: list[Found] = []
     missed: list[str] = []
     large, rate = space.problem.num_ops > LARGE, 0.0
-    for member in (make() for make in cheapest_first(space.problem.num_ops)):
+    for make in makers:
+        member = make()
         if names is not None and member.name not in names:
             continue
         begin = now() if large else 0.0
         late = begin + rate * COSTS[member.name] > deadline if large else expired(deadline)
-        if len(found) >= (2 if large else 1) and late:
+        if len(placements) >= (2 if large else 1) and late:
             missed.append(member.name)
             continue
-        one = _searched(member, space, rng, deadline)
-        found += [one] if one is not None else []
+        placement = _searched(member, space, rng, deadline)
+        placements += [placement] if placement is not None else []
         rate = max(rate, (now() - begin) / COSTS[member.name]) if large else 0.0
-    best = _best_repaired(space, found, deadline)
-    told = f" (no time for {', '.join(dict.fromkeys(missed))})" if missed else ""
-    return Found(best.device, best.order, best.note + told)
+    return placements, missed
+
+
+def best_member(
+    space: SearchSpace, placements: list[Found], missed: list[str], deadline: float
+) -> Found:
+    """Return the best placement after memory repair; its note names the members missed."""
+    best = _best_repaired(space, [*placements, *space.starts], deadline)
+    omission = f" (no time for {', '.join(dict.fromkeys(missed))})" if missed else ""
+    return Found(best.device, best.order, best.note + omission)
 
 
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
@@ -120,8 +155,11 @@ def run_member(
 ) -> Found | None:
     """A member's repaired placement, named; None where it cannot or finds nothing that runs."""
     found = _searched(placer, space, rng, deadline)
-    if found is None:
-        return None
+    return None if found is None else _repaired(space, found, deadline)
+
+
+def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
+    """A placement after memory repair."""
     return Found(*repair(space, found.device, found.order, deadline), found.note)
 
 

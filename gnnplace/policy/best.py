@@ -1,10 +1,12 @@
 """``best``: the default placer. The portfolio's constructions, the learned placer and annealing.
 
-The constructions come first, then the learned placer's first choice. Then its local search (on
-groups of ops too, where there are many) and annealing go on by turns from the best of all, each in
-cycles that grow longer, so that more time only goes on where less was cut off. It keeps the best by
-simulated step time and says who found it; ``single`` is among the constructions, so nobody gets
-worse than one device.
+The constructions come first, then the learned placer's first choice, which starts from them too.
+Then its local search (on groups of ops too, where there are many) and annealing go on by turns from
+the best of all, each in cycles that grow longer, so that more time only goes on where less was cut
+off. Within a budget constructions run in their quick variants first, and as they are once the
+search has done ``WHOLE_BEGIN``: they take more than half of the constructions' time. It keeps the
+best by simulated step time and says who found it; ``single`` is among the constructions, so nobody
+gets worse than one device.
 On a large problem that the learned placer searches on narrow groups, all of the time but that of a
 few constructions is the learned placer's: annealing of the whole graph finds little there. These
 are the ones that take one list schedule; of micro-batches whose groups have a start that fits,
@@ -17,12 +19,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.constructions import best_construction, run_member
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
+from gnnplace.placers.constructions import (
+    best_construction,
+    best_member,
+    quick_members,
+    run_member,
+    run_members,
+    whole_members,
+)
 from gnnplace.placers.search.annealing import Annealer
 from gnnplace.placers.search.coarse_problem import searched_alone
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import NO_BUDGET, better, expired, now
+from gnnplace.placers.search.space import better
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
 LOCAL_COST = 2  # moves of annealing in the time of one of its local search
+WHOLE_BEGIN = 5_000_000  # moves times ops of the local search before whole constructions
 
 
 class Best(Placer):
@@ -53,13 +63,18 @@ class Best(Placer):
             best = best_construction(space, rng, deadline, few)
             found = self.learned.search_groups(space, narrow, rng, deadline)
             return better(space, best, _repaired(space, found, deadline))
-        best = best_construction(space, rng, deadline)
-        if not _has_time(space, deadline):
-            return best
-        if deadline <= NO_BUDGET or not np.isfinite(space.score(best.device, best.order)):
+        if deadline <= NO_BUDGET:
+            best = best_construction(space, rng)
             learned = run_member(self.learned, space, rng, deadline)
             return best if learned is None else better(space, best, learned)
-        first = self.learned.first_choice(space, deadline)
+        placements, missed = run_members(space, rng, deadline, quick_members())
+        best = best_member(space, placements, missed, deadline)
+        if not _has_time(space, deadline):
+            return best
+        if not np.isfinite(space.score(best.device, best.order)):
+            learned = run_member(self.learned, space, rng, deadline)
+            return best if learned is None else better(space, best, learned)
+        first = self.learned.first_choice(space, deadline, placements)
         best = better(space, best, _repaired(space, first.found, deadline))
         if not first.search_has_time(deadline):
             return best
@@ -75,8 +90,12 @@ def _by_turns(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """Local search, also of groups, and annealing by turns, each from the best of all."""
+    """Local search, also of groups, and annealing by turns, each from the best of all.
+
+    Whole variants of constructions run once when the search has done `WHOLE_BEGIN`.
+    """
     annealer, finders = Annealer(space, best, rng), [best.note]
+    whole = whole_members(space.problem.num_ops)
     while not expired(deadline):
         local.offer(annealer.found(), annealer.score)
         while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
@@ -88,6 +107,14 @@ def _by_turns(
         annealer.cycle(deadline)
         if annealer.score < local.score:
             finders.append("annealing")
+        if whole and local.ops >= WHOLE_BEGIN and not expired(deadline):
+            placements, _ = run_members(space, rng, deadline, whole)
+            whole = []
+            member = best_member(space, placements, [], deadline)
+            score = space.score(member.device, member.order)
+            if score < annealer.score:
+                annealer.offer(member, score)
+                finders.append(member.note)
     last = dict.fromkeys(finders[:0:-1])  # each once, the last one last
     return annealer.answer("; then ".join([finders[0], *reversed(last)]))
 

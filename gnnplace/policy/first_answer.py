@@ -23,11 +23,10 @@ import numpy as np
 from gnnplace.costs.profiling.targets import read_on_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_json
-from gnnplace.placers import Placer, Result
+from gnnplace.placers import Found, Placer, Result, SearchSpace
 from gnnplace.placers.baselines import Single
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import Found, SearchSpace
 from gnnplace.problem.placement import placement_to_data
 from gnnplace.processes import ends_with_this
 from gnnplace.simulation.bounds import LowerBounds, quick_bounds

@@ -1,17 +1,19 @@
-"""``learned``: the policy as a placer; on ops, no other placer's placements are in it.
+"""``learned``: the policy as a placer.
 
 With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), the best few are
 refined by passes (``passes``), and the best by simulation stays. A budget goes on with a local
 search from there (``search``). Complexity: near-linear in the graph for each decode, pass and
 move.
 
-On large problems the graph network decodes as well: it is run once a problem, then its decoder
-walks ``1 + DRAWS`` times: greedily for the number of devices that it chose and for each other one
-above one, then with Gumbel noise, so that each further walk is a draw from the softmax of its
-scores, for each number in turn. Each gets the orders that a decode of the policy gets. Where a
-problem is large a search sees little of it, and starts of another kind than those of a list
-scheduler pay; on small problems it has tried what they could tell it (docs/learned.md has the
-figures).
+The graph network decodes as well: it is run once a problem, then its decoder walks greedily for
+the number of devices that it chose and for each other one above one, then with Gumbel noise, so
+that each further walk is a draw from the softmax of its scores, for each number in turn.
+
+On a small problem three cuts of the placers room are starts too, and all starts are halved
+(``passes``); the answer is no worse than that of the decodes under aims alone. With a budget the
+network is not asked there, since a search finds as much in its time, and cuts are starts where a
+quarter of the budget is not over yet. On a large problem a search sees little of the graph, and
+the network's starts pay with a budget too (docs/learned.md has the figures).
 
 A large problem with narrow groups is searched on those (``placers.narrow``). When the groups have
 nothing more to give, the whole graph is decoded and searched by turns with them.
@@ -19,7 +21,7 @@ nothing more to give, the whole graph is decoded and searched by turns with them
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,12 +29,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnnplace.placers import Found, Placer, SearchSpace
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
+from gnnplace.placers.contiguous import Contiguous
+from gnnplace.placers.interleaved import Interleaved
+from gnnplace.placers.min_cut import MinCut
 from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
-from gnnplace.placers.search.space import LARGE, NO_BUDGET, better, expired, now
+from gnnplace.placers.search.space import LARGE, better
 from gnnplace.policy.decode.aims import Aim
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
+from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
+from gnnplace.policy.gnn.decodes import SEED, NetworkDecodes
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
@@ -41,14 +47,13 @@ from gnnplace.policy.search import Anytime, Beside, NarrowBeside
 from gnnplace.problem import Problem
 
 DRAWS = 8
-TEMPERATURE = 0.7  # of draws; 0.4 and 1.0 were worse on validation families
 ENCODING = 1.5e-5  # seconds an op that one encoding takes
 LEAST_OPS = 1_000  # of a problem that the network is asked for; at most ``LARGE``
-SEED = 0  # of the draws, which are the same whatever the seed of a search is
 NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 FEWER_AIMS = 6  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
+MORE_STARTS = 1 / 4  # of the time there is, after which a small problem gets no cuts as starts
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
@@ -70,17 +75,15 @@ def network_decodes(
         aim: whose rounds the orders of micro-batches go by.
         deadline: when to be back.
     """
-    found: list[Decoded] = []
     if now() + ENCODING * rollouts.space.problem.num_ops >= deadline:
-        return found
+        return []
+    return _ask(rollouts, policy, aim).decode(1 + DRAWS, deadline)
+
+
+def _ask(rollouts: Rollouts, policy: GnnPolicy, aim: Aim) -> NetworkDecodes:
+    """Run the network's encoder over a problem."""
     episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
-    network, named = episodes.network(policy), replace(aim, order=NAME)
-    draws = episodes.each(network, DRAWS, np.random.default_rng(SEED), TEMPERATURE)
-    for unit_device in draws:
-        found.append(rollouts.finish(named, Walked(unit_device, None), deadline))
-        if now() >= deadline:
-            break
-    return found
+    return NetworkDecodes(rollouts, episodes, episodes.network(policy), replace(aim, order=NAME))
 
 
 @lru_cache(maxsize=2)
@@ -182,12 +185,47 @@ class LearnedPlacer(Placer):
         given = {} if self.orders is None else {"orders": self.orders}
         return Rollouts(space, self.policy or load_policy(), **given)
 
-    def first_choice(self, space: SearchSpace, deadline: float) -> FirstChoice:
-        """The best decode, refined; after the deadline the first one as it is."""
-        rollouts = self.rollouts(space)
+    def first_choice(
+        self, space: SearchSpace, deadline: float, placements: Sequence[Found] | None = None
+    ) -> FirstChoice:
+        """Return the best start, refined; after the deadline the first one as it is.
+
+        Args:
+            space: The problem's search space.
+            deadline: When to be back.
+            placements: Placements to start from beside the decodes of a small problem; None: three
+                cuts.
+        """
+        rollouts, begun = self.rollouts(space), now()
         until = deadline if deadline > NO_BUDGET else np.inf
-        ranked, passes = self.decodes(rollouts, until), RefiningPasses(rollouts)
-        return FirstChoice(rollouts, passes, passes.best(ranked, until), len(ranked))
+        passes = RefiningPasses(rollouts)
+        ranked = self.decodes(rollouts, until)
+        if space.starts:
+            ranked = sorted([*ranked, *map(rollouts.justified, space.starts)], key=SCORE)
+        best = passes.best(ranked, until)
+        small = self.orders is None and space.problem.num_ops < LEAST_OPS
+        early = until == np.inf or now() < begun + MORE_STARTS * (until - begun)
+        if small and (early or placements is not None):
+            ranked += self.more_starts(rollouts, until, placements)
+            ranked.sort(key=SCORE)
+            other = passes.best_by_halving(ranked, until)
+            best = min(best, other, key=SCORE)
+        return FirstChoice(rollouts, passes, best, len(ranked))
+
+    def more_starts(
+        self, rollouts: Rollouts, until: float, placements: Sequence[Found] | None
+    ) -> Iterator[Decoded]:
+        """Yield the starts of a small problem beside decodes of the policy.
+
+        With a deadline the graph network is not asked: a search finds as much in its time.
+        """
+        space = rollouts.space
+        for placement in _cuts(space, until) if placements is None else placements:
+            if now() < until:
+                yield rollouts.justified(placement)
+        if self.network is not None and until == np.inf and space.problem.num_devices > 1:
+            aim = Aim(NAME, space.problem.num_devices)
+            yield from _ask(rollouts, self.network(), aim).first_answers(until)
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
         """Decodes under some aims, and on large problems the network's; the best first."""
@@ -195,7 +233,15 @@ class LearnedPlacer(Placer):
             return rollouts.greedy(until)
         ranked = rollouts.greedy(until, FEWER_AIMS)
         ranked += network_decodes(rollouts, self.network(), ranked[0].aim, until)
-        return sorted(ranked, key=lambda decoded: decoded.score)
+        return sorted(ranked, key=SCORE)
+
+
+def _cuts(space: SearchSpace, until: float) -> Iterator[Found]:
+    """Yield the three kinds of cuts of the placers room, none after the deadline."""
+    for placer in (MinCut(), Contiguous(moves=False), Interleaved(moves=False)):
+        if now() < until and placer.supports(space.problem) is None:
+            cut = placer.search(space, np.random.default_rng(SEED), NO_BUDGET)
+            yield replace(cut, note=placer.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +252,7 @@ class FirstChoice:
         rollouts: the problem and the policy.
         passes: the passes of refinement over the problem.
         best: the best decode, refined.
-        decodes: how many there were.
+        decodes: how many starts there were.
     """
 
     rollouts: Rollouts
@@ -218,7 +264,7 @@ class FirstChoice:
     def found(self) -> Found:
         """The choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
-        note = f"{self.best.aim}; best of {self.decodes} decodes, refined"
+        note = f"{self.best.aim}; best of {self.decodes} starts, refined"
         return Found(device, self.best.order, note)
 
     def search_has_time(self, deadline: float) -> bool:

@@ -97,7 +97,8 @@ def place(
         seed: the seed of all randomness.
         objective: ``time``: seconds of one step; ``throughput``: seconds between two pipelined
             steps (the result is a ``ThroughputResult``).
-        space: the problem's search space, if there is one already.
+        space: the problem's search space, if there is one already, as to start from a placement
+            (``space_with_start``).
         constraints: what is asked beyond the problem: ``Constraints``, a mapping or a YAML file.
             The result is one of ``problem`` all the same.
         options: options of the placer: ``workers`` of ``exact``, ``order`` and ``checkpoint`` of
@@ -115,6 +116,11 @@ def place(
     known = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
     if known is not None and not asked.max_devices:  # the problem was captured with that in mind
         asked = replace(asked, max_devices=known)
+    if space is not None and space.starts and (asked or objective == THROUGHPUT):
+        raise InputError(
+            "start: searches for the time of a step start from a placement, without max-devices; "
+            "constrain the problem itself or give a smaller cluster"
+        )
     if not asked:
         return made.place(problem, budget=budget, seed=seed, space=space)
     if asked.max_devices is not None and objective == THROUGHPUT:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnplace.placers import Found, SearchSpace, expired
 from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
 from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.annealing import (
@@ -44,7 +45,6 @@ from gnnplace.placers.search.annealing import (
 )
 from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
 from gnnplace.placers.search.moves import seed_kernel
-from gnnplace.placers.search.space import Found, SearchSpace, expired
 from gnnplace.policy.decode.rollouts import Decoded
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining_state import Placed

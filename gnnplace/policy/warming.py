@@ -2,7 +2,8 @@
 
 Placers place two tiny problems; a search that a budget would cut short runs a few steps of its own
 besides, so that all of it is compiled however slowly that goes. What only large problems need, the
-search on narrow groups and the graph network, is compiled for these alone. Numba keeps what it
+search on narrow groups, is compiled for these alone, and the graph network for these and for first
+choices without a budget. Numba keeps what it
 compiled in ``cache_folder``; a note there says for which placers all is done, for these sources on
 this machine, so that nobody has to import or compile anything to know.
 
@@ -21,8 +22,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -32,11 +34,11 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
-from gnnplace.placers import SearchSpace
+from gnnplace.placers import NO_BUDGET, Found, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.space import LEAST_TIGHT, NO_BUDGET, Found
-from gnnplace.policy.placing import TIME, placer_for, shown_placers
+from gnnplace.placers.search.space import LEAST_TIGHT
+from gnnplace.policy.placing import TIME, UNTRAINED, placer_for, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.processes import ends_with_this
@@ -60,11 +62,24 @@ GROUPS = 29  # besides, for large problems
 ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
 
 
+class Scope(NamedTuple):
+    """What kernels are compiled for.
+
+    Attributes:
+        large: Problems that are searched on narrow groups too.
+        network: Answers of `learned` and `best` that the graph network decodes for.
+    """
+
+    large: bool
+    network: bool
+
+
 def warm(
     names: Iterable[str] | None = None,
     objective: str = TIME,
     progress: Progress | None = None,
     num_ops: int | None = None,
+    budget: float | None = None,
 ) -> None:
     """Compiles, or loads from disk, the kernels of placers.
 
@@ -77,32 +92,35 @@ def warm(
         objective: that they place for.
         progress: called with a line now and then while something is compiled.
         num_ops: ops of the problem that is to be placed; None: of any size.
+        budget: seconds of search that are to come; None: some.
     """
     names = list(names or shown_placers())
-    large = _is_large(num_ops)
-    if progress is not None and not all(_is_noted(name, objective, large) for name in names):
+    scope = find_scope(num_ops, budget)
+    if progress is not None and not all(_is_noted(name, objective, scope) for name in names):
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
     names = [name for name in names if _is_known(name, objective)]
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
-    with uncollected(), _telling(progress, names, large):
+    with uncollected(), _telling(progress, names, scope.large):
         if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
             with beside([LEARNED]):
-                _warm_all([*OTHERS, *(["narrow"] if large else [])], large)
-        _warm_all(names, large, objective)
+                _warm_all([*OTHERS, *(["narrow"] if scope.large else [])], scope)
+        _warm_all(names, scope, objective)
     for name in names:
-        for size in {False, large}:
-            _note(name, objective, size).touch()
+        for large, network in product({False, scope.large}, {False, scope.network}):
+            _note(name, objective, Scope(large, network)).touch()
 
 
-def _warm_all(names: list[str], large: bool, objective: str = TIME) -> None:
+def _warm_all(names: list[str], scope: Scope, objective: str = TIME) -> None:
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names:
             with suppress(GnnplaceError):
-                _warm_one(problem, name, objective, large)
+                _warm_one(problem, name, objective, scope)
 
 
-def _is_large(num_ops: int | None) -> bool:
-    return num_ops is None or num_ops >= LEAST_TIGHT
+def find_scope(num_ops: int | None, budget: float | None = None) -> Scope:
+    """Return what is compiled for a problem of so many ops and a budget; None: of any size."""
+    large = num_ops is None or num_ops >= LEAST_TIGHT
+    return Scope(large, network=large or budget == 0)
 
 
 def _is_known(name: str, objective: str) -> bool:
@@ -112,19 +130,22 @@ def _is_known(name: str, objective: str) -> bool:
         return False
 
 
-def _warm_one(problem: Problem, name: str, objective: str, large: bool) -> None:
-    made = placer_for(objective, name)
+def _warm_one(problem: Problem, name: str, objective: str, scope: Scope) -> None:
+    made: Any = placer_for(objective, name)
     space = SearchSpace(problem)
+    learned = getattr(made, "learned", made) if name in ("best", LEARNED, UNTRAINED) else None
+    if learned is not None and not scope.network:
+        learned.network = None
     whole = made.place(problem, budget=0.0, space=space)
     if objective == TIME and name in ("best", "portfolio", "annealing"):
         start = Found(whole.placement.device, whole.simulation.order)
         anneal(space, start, np.random.default_rng(0), 0.0)
-    if large and objective == TIME and name in ON_GROUPS:
+    if scope.large and objective == TIME and name in ON_GROUPS:
         _search_groups(space)
-    if large and objective == TIME and name in ("best", "learned"):
+    if scope.large and objective == TIME and name in ("best", LEARNED):
         _ask_network(space)
-    if objective == TIME and name in ("best", "learned", "learned-untrained"):
-        _search(space, made.learned if name == "best" else made)  # type: ignore[attr-defined]
+    if objective == TIME and learned is not None:
+        _search(space, learned)
     else:
         made.place(problem, budget=WARMING, space=space)
 
@@ -168,13 +189,14 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     search.cycle(NO_BUDGET)
 
 
-def is_warm(names: Iterable[str], num_ops: int | None = None) -> bool:
-    """Whether ``warm`` once went through for all these placers, and a problem of this size."""
-    return all(_is_noted(name, TIME, _is_large(num_ops)) for name in names)
+def is_warm(names: Iterable[str], num_ops: int | None = None, budget: float | None = None) -> bool:
+    """Whether ``warm`` once went through for all these placers and a problem and budget like it."""
+    scope = find_scope(num_ops, budget)
+    return all(_is_noted(name, TIME, scope) for name in names)
 
 
-def _is_noted(name: str, objective: str, large: bool) -> bool:
-    return _note(name, objective, large).exists()
+def _is_noted(name: str, objective: str, scope: Scope) -> bool:
+    return _note(name, objective, scope).exists()
 
 
 def cache_folder() -> Path:
@@ -182,13 +204,13 @@ def cache_folder() -> Path:
     return Path(run_kernel.stats.cache_path)
 
 
-def _note(name: str, objective: str, large: bool) -> Path:
+def _note(name: str, objective: str, scope: Scope) -> Path:
     """The file that says that the kernels of a placer are in the cache."""
     rooms = [Path(__file__).parents[1] / room for room in ROOMS]
     sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
     states = [(str(path), path.stat().st_mtime_ns) for path in sources]
     machine = (platform.python_version(), numba.__version__, np.__version__)
-    about = repr((name, objective, large, states, machine, platform.processor()))
+    about = repr((name, objective, *scope, states, machine, platform.processor()))
     return cache_folder() / f"warm-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.digests import graph_digest as graph_digest
     from gnnplace.problem.digests import ruled as ruled
     from gnnplace.problem.placement import Placement as Placement
+    from gnnplace.problem.placement import faults as faults
     from gnnplace.problem.placement import placement_from_data as placement_from_data
     from gnnplace.problem.placement import read_placement as read_placement
     from gnnplace.problem.problem import BACKWARD as BACKWARD

@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.placers import Result
-from gnnplace.report.explanation.advice import ONE_DEVICE, Advice
+from gnnplace.report.explanation.advice import WORTH, Advice
 from gnnplace.report.explanation.critical_path import COMPUTING, KINDS
 from gnnplace.report.explanation.difference import PlacementDifference, Side
 from gnnplace.report.explanation.explaining import Explanation
@@ -231,20 +231,42 @@ def advice_lines(advice: Advice, result: Result) -> Iterator[str]:
 
 
 def _next(advice: Advice, result: Result) -> str:
-    """Return the one thing that is most worth trying."""
+    """Return what was simulated and is most worth doing, or what was tried in vain."""
     if advice.tries:
         best = advice.tries[0]
         return (
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
             "without profiling; --microbatches auto profiles each number)"
         )
+    trials = [idle for idle in advice.idle if idle.step_time is not None]
+    best_move = min(trials, key=lambda idle: idle.step_time or 0.0, default=None)
+    if best_move is not None and best_move.step_time is not None:
+        speedup = result.step_time / max(best_move.step_time, 1e-300)
+        if speedup >= WORTH:
+            return (
+                f"--budget {max(10.0, 4 * result.seconds):.0f}: at least {speedup:.2f}x "
+                f"({seconds_text(best_move.step_time)}, simulated: a part moved to "
+                f"{best_move.devices[0]})"
+            )
     if result.gap <= OPTIMAL:
         return "nothing: no placement of this problem is shorter (predicted)"
-    if advice.alone_is_best and len(advice.used) + len(advice.idle) > 1:
-        return f"{ONE_DEVICE} (simulated)"
     if result.gap <= CLOSE:
         return f"nothing: no placement of this problem is more than {result.gap:.1%} shorter"
+    tried = ", ".join(_list_trials(advice)) or "nothing else"
+    finding = "nothing that was tried is 5 % shorter"
+    if advice.alone_is_best and len(advice.used) + len(advice.idle) > 1:
+        finding = "splitting gains under 5 % in what was tried"
     return (
-        f"--budget {max(10.0, 4 * result.seconds):.0f}: up to {result.gap:.0%} is open between "
-        "this and the lower bound; explain says what bounds it"
+        f"{finding} (simulated: {tried}); up to {result.gap:.0%} is open to the lower bound, and "
+        "explain says what bounds it"
     )
+
+
+def _list_trials(advice: Advice) -> Iterator[str]:
+    """Yield what was simulated beside the answer."""
+    if advice.single is not None:
+        yield "one device"
+    if advice.counts:
+        yield f"micro-batches {', '.join(map(str, advice.counts))}"
+    if any(idle.step_time is not None for idle in advice.idle):
+        yield "parts moved to idle devices"

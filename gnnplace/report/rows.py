@@ -131,5 +131,5 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
     single = next((row for row in placed if row.placer == "single"), None)
     single_seconds = single.predicted if single is not None and may_split else None
     if single_seconds and best.predicted and best.predicted > 0.97 * single_seconds:
-        lines.append("one device is best here: splitting gains less than 3 % (predicted)")
+        lines.append("no placer that was compared gains 3 % over one device (predicted)")
     return lines

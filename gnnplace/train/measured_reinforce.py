@@ -169,5 +169,5 @@ class MeasuredReinforce(Reinforce):
 
 def _placement(episodes: Episodes, unit_device: IntArray) -> Placement:
     space = episodes.space
-    device = space.spread(unit_device)
-    return finished_placement(space.problem, device, space.sequence(device)[1], placer="gnn")
+    device, order = space.spread(unit_device), episodes.sequence(unit_device)[1]
+    return finished_placement(space.problem, device, order, placer="gnn")

@@ -343,8 +343,8 @@ class Reinforce(Learner):
 
     def place(self, network: GnnPolicy, sample: ProblemSample) -> float:
         episodes = Episodes(sample.space, network.order)
-        device = sample.space.spread(episodes.greedy(episodes.network(network)))
-        order = sample.space.sequence(device)[1]
+        unit_device = episodes.greedy(episodes.network(network))
+        device, order = sample.space.spread(unit_device), episodes.sequence(unit_device)[1]
         return sample.space.score(*repair(sample.space, device, order))
 
 

@@ -98,3 +98,25 @@ def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
         make_placer("heft", checkpoint=str(tmp_path / "policy"))
     with pytest.raises(FormatError, match="nowhere"):
         make_placer("best", checkpoint="nowhere")
+
+
+def test_whole_constructions_run_once_when_the_search_has_gone_on(monkeypatch):
+    from gnnplace.policy import best
+
+    batches = []
+    run_members = best.run_members
+
+    def record(space, rng, deadline, makers):
+        batches.append([make().name for make in makers])
+        return run_members(space, rng, deadline, makers)
+
+    monkeypatch.setattr(best, "run_members", record)
+    problem = contract.training_chain(num_layers=10)
+    warm(["best"])
+    make_placer("best").place(problem, budget=0.2)
+    assert len(batches) == 1
+    batches.clear()
+    monkeypatch.setattr(best, "WHOLE_BEGIN", 1)
+    make_placer("best").place(problem, budget=0.4)
+    assert len(batches) == 2
+    assert set(batches[1]) == {"contiguous", "interleaved", "expert"} < set(batches[0])

@@ -15,6 +15,8 @@ from gnnplace.placers.baselines import Single
 from gnnplace.policy import learned as placer
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.gnn import decodes as network_decoding
+from gnnplace.policy.gnn.decodes import FIRST_DRAWS
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.policy.learned import (
@@ -196,7 +198,8 @@ def test_none_begins_after_the_deadline(rollouts, monkeypatch):
     everything = decodes(rollouts)
     for looks in (0, 1, 3):
         clock = itertools.count()
-        monkeypatch.setattr(placer, "now", lambda clock=clock: float(next(clock)))
+        for module in (placer, network_decoding):
+            monkeypatch.setattr(module, "now", lambda clock=clock: float(next(clock)))
         some = decodes(rollouts, float(looks))
         assert [d.score for d in some] == [d.score for d in everything[:looks]]
 
@@ -225,3 +228,52 @@ def test_the_learned_placer_has_them_beside_fewer_of_its_own(rollouts):
 @pytest.mark.parametrize("placer", [untrained(), LearnedPlacer(orders=("upward-rank",))])
 def test_the_control_and_given_orders_have_none(rollouts, placer):
     assert all(one.aim.order != NAME for one in placer.decodes(rollouts, np.inf))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A pipeline below the network's least number of ops."""
+    shape = RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(4,), clusters=("own",))
+    return SearchSpace(family_problem("transformer", 3, shape))
+
+
+def test_a_small_problem_has_cuts_and_decodes_of_the_network_as_starts(small):
+    learned = LearnedPlacer()
+    rollouts = learned.rollouts(small)
+    orders = [one.aim.order for one in learned.more_starts(rollouts, np.inf, None)]
+    assert orders[:3] == ["min-cut", "contiguous", "interleaved"]
+    assert set(orders[3:]) == {NAME}
+    greedy = len(device_limits(small.problem.num_devices)) - 1
+    assert len(orders) in (3 + greedy + FIRST_DRAWS, 4 + greedy + FIRST_DRAWS)
+    for one in learned.more_starts(rollouts, np.inf, None):
+        assert small.score(small.spread(one.unit_device), one.order) == pytest.approx(one.score)
+
+
+def test_with_a_budget_the_network_is_not_asked(small):
+    def refuse():
+        raise AssertionError
+
+    learned = LearnedPlacer(network=refuse)
+    assert learned.place(small.problem, budget=0.1, space=small).simulation.feasible
+    with pytest.raises(AssertionError):
+        learned.place(small.problem, space=small)
+
+
+def test_the_first_choice_is_no_worse_than_that_of_the_decodes_alone():
+    shape = RandomDraws(ops=(40, 80), devices=(4, 8), microbatches=(1, 4))
+    gains = []
+    for seed in range(4):
+        space = SearchSpace(family_problem("inception", seed, shape))
+        first = LearnedPlacer().first_choice(space, 0.0)
+        alone = first.passes.best(first.rollouts.greedy())
+        assert first.best.score <= alone.score
+        gains.append(first.best.score < 0.999 * alone.score)
+    assert any(gains)
+
+
+def test_placements_to_start_from_take_the_place_of_cuts(small):
+    single = Single().search(small, np.random.default_rng(0), 0.0)
+    learned = LearnedPlacer(network=None)
+    found = list(learned.more_starts(learned.rollouts(small), np.inf, [single]))
+    assert len(found) == 1
+    assert found[0].score <= small.score(single.device, single.order)

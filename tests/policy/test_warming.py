@@ -11,7 +11,7 @@ import pytest
 
 from gnnplace.graph.jit import kernel
 from gnnplace.placers.search.coarse_problem import LEAST_OPS
-from gnnplace.policy import warming
+from gnnplace.policy import learned, warming
 from gnnplace.policy.placing import THROUGHPUT
 from gnnplace.policy.warming import beside
 
@@ -27,7 +27,7 @@ def test_a_warm_placer_is_remembered(notes):
     warming.warm(["single"])
     assert warming.is_warm(["single"])
     assert not warming.is_warm(["single", "heft"])
-    assert not warming._is_noted("single", THROUGHPUT, True)
+    assert not warming._is_noted("single", THROUGHPUT, warming.find_scope(None))
 
 
 def test_what_only_large_problems_need_is_left_to_them(notes):
@@ -46,6 +46,18 @@ def test_a_large_problem_warms_the_search_on_groups(notes, monkeypatch):
     assert warmed == []
     warming.warm(["narrow"], num_ops=LEAST_OPS)
     assert len(warmed) == 2
+
+
+def test_a_small_problem_warms_the_graph_network_without_a_budget_alone(notes, monkeypatch):
+    asked = []
+    monkeypatch.setattr(learned, "_ask", lambda *what: asked.append(what))
+    warming.warm(["learned"], num_ops=10, budget=2.0)
+    assert asked == []
+    assert warming.is_warm(["learned"], num_ops=10, budget=2.0)
+    assert not warming.is_warm(["learned"], num_ops=10, budget=0.0)
+    with pytest.raises(AttributeError):  # nothing was decoded
+        warming.warm(["learned"], num_ops=10, budget=0.0)
+    assert len(asked) == 1
 
 
 def test_what_is_about_to_be_compiled_is_told_at_once(notes):

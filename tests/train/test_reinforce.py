@@ -332,11 +332,12 @@ def test_moves_never_make_a_label_worse_or_go_where_a_unit_may_not_be(seed):
     assert (label[1] == before).all()
 
 
-def test_moves_of_clusters_find_what_a_bus_needs():
+@pytest.mark.parametrize("draw", [1, 2, 3])
+def test_moves_of_clusters_find_what_a_bus_needs(draw):
     shape = {"ops": (40, 60), "devices": (4, 4), "clusters": ("shared",), "microbatches": (1,)}
     problem, rng = (
         random_problem("inception", 3, RandomDraws(ccr=4.0, **shape)),
-        np.random.default_rng(0),
+        np.random.default_rng(draw),
     )
     episodes, label = started(problem, rng)
     alone = episodes.seconds(np.zeros(problem.num_units, np.int32))

@@ -88,7 +88,12 @@ class SearchSpace:
 
     Args:
         problem: the problem; it is not changed.
+
+    Attributes:
+        starts: placements that are known before a search; no answer is worse than one of them.
     """
+
+    starts: tuple[Found, ...] = ()
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem

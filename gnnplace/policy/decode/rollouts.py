@@ -9,22 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph.orders import COORDINATE, Direction
-from gnnplace.placers import SearchSpace
+from gnnplace.placers import Found, SearchSpace, now
 from gnnplace.placers.interleaved import round_priority
-from gnnplace.placers.search.space import LARGE, now
+from gnnplace.placers.search.space import LARGE
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
+from gnnplace.policy.decode.ordering import best_order, order_by_justification
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.network import PlacementPolicy
-from gnnplace.simulation.list_scheduling import justify, list_schedule
+from gnnplace.simulation.list_scheduling import justify
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
 SHARE = 1 / 8  # of the time there is, for aims beyond those
@@ -62,6 +64,9 @@ class Decoded:
     order: IntArray
     aim: Aim
     fits: bool
+
+
+SCORE = attrgetter("score")  # of a decode, to rank by
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,49 +194,48 @@ class Rollouts:
         )
         return state, seen, masks, step, count
 
-    def finish(self, aim: Aim, walked: Walked, deadline: float = np.inf) -> Decoded:
-        """Simulates devices with the best order known for them.
+    def finish(
+        self,
+        aim: Aim,
+        walked: Walked,
+        deadline: float = np.inf,
+        priorities: Sequence[FloatArray] = (),
+    ) -> Decoded:
+        """Order the devices of a decode by justification and simulate them.
 
-        Of a large problem, after the deadline, with the order of the decoder's own bookings.
+        Of a large problem, after the deadline, in the order of the decoder's own bookings.
 
-        One micro-batch: list scheduling by upward rank or the order of the decoder's own bookings,
-        then the better one justified. Several: micro-batches in turn, and where the aim has rounds
-        list scheduling by round, each also justified.
+        Args:
+            aim: What was aimed at. With rounds, micro-batches are also ordered by them.
+            walked: What the decode decided.
+            deadline: When to be back.
+            priorities: More priorities of ops, where there are several micro-batches. Each [n].
         """
         device = self.space.spread(walked.unit_device)
         late = self.space.problem.num_ops > LARGE and now() >= deadline
         if late and walked.order is not None:
             score = self.space.score(device, walked.order)
             return self.decoded(score, walked.unit_device, walked.order, aim)
-        if self.space.problem.microbatches == 1:
-            by_rank = list_schedule(self.space.compiled, device, self.space.priorities[0])
-            plain = self._best_order(device, [by_rank, walked.order])
-            starts = [plain[1]]
-        else:
-            starts = [self.space.turn_order]
-            if aim.rounds > 1:
-                priority = self.round_priority(aim.rounds)
-                starts.append(list_schedule(self.space.compiled, device, priority))
-            plain = self._best_order(device, starts)
-        compiled, back = self.space.compiled, self.space.reversed
-        justified = [justify(compiled, back, device, order) for order in starts]
-        score, order = self._best_order(device, justified, plain)
+        if self.space.problem.microbatches > 1 and aim.rounds > 1:
+            priorities = [self.round_priority(aim.rounds), *priorities]
+        score, order = order_by_justification(
+            self.space, device, booked=walked.order, priorities=priorities
+        )
         return self.decoded(score, walked.unit_device, order, aim)
+
+    def justified(self, placement: Found) -> Decoded:
+        """Return a placement of another placer, justified; the aim has its note as its order."""
+        compiled, device = self.space.compiled, placement.device
+        justified = justify(compiled, self.space.reversed, device, placement.order)
+        score, order = best_order(self.space, device, [placement.order, justified])
+        unit_device = self.space.device_of_units(device)
+        aim = Aim(placement.note, len(np.unique(unit_device)))
+        return self.decoded(score, unit_device, order, aim)
 
     def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
         """A placement of that score, and whether it fits."""
         fits = self.space.fits(self.space.spread(unit_device), order)
         return Decoded(score, unit_device, order, aim, fits)
-
-    def _best_order(
-        self,
-        device: IntArray,
-        orders: Sequence[IntArray | None],
-        best: tuple[float, IntArray] | None = None,
-    ) -> tuple[float, IntArray]:
-        """The best of ``best`` and of ``orders``, scored."""
-        scored = [(self.space.score(device, order), order) for order in orders if order is not None]
-        return min([best, *scored] if best else scored, key=lambda entry: entry[0])
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Priority of ops by the round that their place in the graph belongs to. [n]"""
@@ -259,7 +263,7 @@ class Rollouts:
         for tried, aim in enumerate(self.aims):
             if not found or now() < (deadline if tried < most else until):
                 found += self.widened(aim, deadline)
-        return sorted(found, key=lambda decoded: decoded.score)
+        return sorted(found, key=SCORE)
 
     def widened(self, aim: Aim, deadline: float = np.inf) -> list[Decoded]:
         """First choices under one aim with wider and wider margins, until one fits the memory."""

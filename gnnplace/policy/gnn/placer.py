@@ -1,10 +1,12 @@
-"""``gnn``: the network alone decides every device, one after the other in a traversal order.
+"""``gnn``: the network decides every device, one after the other in a traversal order.
 
 After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
-placement is compared with it and nothing is refined. With a budget further placements are drawn
-until the time is up, for each number of devices in turn, from the softmax of the same scores and
-with noise that clusters share; the best by simulation stays. Devices that lack memory, a link or a
-kind, or that pins exclude, are no candidates. Sequences are those that every construction gets.
+placement is compared with it and nothing is refined. With a budget a first answer comes first: a
+greedy decode for each number of devices and a few draws from the softmax of the same scores, the
+best three refined by the passes of the learned placer (``policy.refine.passes``). Then further
+placements are drawn until the time is up, for each number of devices in turn, some with noise that
+clusters share; the best by simulation stays. Devices that lack memory, a link or a kind, or that
+pins exclude, are no candidates. Sequences are by justification (``policy.decode.ordering``).
 Complexity: O(D * decisions * H^2 + D * edges) a decode.
 """
 
@@ -16,12 +18,14 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.graph.orders import base_of
-from gnnplace.placers import Found, Placer, SearchSpace
-from gnnplace.placers.search.space import NO_BUDGET, expired
-from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.kernels import DecoderNetwork
+from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired
+from gnnplace.policy.decode.aims import Aim, device_limits
+from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
+from gnnplace.policy.gnn.decodes import NetworkDecodes
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.learned import load_policy
+from gnnplace.policy.refine.passes import RefiningPasses
 
 
 class GnnPlacer(Placer):
@@ -44,34 +48,33 @@ class GnnPlacer(Placer):
                 f"order {self.order!r}: this network learned none; train one with "
                 f"--model.order={self.order}"
             )
-        episodes = Episodes(space, self.order or policy.order)
+        rollouts = Rollouts(space, load_policy())
+        episodes = Episodes(space, self.order or policy.order, rollouts.graph)
         network = episodes.network(policy)
-        device = space.spread(episodes.greedy(network))
-        seconds, order = space.sequence(device)
         number = f"up to {network.limit} of {space.problem.num_devices} devices"
-        found = Found(device, order, f"{episodes.name}, {number}, one decode")
         if deadline <= NO_BUDGET:
-            return found
-        return _drawn(episodes, network, found, seconds, rng, deadline)
+            unit_device = episodes.greedy(network)
+            order = episodes.sequence(unit_device)[1]
+            note = f"{episodes.name}, {number}, one decode"
+            return Found(space.spread(unit_device), order, note)
+        decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+        return _search_on(decodes, rng, deadline)
 
 
-def _drawn(
-    episodes: Episodes,
-    network: DecoderNetwork,
-    found: Found,
-    seconds: float,
-    rng: np.random.Generator,
-    deadline: float,
-) -> Found:
-    """The best of ``found``, which takes so many seconds, and of draws until the deadline."""
-    space, count = episodes.space, 0
-    for limit in cycle(device_limits(space.problem.num_devices)):
+def _search_on(decodes: NetworkDecodes, rng: np.random.Generator, deadline: float) -> Found:
+    """Return the refined first answer, or the best draw from there until the deadline."""
+    episodes, rollouts, network = decodes.episodes, decodes.rollouts, decodes.network
+    ranked = sorted(decodes.first_answers(deadline), key=SCORE)
+    best: Decoded = RefiningPasses(rollouts).best(ranked, deadline)
+    count = len(ranked)
+    note = f"{episodes.name}, the best of {count} decodes, refined"
+    for limit in cycle(device_limits(rollouts.space.problem.num_devices)):
         if expired(deadline):
             break
-        for drawn in episodes.draws(network, 1, rng, shared=1, limit=limit).unit_device:
-            device = space.spread(drawn)
-            score, order = space.sequence(device, cutoff=seconds)
+        for unit_device in episodes.draws(network, 1, rng, shared=1, limit=limit).unit_device:
             count += 1
-            if score < seconds:
-                seconds, found = score, Found(device, order)
-    return Found(found.device, found.order, f"{episodes.name}, the best of {count + 1} decodes")
+            score, order = episodes.sequence(unit_device)
+            if score < best.score:
+                best = rollouts.decoded(score, unit_device, order, decodes.aim)
+                note = f"{episodes.name}, one of {count} decodes"
+    return Found(rollouts.space.spread(best.unit_device), best.order, note)

@@ -1,7 +1,7 @@
 """Decoding one problem with the GNN: the greedy decode, samples, and what the network saw.
 
-The devices of a decode are the network's alone. Their sequences are those that every construction
-gets (``SearchSpace.sequence``: list scheduling by each known priority, and turns).
+The devices of a decode are the network's alone. Their sequences are by justification
+(``policy.decode.ordering``), as those of the learned placer.
 
 Gumbel noise on the scores makes the highest one a draw from the softmax. Where each decision has
 its own, hundreds of decisions never all go the same way by chance; shared noise tries whole
@@ -28,6 +28,7 @@ from gnnplace.graph.orders import base_of
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.decoder_state import DecisionRecord
+from gnnplace.policy.decode.ordering import order_by_justification
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.policy.gnn import kernels
 from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
@@ -37,6 +38,7 @@ from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.processes import torch_threads
+from gnnplace.simulation.kernels import ROUNDING
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -232,13 +234,22 @@ class Episodes:
         First the greedy decode, then greedy decodes for other numbers of devices above one, then
         draws for each number in turn. Each [U]
         """
-        limits = [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
-        greedy = [network.limit, *(n for n in limits if n != network.limit)][: 1 + count]
+        limits = self.limits
+        greedy = self.greedy_limits(network)[: 1 + count]
         for limit in greedy:
             yield self.greedy(network, limit)
         for limit in islice(cycle(limits), 1 + count - len(greedy)):
             drawn = self.draws(network, 1, rng, temperature=temperature, limit=limit)
             yield drawn.unit_device[0]
+
+    @property
+    def limits(self) -> list[int]:
+        """Numbers of devices above one that decodes may use, all first; one where there is one."""
+        return [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
+
+    def greedy_limits(self, network: DecoderNetwork) -> list[int]:
+        """Return the number of devices that the network chose, then the others above one."""
+        return [network.limit, *(n for n in self.limits if n != network.limit)]
 
     def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
         """What the network sees when it decides as it is told."""
@@ -279,6 +290,17 @@ class Episodes:
         kernels.decode(self.walk, self.clusters, network, batch, limit, self.margin)
         return device
 
+    def sequence(self, unit_device: IntArray) -> tuple[float, IntArray]:
+        """Return the score of a decode, and its order of all ops, by justification. [n]"""
+        device, by_rank = self.space.spread(unit_device), self.space.priorities[:1]
+        return order_by_justification(self.space, device, priorities=by_rank)
+
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:
-        """Score of a decode with the sequences it gets: predicted seconds, penalties included."""
-        return self.space.sequence(self.space.spread(unit_device), cutoff=cutoff)[0]
+        """Return the score of a decode: predicted seconds, penalties included.
+
+        Infinity where the work of one device takes longer than the cutoff.
+        """
+        times = self.space.work[np.arange(len(unit_device)), unit_device]
+        if np.bincount(unit_device, times).max() > cutoff * (1.0 + ROUNDING):
+            return np.inf
+        return self.sequence(unit_device)[0]

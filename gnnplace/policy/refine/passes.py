@@ -3,20 +3,22 @@
 The best few decodes go through a round of passes each, the best of them through more. In a round
 bold passes come first: a bold pass moves only what promises much, a meek one whatever promises
 anything. Passes forwards and backwards take turns; one that does not make the step faster is
-forgotten. Rounds end when one changes nothing.
-Complexity: two dozen passes, each near-linear in the graph.
+forgotten. Rounds end when one changes nothing. Where there are many starts they are halved: a meek
+pass each way over the best sixteen, a round over the best four of these, the others over the best.
+Complexity: two to five dozen passes, each near-linear in the graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 
 import numpy as np
 
+from gnnplace.placers import now
 from gnnplace.placers.search.moves import neighbourhood
-from gnnplace.placers.search.space import now
-from gnnplace.policy.decode.rollouts import Decoded, Rollouts, weight_array
+from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
     Ground,
@@ -31,13 +33,18 @@ STARTS = 3
 TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
+MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a round
 
 
 def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
     """The best ``most`` that differ; where some do not fit the memory, the best of those too."""
-    each = list({decoded.score: decoded for decoded in ranked}.values())
-    fitting = [decoded for decoded in each if decoded.fits]
-    others = [decoded for decoded in each if not decoded.fits]
+    fitting: list[Decoded] = []
+    others: list[Decoded] = []
+    scores: set[float] = set()
+    for decoded in ranked:
+        if decoded.score not in scores:
+            scores.add(decoded.score)
+            (fitting if decoded.fits else others).append(decoded)
     few = min(len(fitting), most - bool(others))
     return fitting[:few] + others[: most - few]
 
@@ -71,29 +78,65 @@ class RefiningPasses:
         """
         found = ranked[:1]
         for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
-            if now() < deadline:
-                found.append(self.refined(decoded, deadline, 1))
-        best = min(found, key=lambda decoded: decoded.score)
-        if now() >= deadline:
-            return best
+            found.append(self.refined(decoded, deadline, 1))
+        best = min(found, key=SCORE)
         return self.refined(best, deadline, ROUNDS - 1)
 
-    def refined(self, decoded: Decoded, deadline: float = np.inf, rounds: int = ROUNDS) -> Decoded:
-        """A placement after rounds of passes, at least as good."""
+    def best_by_halving(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
+        """Return the best of many starts after passes: some over many, more over few of them.
+
+        No pass begins after the deadline.
+
+        Args:
+            ranked: Starts, the best first.
+            deadline: When to be back.
+        """
+        tried = []
+        for decoded in starts(ranked, MANY_STARTS):
+            tried.append(self.refined(decoded, deadline, 1, STAYS[-1:]))
+        tried.sort(key=SCORE)
+        for decoded in starts(tried, FEW_STARTS):
+            tried.append(self.refined(decoded, deadline, 1))
+        best = min(tried, key=SCORE)
+        return self.refined(best, deadline, ROUNDS - 1)
+
+    def refined(
+        self,
+        decoded: Decoded,
+        deadline: float = np.inf,
+        rounds: int = ROUNDS,
+        stays: Sequence[float] = STAYS,
+    ) -> Decoded:
+        """Return a placement after rounds of passes, at least as good.
+
+        Args:
+            decoded: The placement.
+            deadline: No pass begins after it.
+            rounds: Rounds of passes at most.
+            stays: For each pass of a round, each way, the percent that a device must be better.
+        """
+        if now() >= deadline:
+            return decoded
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
-        placed = self.improved(placed, deadline, rounds)
+        placed = self.improved(placed, deadline, rounds, stays)
         score, units = float(placed.score[0]), self.space.device_of_units(placed.device)
         return self.rollouts.decoded(score, units, placed.order, decoded.aim)
 
-    def improved(self, placed: Placed, deadline: float = np.inf, rounds: int = ROUNDS) -> Placed:
-        """The same of a placement that need not be a decode; one that cannot run stays as it is."""
+    def improved(
+        self,
+        placed: Placed,
+        deadline: float = np.inf,
+        rounds: int = ROUNDS,
+        stays: Sequence[float] = STAYS,
+    ) -> Placed:
+        """Refine a placement that need not be a decode; one that cannot run stays as it is."""
         if not np.isfinite(placed.score[0]):
             return placed
         read: dict[int, Previous] = {}  # what is known of ``placed``, by direction
         for _ in range(rounds):
             before = float(placed.score[0])
-            for stay, back in product(STAYS, (0, 1)):
+            for stay, back in product(stays, (0, 1)):
                 if now() >= deadline:
                     return placed
                 if back not in read:

@@ -1,27 +1,30 @@
 """What a placement comes to: devices used and idle, and why; and what is worth trying next.
 
-Everything is simulated, nothing guessed. One device: the best of them for everything. An idle
-device: ``PARTS`` of what the busiest device has, by coordinate, are moved there, and the shortest
-step is said. Micro-batches: the problem cut into 2, 4 and 8, bytes divided and times too, but for
-what it takes to launch each captured op (``costs.floors``: 22 us on GPUs, 5 us on CPUs), is placed
-without a budget, by ``contiguous`` where it is among what the placer tries, else by the placer.
+Everything is simulated, nothing guessed: what was not simulated is not advised, and nothing is
+called best beyond what was tried. One device: the best of them for everything. An idle device:
+``PARTS`` of what the busiest device has, by coordinate, are moved there, and the shortest step is
+said. Micro-batches: the problem cut into 2, 4 and 8, bytes divided and times too, but for what it
+takes to launch each captured op (``costs.floors``: 22 us on GPUs, 5 us on CPUs), is placed without
+a budget, by ``contiguous`` where it is among what the placer tries, else by the placer. Of those
+that are shorter the best is said that the model can be cut into.
 Complexity: a few list schedules for each sort of idle device, one construction for each number of
 micro-batches, until ``seconds`` are over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
 from gnnplace.arrays import BoolArray
 from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import Result
+from gnnplace.placers import NO_BUDGET, Result, SearchSpace, now
 from gnnplace.placers.baselines import Single
-from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
 from gnnplace.policy.placing import place
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.problem.microbatching import with_microbatches
@@ -30,18 +33,25 @@ from gnnplace.simulation import Simulation
 COUNTS = (2, 4, 8)
 QUICK, WIDE = "contiguous", ("best", "portfolio", "learned")  # the one is among what these try
 PARTS = (-0.5, 0.5, -0.25, 0.25)  # of the busiest device's units; below 0: the last ones
-WORTH = 1.03  # times faster, at least, what is advised
+WORTH = 1.05  # times faster, at least, what is advised
 CPU = "cpu"
 MOST_OPS = 20_000  # of what is simulated
-ONE_DEVICE = "one device is best here: splitting gains under 3 %"
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Devices that nothing runs on, for one reason."""
+    """Devices that nothing runs on, for one reason.
+
+    Attributes:
+        devices: Their names.
+        reason: Why nothing runs there.
+        step_time: Seconds of the shortest step with a part moved to one of them; None where no
+            part was moved.
+    """
 
     devices: tuple[str, ...]
     reason: str
+    step_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +59,14 @@ class Try:
     """Something to try.
 
     Attributes:
-        option: what to add to the command.
-        step_time: seconds that were simulated with it.
-        speedup: over the placement at hand.
+        option: What to add to the command.
+        count: The number of micro-batches that it asks for.
+        step_time: Seconds that were simulated with it.
+        speedup: Over the placement at hand.
     """
 
     option: str
+    count: int
     step_time: float
     speedup: float
 
@@ -68,7 +80,9 @@ class Advice:
         single: seconds of the best step on one device, without pins and forbids; None where none
             can have all.
         idle: the other devices.
-        tries: what is faster, the fastest first.
+        tries: what is faster, and can be done, the fastest first.
+        step_time: seconds of the placement.
+        counts: numbers of micro-batches that were simulated.
     """
 
     used: tuple[str, ...]
@@ -76,6 +90,7 @@ class Advice:
     idle: tuple[Idle, ...]
     tries: tuple[Try, ...]
     step_time: float
+    counts: tuple[int, ...] = ()
 
     @property
     def speedup(self) -> float | None:
@@ -84,7 +99,7 @@ class Advice:
 
     @property
     def alone_is_best(self) -> bool:
-        """Whether splitting gains less than is worth it."""
+        """Whether the placement gains less over one device than is worth it."""
         return self.single is not None and self.step_time > self.single / WORTH
 
 
@@ -95,6 +110,7 @@ def advise(
     placer: str = "best",
     max_devices: int | None = None,
     seconds: float = 1.0,
+    can_cut: Callable[[int], bool] | None = None,
 ) -> Advice:
     """Compute how well a result uses its devices, and what is worth trying next.
 
@@ -104,16 +120,19 @@ def advise(
         placer: that tries.
         max_devices: devices that could be used at most, if that was asked.
         seconds: after which nothing more is tried.
+        can_cut: whether the model can be cut into so many micro-batches; None: into any number.
     """
     deadline, names = now() + seconds, [d.name for d in problem.cluster.devices]
     used = np.bincount(result.placement.device, minlength=problem.num_devices) > 0
     space = SearchSpace(problem)
+    trials = list(_tries(problem, placer, deadline))
     return Advice(
         tuple(name for name, is_used in zip(names, used, strict=True) if is_used),
         _single(space),
         tuple(_idle(space, result.simulation, used, max_devices, deadline)),
-        tuple(sorted(_tries(problem, result, placer, deadline), key=lambda one: one.step_time)),
+        _worthwhile(trials, result.step_time, can_cut),
         result.step_time,
+        tuple(dict(trials)),
     )
 
 
@@ -142,15 +161,18 @@ def _idle(
 ) -> Iterator[Idle]:
     """Idle devices, those of one reason together."""
     problem, reasons = space.problem, dict[str, list[str]]()
-    reasons_by_sort: dict[tuple[object, ...], str] = {}
+    reasons_by_sort: dict[tuple[object, ...], Idle] = {}
+    step_times = dict[str, float | None]()
     for d in np.flatnonzero(~used).tolist():
         device = problem.cluster.devices[d]
         sort = device.kind, device.memory, device.reserve, problem.unit_allowed[:, d].tobytes()
         if sort not in reasons_by_sort:
             reasons_by_sort[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
-        reasons.setdefault(reasons_by_sort[sort], []).append(device.name)
+        idle = reasons_by_sort[sort]
+        reasons.setdefault(idle.reason, []).append(device.name)
+        step_times[idle.reason] = idle.step_time
     for reason, names in reasons.items():
-        yield Idle(tuple(names), reason)
+        yield Idle(tuple(names), reason, step_times[reason])
 
 
 def _reason(
@@ -160,25 +182,30 @@ def _reason(
     used: int,
     most: int | None,
     deadline: float,
-) -> str:
+) -> Idle:
+    """Return why a device is idle; the names of its sort are added by the caller."""
     problem = space.problem
     if not np.isfinite(problem.kind_times[:, problem.kind_of[device]]).any():
-        return f"no op has a time for kind {problem.cluster.devices[device].kind!r}"
+        return Idle((), f"no op has a time for kind {problem.cluster.devices[device].kind!r}")
     if not problem.unit_allowed[:, device].any():
-        return "pins and forbids leave it no op"
+        return Idle((), "pins and forbids leave it no op")
     if most is not None and used >= most:
-        return f"max-devices is {most}"
+        return Idle((), f"max-devices is {most}")
     if problem.num_ops > MOST_OPS or now() > deadline:
-        return "the search found nothing better with it"
+        return Idle((), "the answer does not use it; moving parts there was not tried")
     best = min(_splits(space, simulation, device), default=np.inf)
     if simulation.step_time <= 0:
-        return "no op takes any time"
+        return Idle((), "no op takes any time")
     change = best / simulation.step_time - 1.0
     if not np.isfinite(best):
-        return "nothing that was tried fits there"
+        return Idle((), "nothing that was tried fits there")
     if change < 0:
-        return f"the search did not get that far: a part moved there makes it {-change:.1%} shorter"
-    return f"splitting further does not pay: the best part moved there makes it {change:.1%} longer"
+        reason = f"a part moved there makes the step {-change:.1%} shorter; this answer has none"
+        return Idle((), reason, best)
+    reason = (
+        f"splitting further does not pay: the best part moved there makes it {change:.1%} longer"
+    )
+    return Idle((), reason, best)
 
 
 def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator[float]:
@@ -198,21 +225,27 @@ def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator
             yield space.simulator.step_time(placed, order)
 
 
-def _tries(problem: Problem, result: Result, placer: str, deadline: float) -> Iterator[Try]:
-    """Numbers of micro-batches that make the step shorter."""
+def _tries(problem: Problem, placer: str, deadline: float) -> Iterator[tuple[int, float]]:
+    """Yield numbers of micro-batches and the seconds of a step with each."""
     if problem.microbatches > 1 or problem.num_devices == 1 or (problem.phase == UPDATE).all():
         return
     quick = QUICK if placer in WIDE else placer
     for count in COUNTS:
         if now() > deadline or problem.num_ops * count > MOST_OPS:
             return
-        try:
-            trial = place(_cut(problem, count), placer=quick)
-        except GnnplaceError:
-            continue
-        speedup = result.step_time / max(trial.step_time, 1e-300)
-        if speedup >= WORTH:
-            yield Try(f"--microbatches {count}", trial.step_time, speedup)
+        with suppress(GnnplaceError):
+            yield count, place(_cut(problem, count), placer=quick).step_time
+
+
+def _worthwhile(
+    trials: Iterable[tuple[int, float]], step_time: float, can_cut: Callable[[int], bool] | None
+) -> tuple[Try, ...]:
+    """Return the fastest number of micro-batches that is worth it and can be done, if any is."""
+    for count, seconds in sorted(trials, key=itemgetter(1)):
+        speedup = step_time / max(seconds, 1e-300)
+        if speedup >= WORTH and (can_cut is None or can_cut(count)):
+            return (Try(f"--microbatches {count}", count, seconds, speedup),)
+    return ()
 
 
 def _cut(problem: Problem, count: int) -> Problem:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers import SearchSpace
 from gnnplace.problem.constraints.applying import Names
 
 

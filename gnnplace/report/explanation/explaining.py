@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from gnnplace.errors import GnnplaceError, InfeasibleError
-from gnnplace.placers import Result
-from gnnplace.placers.search.space import SearchSpace
+from gnnplace.placers import Result, SearchSpace
 from gnnplace.policy import PlaceOptions
 from gnnplace.policy.placing import place
 from gnnplace.problem import Constraints, Placement, Problem

@@ -6,9 +6,13 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace, contract
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import Rollouts
+from gnnplace.policy.gnn.decodes import FIRST_DRAWS, NetworkDecodes
 from gnnplace.policy.gnn.network import load_gnn, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.learned import load_policy
 from gnnplace.policy.placing import make_placer
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 from tests.policy.gnn.test_decoder import random_network
@@ -89,3 +93,24 @@ def test_options_choose_the_order_and_the_network(tmp_path):
     assert "reverse-topological" in placer.place(contract.branches()).note
     with pytest.raises(InputError, match="order 'up'"):
         make_placer("gnn", order="up")
+
+
+def test_a_budget_begins_with_decodes_for_each_number_of_devices_and_refines_them():
+    space = spaces(2)[1]
+    one = GnnPlacer().place(space.problem, space=space)
+    first = GnnPlacer().place(space.problem, budget=0.3, space=space)
+    assert first.step_time <= one.step_time
+    assert "decodes" in first.note
+
+
+def test_the_first_answer_has_a_decode_for_each_number_of_devices_and_draws():
+    space, policy = spaces(1)[0], load_gnn()
+    rollouts = Rollouts(space, load_policy())
+    episodes = Episodes(space, policy.order, rollouts.graph)
+    network = episodes.network(policy)
+    decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+    answers = decodes.first_answers(np.inf)
+    limits = {network.limit, 2, 4}
+    assert len(answers) == len(limits) + FIRST_DRAWS
+    np.testing.assert_array_equal(answers[0].unit_device, episodes.greedy(network))
+    assert len(decodes.first_answers(-np.inf)) == 1

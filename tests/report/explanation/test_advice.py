@@ -10,7 +10,7 @@ import pytest
 from gnnplace.placers.contract import branches, training_chain
 from gnnplace.policy.placing import place
 from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained
-from gnnplace.report.explanation.advice import advise
+from gnnplace.report.explanation.advice import WORTH, advise
 from gnnplace.report.explanations import advice_lines
 from gnnplace.simulation import lower_bound
 
@@ -83,3 +83,44 @@ def test_one_device_is_what_it_takes_alone():
     advice, _ = told(problem)
     assert advice.single == np.sum(problem.time["fast"])
     assert advice.step_time >= lower_bound(problem)
+
+
+def test_only_micro_batches_that_the_model_can_be_cut_into_are_advised():
+    problem, asked = training_chain(num_layers=8), []
+
+    def refuse_the_best(count):
+        asked.append(count)
+        return len(asked) > 1
+
+    free, _ = told(problem)
+    advice, lines = told(problem, can_cut=refuse_the_best)
+    assert asked[0] == free.tries[0].count != asked[1]
+    assert [one.count for one in advice.tries] == asked[1:]
+    assert all(one.speedup >= WORTH for one in advice.tries)
+    advice, lines = told(problem, can_cut=lambda count: False)
+    assert not advice.tries
+    assert "--microbatches" not in lines[-1]
+
+
+def test_nothing_is_claimed_that_was_not_tried():
+    problem = training_chain()
+    slow = [link.model_copy(update={"latency": 50.0}) for link in problem.cluster.links]
+    problem = replace(problem, cluster=replace(problem.cluster, links=tuple(slow)))
+    advice, lines = told(problem, seconds=0.0)
+    assert advice.counts == ()
+    assert "moving parts there was not tried" in "\n".join(lines)
+    assert "micro-batches" not in lines[-1]
+    assert "search" not in "\n".join(lines)
+
+
+def test_a_part_moved_to_an_idle_device_is_advised_with_its_figure():
+    """Everything on one device of four, where branches could be apart."""
+    problem = branches()
+    result = place(problem, placer="single")
+    advice = advise(problem, result, placer="single")
+    best = min(idle.step_time for idle in advice.idle)
+    assert result.step_time / best >= WORTH
+    *_, following = advice_lines(replace(advice, tries=()), result)
+    assert following.startswith("next: --budget 10: at least ")
+    assert f"{result.step_time / best:.2f}x" in following
+    assert "a part moved to " in following
