@@ -120,9 +120,11 @@ def _launched(
         tokens: Of a whole run.
     """
     asked = {
-        "batch": args.batch, "framework": args.framework, "environment": args.environment,
+        "batch": args.batch,
+        "framework": args.framework,
+        "environment": args.environment,
         "memory_limit": args.memory_limit,
-    }  # fmt: skip
+    }
     if args.given is not None:
         plan, name = read_launch_file(args, args.given, args.source_launcher or args.launcher)
         found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
@@ -131,9 +133,16 @@ def _launched(
         if args.what is None:
             raise InputError("MODEL: is missing")
         found = gnnplace.search_launcher(
-            args.what, name, args.cluster, precision=args.precision, optimizer=args.optimizer,
-            fewest=args.goal == FEWEST, rate=rate, progress=say, **asked,
-        )  # fmt: skip
+            args.what,
+            name,
+            args.cluster,
+            precision=args.precision,
+            optimizer=args.optimizer,
+            fewest=args.goal == FEWEST,
+            rate=rate,
+            progress=say,
+            **asked,
+        )
     if args.output is not None:
         write_text(args.output, launch_text(found, name, args.what, args.cluster))
     defaults: tuple[str, ...] = ()
@@ -308,8 +317,10 @@ def run(args: Namespace) -> int:
     if by_row:
         return _price(args, headroom=asked.headroom or args.headroom)
     if args.tries and args.given is not None:
-        raise InputError("--try: chooses among plans that are searched; leave --given out, or run "
-                         "the plan with gnnplace execute")  # fmt: skip
+        raise InputError(
+            "--try: chooses among plans that are searched; leave --given out, or run the plan with "
+            "gnnplace execute"
+        )
     plans = gnnplace.plan(
         args.what,
         args.cluster,

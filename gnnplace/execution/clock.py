@@ -9,6 +9,7 @@ copy. Emulated runs simulate the step with the CPU times of the ops and the link
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -81,23 +82,28 @@ def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming
 
 
 def measured_step(clock: StepClock) -> StepTiming:
-    """A step by the wall clock, with the virtual one beside it."""
-    plan = clock.plan
-    origin = min(clock.seconds(w, 0, WALL) for w in range(len(plan.devices)))
-    ops, transfers = [], {}
-    names = [device.name for device in plan.problem.cluster.devices]
+    """Return a step by the wall clock, with the virtual one beside it."""
+    plan, devices = clock.plan, clock.plan.problem.cluster.devices
+    origin, end = math.inf, -math.inf
+    for w in range(len(plan.devices)):
+        origin = min(origin, clock.seconds(w, 0, WALL))
+    ops: list[OpTiming] = []
+    transfers: dict[int, TransferTiming] = {}
     for w, device in enumerate(plan.devices):
         program = clock.programs[w]
         for segment, (first, last, _) in zip(
             plan.segments[device], program.segment_ticks, strict=True
         ):
-            start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
+            start = clock.seconds(w, first, WALL) - origin
+            finish = clock.seconds(w, last, WALL) - origin
+            end = max(end, finish)
             name = plan.problem.graph.names[segment.op]
             busy = clock.seconds(w, last, CPU) - clock.seconds(w, first, CPU)
-            ops.append(OpTiming(name, names[device], start, finish, busy))
+            ops.append(OpTiming(name, devices[device].name, start, finish, busy))
         for message, (first, last) in program.send_ticks.items():
-            start, finish = (clock.seconds(w, t, WALL) - origin for t in (first, last))
-            transfer, devices = plan.transfers[message], plan.problem.cluster.devices
+            start = clock.seconds(w, first, WALL) - origin
+            finish = clock.seconds(w, last, WALL) - origin
+            transfer = plan.transfers[message]
             transfers[message] = TransferTiming(
                 value=transfer.value,
                 producer=plan.problem.graph.names[transfer.producer],
@@ -108,11 +114,11 @@ def measured_step(clock: StepClock) -> StepTiming:
                 finish=finish,
             )
     return StepTiming(
-        wall=max(op.finish for op in ops),
+        wall=end,
         virtual=virtual_step_time(clock),
         interrupted=clock.interrupted(),
         ops=tuple(ops),
-        transfers=tuple(transfers[k] for k in sorted(transfers)),
+        transfers=tuple(dict(sorted(transfers.items())).values()),
     )
 
 

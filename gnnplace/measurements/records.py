@@ -192,8 +192,9 @@ def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
     A worker was moved off its core in every one of the (wall, virtual, interrupted) rows, and even
     the shortest step took `DISTURBED` times as long by the wall clock as by the virtual one.
     """
-    if not steps or not all(interrupted for _, _, interrupted in steps):
-        return False
+    for _, _, interrupted in steps:
+        if not interrupted:
+            return False
     wall, virtual = fastest(steps)
     return wall is not None and virtual is not None and wall > DISTURBED * virtual
 
@@ -207,4 +208,8 @@ def fastest(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float
     """
     if not steps:
         return None, None
-    return min(wall for wall, _, _ in steps), min(virtual for _, virtual, _ in steps)
+    shortest_wall, shortest_virtual, _ = steps[0]
+    for wall, virtual, _ in steps:
+        shortest_wall = min(shortest_wall, wall)
+        shortest_virtual = min(shortest_virtual, virtual)
+    return shortest_wall, shortest_virtual

@@ -35,7 +35,10 @@ CHEAPEST_FIRST = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
 
 def quick_members() -> list[Callable[[], Placer]]:
     """Return constructions by their cost, in quick variants."""
-    return [row.make_quick for row in CHEAPEST_FIRST]
+    makers: list[Callable[[], Placer]] = []
+    for row in CHEAPEST_FIRST:
+        makers.append(row.make_quick)
+    return makers
 
 
 def whole_members(num_ops: int) -> list[Callable[[], Placer]]:
@@ -43,7 +46,11 @@ def whole_members(num_ops: int) -> list[Callable[[], Placer]]:
 
     None where there are many ops: a search does better in their time.
     """
-    return [row.make for row in CHEAPEST_FIRST if row.quick and num_ops <= WHOLE]
+    makers: list[Callable[[], Placer]] = []
+    for row in CHEAPEST_FIRST:
+        if row.quick and num_ops <= WHOLE:
+            makers.append(row.make)
+    return makers
 
 
 def cheapest_first(num_ops: int) -> list[Callable[[], Placer]]:

@@ -81,11 +81,17 @@ class Mesh:
         return [start + w for start in starts for w in within], self.shards // len(within)
 
     def nested(self, cluster: Cluster) -> list[list[list[str]]]:
-        """Names of devices: replicas of rows of inner shards."""
-        names, inner = [device.name for device in cluster.devices], self.axes[-1]
-        rows = [self.of_shards(r) for r in range(self.replicas)]
-        return [[[names[d] for d in row[k : k + inner]] for k in range(0, self.shards, inner)]
-                for row in rows]  # fmt: skip
+        """Return names of devices: replicas of rows of inner shards."""
+        inner = self.axes[-1]
+        replicas: list[list[list[str]]] = []
+        for replica in range(self.replicas):
+            rows: list[list[str]] = []
+            shards = self.of_shards(replica)
+            for first in range(0, self.shards, inner):
+                row = [cluster.devices[index].name for index in shards[first : first + inner]]
+                rows.append(row)
+            replicas.append(rows)
+        return replicas
 
 
 @dataclass(eq=False)

@@ -284,8 +284,8 @@ class SpecSpace:
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
         """Groups of plans by which the model can be cut."""
-        found = groups_of(self.setting, self.batch, self.num_devices)
-        return tuple(group for group in found if group.sums is not None)
+        groups = groups_of(self.setting, self.batch, self.num_devices)
+        return tuple(group for group in groups if group.sums is not None)
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Return what a plan takes, or why it cannot be."""

@@ -247,7 +247,8 @@ def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str
         raise MismatchError(
             f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
         )
-    return {key: value for key, value in config.items() if key != PLACER_KEY}, parameters
+    config.pop(PLACER_KEY, None)
+    return config, parameters
 
 
 def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -172,18 +172,21 @@ def placed_microbatches(data: Any) -> int:
 def placement_to_data(placement: Placement, problem: Problem) -> dict[str, Any]:
     """Return the data of a placement file; attributes that are not known are left out."""
     names = problem.graph.names
-    devices = [device.name for device in problem.cluster.devices]
+    devices = problem.cluster.devices
+    device_of: dict[str, str] = {}
+    for name, index in zip(names, placement.device, strict=True):
+        device_of[name] = devices[index].name
     data: dict[str, Any] = {
         "format": "gnnplace-placement",
         "version": 1,
         "problem": problem.name,
         "fingerprint": problem.fingerprint,
-        "device": {name: devices[d] for name, d in zip(names, placement.device, strict=True)},
+        "device": device_of,
     }
     if placement.sequence is not None:
         data["sequence"] = {
-            name: [names[i] for i in ops]
-            for name, ops in zip(devices, placement.sequence, strict=True)
+            device.name: [names[i] for i in ops]
+            for device, ops in zip(devices, placement.sequence, strict=True)
         }
     for key in ABOUT:
         if getattr(placement, key) is not None:

@@ -5,6 +5,7 @@ What ``place`` says of its answer: devices used and idle, one device beside, wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -238,14 +239,16 @@ def _next(advice: Advice, result: Result) -> str:
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
             "without profiling; --microbatches auto profiles each number)"
         )
-    trials = [idle for idle in advice.idle if idle.step_time is not None]
-    best_move = min(trials, key=lambda idle: idle.step_time or 0.0, default=None)
-    if best_move is not None and best_move.step_time is not None:
-        speedup = result.step_time / max(best_move.step_time, 1e-300)
+    best_move, shortest = None, math.inf
+    for idle in advice.idle:
+        if idle.step_time is not None and idle.step_time < shortest:
+            best_move, shortest = idle, idle.step_time
+    if best_move is not None:
+        speedup = result.step_time / max(shortest, 1e-300)
         if speedup >= WORTH:
             return (
                 f"--budget {max(10.0, 4 * result.seconds):.0f}: at least {speedup:.2f}x "
-                f"({seconds_text(best_move.step_time)}, simulated: a part moved to "
+                f"({seconds_text(shortest)}, simulated: a part moved to "
                 f"{best_move.devices[0]})"
             )
     if result.gap <= OPTIMAL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -193,27 +193,23 @@ def from_execution(problem: Problem, execution: Execution, name: str) -> Timelin
     """Return the timeline of the run's most typical step."""
     index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
     ops, transfers = step.ops, step.transfers
-    moves = Moves(
-        _ints(index[t.producer] for t in transfers),
-        _ints(lane[t.source] for t in transfers),
-        _ints(lane[t.target] for t in transfers),
-        np.array([t.start for t in transfers], dtype=np.float64),
-        np.array([t.finish for t in transfers], dtype=np.float64),
-        np.array([t.bytes for t in transfers], dtype=np.float64),
-    )
+    # Rows are producer, source, target, start, finish, bytes; and op, device, start, finish.
+    moved, ran = np.zeros((6, len(transfers))), np.zeros((4, len(ops)))
+    for k, t in enumerate(transfers):
+        places = index[t.producer], lane[t.source], lane[t.target]
+        moved[:, k] = *places, t.start, t.finish, t.bytes
+    for k, op in enumerate(ops):
+        ran[:, k] = index[op.op], lane[op.device], op.start, op.finish
+    moves = Moves(*moved[:3].astype(np.int32), *moved[3:])
     return Timeline(
         execution.mode,
         name,
         execution.step_time,
         problem,
         naming(problem),
-        _ints(index[op.op] for op in ops),
-        _ints(lane[op.device] for op in ops),
-        np.array([op.start for op in ops], dtype=np.float64),
-        np.array([op.finish for op in ops], dtype=np.float64),
+        ran[0].astype(np.int32),
+        ran[1].astype(np.int32),
+        ran[2],
+        ran[3],
         moves,
     )
-
-
-def _ints(values: Iterable[int]) -> IntArray:
-    return np.fromiter(values, dtype=np.int32)

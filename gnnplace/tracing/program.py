@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import Any
 
 import torch
@@ -56,8 +55,10 @@ class ValueInfo:
         """Bytes of memory: an expanded dimension, whose stride is zero, is there once."""
         if 0 not in self.stride or not self.bytes:
             return self.bytes
-        pairs = zip(self.shape, self.stride, strict=True)
-        return self.dtype.itemsize * prod(size if stride else 1 for size, stride in pairs)
+        occupied = self.dtype.itemsize
+        for size, stride in zip(self.shape, self.stride, strict=True):
+            occupied *= size if stride else 1
+        return occupied
 
 
 @dataclass(frozen=True)

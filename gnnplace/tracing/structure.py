@@ -49,16 +49,26 @@ class ProgramGraph:
 
 
 def program_graph(program: Program) -> ProgramGraph:
-    """The graph of a program."""
+    """Return the graph of a program."""
     values, triples = _tensors(program)
+    names: list[str] = []
+    modules: list[str | None] = []
+    phases: list[int] = []
+    for op in program.ops:
+        names.append(op.name)
+        modules.append(op.module)
+        phases.append(PHASES.index(op.phase))
+    occupied = np.zeros(len(values))
+    for k, name in enumerate(values):
+        occupied[k] = program.values[name].occupied_bytes if name else 0
     return ProgramGraph(
-        graph=ComputationGraph.from_tensors([op.name for op in program.ops], triples),
+        graph=ComputationGraph.from_tensors(names, triples),
         values=values,
         root=_roots(program, values),
-        occupied=np.array([program.values[v].occupied_bytes if v else 0 for v in values], float),
-        phase=np.array([PHASES.index(op.phase) for op in program.ops], dtype=np.int8),
+        occupied=occupied,
+        phase=np.array(phases, dtype=np.int8),
         colocate=_classes(program),
-        module=tuple(op.module for op in program.ops),
+        module=tuple(modules),
         state=_held(program, ("parameter", "buffer", "optimizer", "constant")),
         inputs=_held(program, ("input",)),
         attach=_attach(program),

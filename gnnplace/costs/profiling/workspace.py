@@ -40,8 +40,9 @@ def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArra
             temporaries += name in DECAYED and bool(op.args[-1])
             workspace[i] = temporaries * program.values[op.reads[0]].bytes
         elif name in PRODUCTS:
-            infos = [program.values[read] for read in op.reads]
-            workspace[i] = sum(info.bytes for info in infos if _is_copied(info))
+            for read in op.reads:
+                info = program.values[read]
+                workspace[i] += info.bytes if _is_copied(info) else 0
         elif on_cpu and name in CONVOLUTIONS:
             workspace[i] = _reordered_bytes(program, op, is_backward=name != "convolution")
         elif on_cpu and name == "attention_backward":

@@ -1,6 +1,6 @@
 """`export_plan`: a plan as the file of a launcher, with the price of what it cannot carry.
 
-A plan in words is written as it is for the launcher that it was found for; for another one each
+A plan in words is written as it is for the launcher that it was priced for; for another one each
 thing that this lacks is given up in turn, and the step priced again by the model's sizes. A plan of
 a captured model is priced by `captured_losses`. The written text is read back: a field that comes
 back as another is a line, too.
@@ -57,12 +57,12 @@ def _export_words(
 ) -> LaunchFile:
     """Return a plan in words as the file of a launcher; arguments as of `export_plan`."""
     target, file = launcher_of(launcher), plan.file
-    found = price_file(file, cluster, model)
-    base, steps = nearest_plan(found.plan, target)
+    priced = price_file(file, cluster, model)
+    base, steps = nearest_plan(priced.plan, target)
     losses: list[Loss] = []
     seconds, peak = plan.step_time, max(entry.all for entry in file.memory.values())
     for line, nearest in steps:
-        answer = price(found.setting, priced_spec(nearest))
+        answer = price(priced.setting, priced_spec(nearest))
         if answer.step_time is None or answer.peak is None:
             losses.append(Loss(f"{line}; not priced: {answer.reason}"))
             continue
@@ -73,7 +73,7 @@ def _export_words(
         last,
         launcher,
         _lines(plan, launcher, losses, seconds),
-        found.setting.framework.network.each,
+        priced.setting.framework.network.each,
     )
     return LaunchFile(
         text=text,

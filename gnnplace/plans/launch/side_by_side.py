@@ -90,12 +90,12 @@ def launcher_plans(
     fastest = min(plans, key=lambda name: plans[name][0].step_time)
     ordered = sorted(entries, key=lambda name: entries[name].step_time or float("inf"))
     alternatives = {name: entries[name] for name in ordered}
-    best, *others = plans[fastest][: options.top]
+    best, *slower = plans[fastest][: options.top]
     file = best.file.model_copy(update={"alternatives": alternatives})
     notices = best.notices
     if options.launcher is not None:
         notices += _slower_than_free(search, options.launcher, best.step_time)
-    return [replace(best, file=file, notices=notices), *others]
+    return [replace(best, file=file, notices=notices), *slower]
 
 
 def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> tuple[str, ...]:
@@ -147,10 +147,10 @@ def _plans_of(
     if bound is not None and bound < step * (1 - 1e-9):
         claim = f"no plan that {who} takes less than the bound, at the prices of {answer.framework}"
     plans: list[Plan] = []
-    for found in answer.best:
-        plan = plan_of(chain, setting.cluster, priced_spec(setting, found.spec))
+    for spec_answer in answer.best:
+        plan = plan_of(chain, setting.cluster, priced_spec(setting, spec_answer.spec))
         words = {
-            "words": str(found.spec),
+            "words": str(spec_answer.spec),
             "launcher": launcher,
             "environment": options.environment,
             "gradients": setting.framework.traits.gradients,
@@ -176,8 +176,8 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
     if chain.fingerprint != file.fingerprint:
         raise MismatchError(f"{file.model}: the plan is of a model with other sizes")
     priced = plan_of(chain, cluster, priced_spec(setting, parse_spec(file.words)))
-    kept = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
-    words = {name: getattr(file, name) for name in kept}
+    copied = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
+    words = {name: getattr(file, name) for name in copied}
     return replace(priced, file=priced.file.model_copy(update=words))
 
 
