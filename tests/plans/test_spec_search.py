@@ -100,12 +100,12 @@ def test_the_answer_is_the_price_of_its_words():
         assert price(on, plan.spec) == plan.answer
 
 
-def test_only_what_is_accepted_is_an_answer_and_the_fastest_is_beside():
+def test_only_what_is_accepted_is_an_answer():
     on = setting(DENSE, "megatron-lm", 9e9)
     found = search_specs(SpecSpace(on, 8, 8), accepts=lambda spec: spec.pp == 1)
     free = search_specs(SpecSpace(on, 8, 8))
     assert {plan.spec.pp for plan in found.best} == {1}
-    assert found.fastest == free.best[0]
+    assert found.best[0].seconds >= free.best[0].seconds
 
 
 def test_without_time_the_bound_is_below_every_plan():

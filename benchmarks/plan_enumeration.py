@@ -1,0 +1,207 @@
+"""Searches of plans in words against every plan of their space, on random questions.
+
+A question is a decoder of random sizes, a batch, a framework, 1 to 16 devices and a memory in which
+not everything fits. The plans are enumerated here, apart from the search, and each is priced alone:
+every product of degrees, micro-batch, ZeRO stage, schedule, cut by a rule and recomputed layers. A
+row says what the search found, what the least of all is, and the gap that was claimed::
+
+    python -m benchmarks.plan_enumeration --questions 100 -o rows.csv
+
+Complexity: a price for each of some thousands of plans a question, about two seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.decoders.setting import PricingSetting, setting_of
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
+from gnnplace.plans.spec_search import SpecSpace, search_specs
+
+FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
+RULES = ("ends", "least", "even")
+COLUMNS = (
+    "question", "framework", "devices", "layers", "batch", "memory", "experts", "plans",
+    "least", "found", "bound", "priced", "enumerated_s", "searched_s", "words",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Question:
+    """A random question.
+
+    Attributes:
+        setting: The sizes, the devices and the framework.
+        num_devices: Devices that every plan uses.
+    """
+
+    setting: PricingSetting
+    num_devices: int
+
+
+def random_question(rng: random.Random) -> Question:
+    """Draw a question."""
+    num_devices = rng.choice((1, 2, 3, 4, 6, 8, 12, 16))
+    heads = rng.choice((8, 12, 16))
+    sizes = DecoderSizes(
+        layers=rng.randint(2, 7),
+        hidden=heads * rng.choice((64, 128)),
+        heads=heads,
+        kv_heads=rng.choice((heads, heads // 2, heads // 4)),
+        feed_forward=1024 * rng.randint(2, 12),
+        length=rng.choice((512, 1024, 4096)),
+        vocabulary=rng.choice((32000, 128256)),
+        gated=rng.random() < 0.7,
+        tied=rng.random() < 0.3,
+        batch=rng.choice((2, 4, 8, 12, 16)),
+    )
+    if rng.random() < 0.25:
+        sizes = replace(sizes, experts=ExpertLayers(rng.choice((4, 8)), 2, 2048))
+    setting = setting_of(
+        sizes,
+        resolve_cluster("16xH100"),
+        framework_name=rng.choice(FRAMEWORKS),
+        memory_limit=rng.choice((None, 8e9, 12e9, 20e9)),
+    )
+    return Question(setting, num_devices)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number."""
+    return [k for k in range(1, number + 1) if number % k == 0]
+
+
+def layouts(question: Question) -> Iterator[PlanSpec]:
+    """Yield all plans without recomputation."""
+    setting, count = question.setting, question.num_devices
+    sizes, traits = setting.decoder, setting.framework.traits
+    for dp, tp, cp, pp in itertools.product(divisors(count), repeat=4):
+        if dp * tp * cp * pp != count or sizes.batch % dp or pp > sizes.layers or cp > 64:
+            continue
+        schedules = ["1f1b"]
+        if pp > 1:
+            schedules += [name for name in ("gpipe",) if name in traits.schedules]
+            if "interleaved" in traits.schedules:
+                chunks = range(2, min(32, sizes.layers // pp) + 1)
+                schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
+        experts = divisors(dp * cp) if sizes.experts else [1]
+        zeros = traits.zero_stages if dp * cp > 1 else (0,)
+        micro = [size for size in divisors(sizes.batch // dp) if size <= 64]
+        for ep, zero, size, sp, schedule in itertools.product(
+            experts, zeros, micro, (True, False), schedules
+        ):
+            spec = PlanSpec(
+                dp=dp,
+                tp=tp,
+                cp=cp,
+                pp=pp,
+                ep=ep,
+                sp=sp,
+                zero=zero,
+                microbatch_size=size,
+                batch=sizes.batch,
+                schedule=schedule,
+            )
+            if schedule.startswith("interleaved") and spec.num_microbatches(sizes.batch) % pp:
+                continue
+            for layers in cuts(setting, spec):
+                yield replace(spec, layers=layers)
+
+
+def cuts(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[int, ...] | None]:
+    """Yield the cuts of the layers by every rule."""
+    yield None
+    if spec.pp == 1:
+        return
+    for rule in RULES:
+        try:
+            yield layers_of(setting.decoder, spec.num_stages, rule)
+        except InputError:
+            continue
+
+
+def least_of_all(question: Question) -> tuple[float, str, int]:
+    """Return the seconds of the fastest plan that fits, its words, and how many were priced."""
+    least, words, number = float("inf"), "", 0
+    kinds = ["none", "selective", "full"]
+    kinds += [f"block:{k}" for k in range(1, question.setting.decoder.layers)]
+    for plain in layouts(question):
+        for recompute in kinds:
+            spec = replace(plain, recompute=recompute)
+            answer = price(question.setting, spec)
+            number += 1
+            if answer.feasible and answer.step_time is not None and answer.step_time < least:
+                least, words = answer.step_time, str(spec)
+    return least, words, number
+
+
+def row_of(number: int, question: Question) -> dict[str, object]:
+    """Return a row: the search beside all plans."""
+    setting = question.setting
+    sizes = setting.decoder
+    began = time.process_time()
+    least, words, plans = least_of_all(question)
+    enumerated = time.process_time() - began
+    began = time.process_time()
+    answer = search_specs(SpecSpace(setting, sizes.batch, question.num_devices), num_best=1)
+    searched = time.process_time() - began
+    return {
+        "question": number,
+        "framework": setting.framework.name,
+        "devices": question.num_devices,
+        "layers": sizes.layers,
+        "batch": sizes.batch,
+        "memory": setting.framework.memory,
+        "experts": sizes.experts.count if sizes.experts else 0,
+        "plans": plans,
+        "least": least,
+        "found": answer.best[0].seconds if answer.best else float("inf"),
+        "bound": answer.bound,
+        "priced": answer.num_priced,
+        "enumerated_s": round(enumerated, 3),
+        "searched_s": round(searched, 3),
+        "words": words,
+    }
+
+
+def main() -> int:
+    """Ask random questions; the exit code says whether a search missed the least plan."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", default=None)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    rows = []
+    for number in range(options.questions):
+        row = row_of(number, random_question(rng))
+        rows.append(row)
+        sys.stderr.write(f"{number}: {row['found']} {row['least']} of {row['plans']}\n")
+    if options.output is not None:
+        with open(options.output, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    missed = [row for row in rows if float(str(row["found"])) > float(str(row["least"])) * 1.000001]
+    beyond = [row for row in rows if float(str(row["bound"])) > float(str(row["least"])) * 1.000001]
+    sys.stdout.write(
+        f"{len(rows)} questions, {sum(int(str(row['plans'])) for row in rows):,} plans: "
+        f"{len(missed)} slower than the least, {len(beyond)} bounds above it\n"
+    )
+    return 1 if missed or beyond else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
