@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
     done = {identity(row) for row in read_rows(ROWS)}
     devices = [int(count) for count in arguments.devices.split(",")]
     for cell in cells(arguments.networks.split(","), devices):
-        if arguments.only in ("", cell.way) and tuple(cell.identity().values()) not in done:
+        if arguments.only in ("", cell.way) and identity(cell.identity()) not in done:
             row = run_cell(cell)
             append(ROWS, row)
             sys.stdout.write(

@@ -37,7 +37,7 @@ Data = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Training:
+class PlacerTraining:
     """What is known of a placer's training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Training:
 
 
 @lru_cache(maxsize=64)
-def training_of(placer: str) -> Training:
+def training_of(placer: str) -> PlacerTraining:
     """Return what is known of the training of a placer, by its name with options."""
     try:
         base, options = parse_name(placer)
@@ -93,23 +93,25 @@ def training_of(placer: str) -> Training:
         elif base == WITH_NETWORK:
             folders = [folder or NETWORK]
         elif base in ROSTER:
-            return Training()
+            return PlacerTraining()
         else:
             return _declared_training(find_placer(placer)[0].maker())
         cards = [read_card(path) for path in folders]
     except GnnplaceError:
-        return Training(declared=False)
+        return PlacerTraining(declared=False)
     read = tuple(card for card in cards if card is not None)
-    return Training(read, len(read) == len(cards) and all(card.complete for card in read))
+    return PlacerTraining(read, len(read) == len(cards) and all(card.complete for card in read))
 
 
-def _declared_training(maker: object) -> Training:
+def _declared_training(maker: object) -> PlacerTraining:
     """Return what a class of somebody else's says of its training."""
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
-        return Training()
+        return PlacerTraining()
     card = None if folder == UNDECLARED else read_card(folder)
-    return Training(declared=False) if card is None else Training((card,), card.complete)
+    return (
+        PlacerTraining(declared=False) if card is None else PlacerTraining((card,), card.complete)
+    )
 
 
 @cache

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gnnplace.bench.exposure import Training, training_of
+from gnnplace.bench.exposure import PlacerTraining, training_of
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, JOINT, SHARD, Cell, ProblemEntry
 from gnnplace.errors import InputError
@@ -92,15 +92,15 @@ def check_name(kind: str, name: str) -> None:
         raise InputError(f"placers: {name!r} is unknown; {', '.join(known)}")
 
 
-def training(kind: str, name: str) -> Training:
+def training(kind: str, name: str) -> PlacerTraining:
     """Return what is known of the training of a placer, or of a method of splitting or planning."""
     if kind == SHARD:
-        return Training()
+        return PlacerTraining()
     if kind == JOINT:
         from gnnplace.bench.joint import PLANNED
 
         if name in PLANNED:
-            return Training()
+            return PlacerTraining()
     return training_of(name)
 
 

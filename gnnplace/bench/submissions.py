@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.bench.exposure import UNDECLARED, Training
+from gnnplace.bench.exposure import UNDECLARED, PlacerTraining
 from gnnplace.bench.rows import SECONDS, identity, read_rows, unit_of
 from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, suite_path
 from gnnplace.errors import FormatError, InputError
@@ -172,12 +172,12 @@ def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declara
         raise InputError("--card, --untrained: give one of them")
     training = None
     if untrained:
-        training = Training().columns() | {"seen": False, "seen_how": "", "seen_block": False}
+        training = PlacerTraining().columns() | {"seen": False, "seen_how": "", "seen_block": False}
     if card:
         read = read_card(card)
         if read is None:
             raise InputError(f"--card {card!r}: the folder has no {CARD}")
-        training = Training((read,)).columns()
+        training = PlacerTraining((read,)).columns()
     return Declaration(by=by, code=code, training=training)
 
 

@@ -54,6 +54,8 @@ class RecomputeEntry(Schema):
     layers: Whole = 0
 
 
+OWN = "gnnplace"
+"""The package's own runner among launchers: it runs whatever PyTorch's prices are of."""
 BORDER = "whole|tokens|examples"
 
 

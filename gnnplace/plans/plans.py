@@ -297,10 +297,8 @@ def plan_model(
         chain = chain if question.given.file.fingerprint == chain.fingerprint else None
     is_named = chain is not None
     is_searched_by_words = given is None and is_named and len(devices.kinds) == 1
-    if (launcher or framework or environment) and not is_searched_by_words:
-        raise InputError(
-            "--launcher, --framework: are searched for models of the catalogue, on GPUs of one kind"
-        )
+    if not is_searched_by_words:
+        _check_only(launcher=launcher, framework=framework, environment=environment)
     if named is not None and is_searched_by_words:
         plans = launcher_plans(named, devices, options, question.job.precision, progress)
         return [_joint(plan, cluster, question.job) for plan in plans]
@@ -332,6 +330,20 @@ def plan_model(
         )
         plans[0] = replace(plans[0], op_placement=op_placement)
     return [_joint(plan, cluster, question.job) for plan in plans]
+
+
+def _check_only(**words: str | None) -> None:
+    """Check that no launcher, framework or environment is asked for.
+
+    Raises:
+        InputError: One is; only models of the catalogue are searched for it.
+    """
+    for name, word in words.items():
+        if word is not None:
+            raise InputError(
+                f"--{name} {word}: is searched for models of the catalogue on GPUs of one kind; "
+                "give a plan of yours with --given, in words or as a CSV file"
+            )
 
 
 def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool) -> Plan:

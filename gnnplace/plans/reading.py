@@ -17,13 +17,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gnnplace.costs import TRAITS, environment
 from gnnplace.costs.memory import MOMENTS, PARAMETER
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
+from gnnplace.plans.launch.launch_plan import READ_NAMES
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
 from gnnplace.plans.order.rows import parsed, with_messages
-from gnnplace.plans.plan import Plan, PlanFile, StageEntry
+from gnnplace.plans.plan import OWN, Plan, PlanFile, StageEntry
+from gnnplace.plans.spec import parse_spec
 from gnnplace.problem import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
@@ -153,12 +156,38 @@ def _faults(file: PlanFile) -> Iterator[str]:
         word = getattr(file, key)
         if word not in known:
             yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
+    yield from _framework(file)
     yield from _stages(file)
     yield from _ranks(file)
     yield from _cut(file)
     yield from _times(file)
     yield from _memory(file)
     yield from _inputs(file)
+
+
+def _framework(file: PlanFile) -> Iterator[str]:
+    """Yield what is wrong with whose prices are taken, and with the words of a plan."""
+    if file.framework not in TRAITS:
+        yield f"framework: {file.framework!r}: unknown; use one of {', '.join(TRAITS)}"
+    launchers = (*READ_NAMES, OWN)
+    if file.launcher not in (None, *launchers):
+        yield f"launcher: {file.launcher!r}: unknown; use one of {', '.join(launchers)}"
+    try:
+        if file.environment is not None:
+            environment(file.environment)
+    except InputError as error:
+        yield f"environment: {error}"
+    try:
+        if file.words is not None:
+            parse_spec(file.words)
+    except InputError as error:
+        yield f"words: {error}"
+    for name, entry in file.alternatives.items():
+        if name not in launchers:
+            yield f"alternatives.{name}: unknown; launchers are {', '.join(launchers)}"
+        if entry.plan is not None:
+            for fault in _faults(entry.plan):
+                yield f"alternatives.{name}.plan.{fault}"
 
 
 def _stages(file: PlanFile) -> Iterator[str]:

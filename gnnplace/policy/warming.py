@@ -62,7 +62,7 @@ GROUPS = 29  # besides, for large problems
 ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
 
 
-class Scope(NamedTuple):
+class WarmingScope(NamedTuple):
     """What kernels are compiled for.
 
     Attributes:
@@ -107,20 +107,20 @@ def warm(
         _warm_all(names, scope, objective)
     for name in names:
         for large, network in product({False, scope.large}, {False, scope.network}):
-            _note(name, objective, Scope(large, network)).touch()
+            _note(name, objective, WarmingScope(large, network)).touch()
 
 
-def _warm_all(names: list[str], scope: Scope, objective: str = TIME) -> None:
+def _warm_all(names: list[str], scope: WarmingScope, objective: str = TIME) -> None:
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names:
             with suppress(GnnplaceError):
                 _warm_one(problem, name, objective, scope)
 
 
-def find_scope(num_ops: int | None, budget: float | None = None) -> Scope:
+def find_scope(num_ops: int | None, budget: float | None = None) -> WarmingScope:
     """Return what is compiled for a problem of so many ops and a budget; None: of any size."""
     large = num_ops is None or num_ops >= LEAST_TIGHT
-    return Scope(large, network=large or budget == 0)
+    return WarmingScope(large, network=large or budget == 0)
 
 
 def _is_known(name: str, objective: str) -> bool:
@@ -130,7 +130,7 @@ def _is_known(name: str, objective: str) -> bool:
         return False
 
 
-def _warm_one(problem: Problem, name: str, objective: str, scope: Scope) -> None:
+def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
     made: Any = placer_for(objective, name)
     space = SearchSpace(problem)
     learned = getattr(made, "learned", made) if name in ("best", LEARNED, UNTRAINED) else None
@@ -195,7 +195,7 @@ def is_warm(names: Iterable[str], num_ops: int | None = None, budget: float | No
     return all(_is_noted(name, TIME, scope) for name in names)
 
 
-def _is_noted(name: str, objective: str, scope: Scope) -> bool:
+def _is_noted(name: str, objective: str, scope: WarmingScope) -> bool:
     return _note(name, objective, scope).exists()
 
 
@@ -204,7 +204,7 @@ def cache_folder() -> Path:
     return Path(run_kernel.stats.cache_path)
 
 
-def _note(name: str, objective: str, scope: Scope) -> Path:
+def _note(name: str, objective: str, scope: WarmingScope) -> Path:
     """The file that says that the kernels of a placer are in the cache."""
     rooms = [Path(__file__).parents[1] / room for room in ROOMS]
     sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]

@@ -120,7 +120,7 @@ def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
         (["summary", "ROWS", "--record"], "--record needs --best-known"),
         (["summary", "ROWS", "--only", "moon"], "contains 'moon'"),
         (["summary", "missing.jsonl"], "missing.jsonl: no such file"),
-        (["SUITE"], "give one suite and -o"),
+        ([], "the following arguments are required: suite"),
         (["SUITE", "-o", "r", "--part", "3/2"], "part 3/2"),
         (["SUITE", "-o", "r", "--part", "3"], "--part '3': give K/N"),
         (["SUITE", "-o", "r", "--budgets", "a"], "--budgets 'a': give numbers"),

@@ -127,7 +127,10 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
             "--data: class 'no.such.Data': no module 'no' is here",
         ),
         (["plan", "mlp", "--cluster", "EMPTY"], "empty.yaml: top level: must be keys and values"),
-        (["plan", "mlp", "--cluster", "cpu:2", "--environment", "x"], "--environment x: plans are"),
+        (
+            ["plan", "mlp", "--cluster", "cpu:2", "--environment", "x"],
+            "--environment x: is searched",
+        ),
         (["execute", "mlp", "p.json", "--steps", "1e3"], "--steps 1000.0: must be a whole number"),
         (["execute", "mlp", "p.json", "--timeout", "nan"], "nan: must be a finite number"),
         (["compare", "PROBLEM", "--placers", ","], "no name stands between the commas"),

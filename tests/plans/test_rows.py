@@ -51,7 +51,7 @@ def test_what_a_framework_does_not_price_is_said():
 
 def test_a_framework_is_not_searched_for(capsys):
     assert run(["plan", MODEL, "--cluster", "nvswitch-h100-8", "--framework", "nanotron"]) == 2
-    assert "plans are searched for PyTorch alone" in capsys.readouterr().err
+    assert "is searched for models of the catalogue" in capsys.readouterr().err
 
 
 def test_one_plan_in_words_answers_as_any_plan_does(capsys):

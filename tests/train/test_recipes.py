@@ -94,9 +94,10 @@ def test_the_smoke_recipe_learns_outside_of_a_checkout(tmp_path, monkeypatch):
 def test_every_recipe_is_in_the_wheel():
     build = tomllib.loads((TRAINERS.parent / "pyproject.toml").read_text())["tool"]["hatch"]
     included = build["build"]["targets"]["wheel"]["force-include"]
+    recipes = {name: inside for name, inside in included.items() if name.startswith("trainers")}
     assert all(
         inside == outside.replace("trainers", "gnnplace/train/recipes", 1)
-        for outside, inside in included.items()
+        for outside, inside in recipes.items()
     )
     for path in TRAINERS.rglob("*.yaml"):
         named = path.relative_to(TRAINERS.parent)

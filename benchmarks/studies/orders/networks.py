@@ -142,7 +142,7 @@ class NetworkStudy:
         self, part: str, placer: str, seed: int, seconds: Callable[[], list[float]]
     ) -> None:
         cell = {"problem": part, "placer": placer, "seed": seed, "budget": self.steps}
-        if any(identity(row) == tuple(cell.values()) for row in self.rows):
+        if any(identity(row) == identity(cell) for row in self.rows):
             return
         row = {"study": "orders", **cell, "when": now(), "one": seconds(), **provenance()}
         append(self.folder / FILE, row)

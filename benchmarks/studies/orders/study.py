@@ -142,7 +142,7 @@ class Study:
 
     def find(self, problem: str, placer: str, seed: int, budget: float) -> dict[str, Any] | None:
         """The row of a cell, if it is there."""
-        wanted = (problem, placer, seed, budget)
+        wanted = identity({"problem": problem, "placer": placer, "seed": seed, "budget": budget})
         return next((row for row in self.rows if identity(row) == wanted), None)
 
     def _add(self, problem: str, placer: str, seed: int, budget: float, found: Any) -> None:

@@ -29,6 +29,7 @@ from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import OF_DEEPSPEED, Launcher, framework_of, launcher_of
 from gnnplace.plans.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
+from gnnplace.plans.plan import OWN
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.plans.spec_explaining import (
@@ -167,10 +168,6 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     parts = row_parts(setting, words)
     causes = row_causes(setting, words, parts, None if steps is None else steps.seconds)
     return LaunchExplanation(answer, parts, changes, causes, steps)
-
-
-OWN = "gnnplace"
-"""The package's own runner among launchers: it runs whatever PyTorch's prices are of."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import FEWEST, Progress, SearchOptions
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
-from gnnplace.plans.launch.searching import OWN, LaunchAnswer, LauncherSearch, launch_plan_of
-from gnnplace.plans.plan import AlternativeEntry, Plan, PlanFile
+from gnnplace.plans.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
+from gnnplace.plans.plan import OWN, AlternativeEntry, Plan, PlanFile
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem import Cluster, with_slack

@@ -12,8 +12,7 @@ import pytest
 import gnnplace
 from gnnplace.errors import InfeasibleError, InputError, MismatchError
 from gnnplace.plans.launch.registry import LAUNCHERS
-from gnnplace.plans.launch.searching import OWN
-from gnnplace.plans.plan import Plan
+from gnnplace.plans.plan import OWN, Plan
 from gnnplace.report.side_by_side import short_words, side_by_side_lines
 
 MODEL, CLUSTER, BATCH = "HuggingFaceTB/SmolLM2-135M", "4xH100", 16
