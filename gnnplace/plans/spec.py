@@ -14,8 +14,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,6 +112,19 @@ WORDS: Mapping[str, Word] = {
 """The grammar of `--given`: every word with its values."""
 
 
+@lru_cache(maxsize=65536, typed=True)
+def _check_word(name: str, value: Hashable) -> None:
+    """Check the value of a word of a plan.
+
+    Raises:
+        InputError: The word has no such value.
+    """
+    word = WORDS[name]
+    text = word.write(value)
+    if re.fullmatch(word.pattern, text) is None:
+        raise InputError(f"{name}={text}: must be {word.allowed}")
+
+
 @dataclass(frozen=True)
 class PlanSpec:
     """A training plan in words: degrees of parallelism, memory savings, schedule.
@@ -172,13 +186,27 @@ class PlanSpec:
     regather: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, word in WORDS.items():
+        for name in WORDS:
             value = getattr(self, name)
-            if value is None or value == getattr(type(self), name):  # a default is allowed
-                continue
-            text = word.write(value)
-            if re.fullmatch(word.pattern, text) is None:
-                raise InputError(f"{name}={text}: must be {word.allowed}")
+            if value is not None:
+                _check_word(name, value)
+
+    def with_words(self, **words: Hashable) -> PlanSpec:
+        """Return the plan with other words, as `dataclasses.replace` does in more time.
+
+        Args:
+            **words: Values by the name of their field; these alone are checked.
+
+        Raises:
+            InputError: A word has no such value.
+        """
+        for name, value in words.items():
+            if value is not None:
+                _check_word(name, value)
+        changed = object.__new__(PlanSpec)
+        changed.__dict__.update(self.__dict__)
+        changed.__dict__.update(words)
+        return changed
 
     def __str__(self) -> str:
         """Return the plan as `--given` takes it, without the words that have their default."""

@@ -32,7 +32,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -242,7 +242,7 @@ class SpecGroup:
             most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
 
             def fits(count: int) -> bool:
-                return self._first_can_hold(replace(spec, recompute=f"block:{count}"))
+                return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
 
             self._counts[spec.zero] = first_that(fits, most, low)
         return self._counts[spec.zero]
@@ -262,7 +262,7 @@ class SpecGroup:
         if pp == 1:
             return 0.0
         layers = layers_of(self.setting.decoder, pp, "even")  # every cut has one message's size
-        draft = draft_of_sizes(self.setting, replace(self.spec, layers=layers))
+        draft = draft_of_sizes(self.setting, self.spec.with_words(layers=layers))
         return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
 
 
@@ -454,9 +454,9 @@ def _groups_of_devices(
     """
     smaller: SpecGroup | None = None
     for size in examples:
-        sized = replace(spec, microbatch_size=size)
+        sized = spec.with_words(microbatch_size=size)
         try:
-            check_framework(setting, replace(sized, pp=1))
+            check_framework(setting, sized.with_words(pp=1))
         except InputError:
             continue
         smaller = SpecGroup(setting, sized, smaller)
@@ -471,14 +471,14 @@ def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
     spec = group.spec
     zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
     for zero in zeros:
-        plain = replace(spec, zero=zero)
-        if not group.holds(replace(plain, recompute="full")):
+        plain = spec.with_words(zero=zero)
+        if not group.holds(plain.with_words(recompute="full")):
             continue
         for kind in ("none", "selective"):
-            family = replace(plain, recompute=kind)
+            family = plain.with_words(recompute=kind)
             if group.holds(family):
                 yield family
-        yield replace(plain, recompute=f"block:{group.least_layers(plain)}")
+        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
 def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanSpec]:
@@ -490,12 +490,12 @@ def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanS
     if level is Level.GROUP:
         zeros = group.setting.framework.traits.zero_stages
         kinds = itertools.product(zeros, ("none", "full"))
-        families = [replace(spec, zero=zero, recompute=kind) for zero, kind in kinds]
+        families = [spec.with_words(zero=zero, recompute=kind) for zero, kind in kinds]
     schedules = {name.partition(":")[0]: name for name in schedules_of(group)}
     for family in families:
         for schedule in schedules.values():
             for layers in cuts_of(group.setting, spec.pp, schedule):
-                yield replace(family, schedule=schedule, layers=layers)
+                yield family.with_words(schedule=schedule, layers=layers)
 
 
 def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
@@ -513,7 +513,7 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
             stages = alike_stages(group.setting, family.pp, schedule, layers)
             if least_seconds(group, stages) * SLACK >= limit:
                 continue
-            row = replace(family, schedule=schedule, layers=layers)
+            row = family.with_words(schedule=schedule, layers=layers)
             if family.recompute_kind != "block":
                 if not first_rank_lacks(group, row):
                     yield row
@@ -597,7 +597,7 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
     """Return a plan that recomputes so many layers of each stage."""
     is_full = count >= max(layers_of_stages(group.setting, spec))
-    return replace(spec, recompute="full" if is_full else f"block:{count}")
+    return spec.with_words(recompute="full" if is_full else f"block:{count}")
 
 
 class AlikeStages(NamedTuple):
@@ -695,19 +695,44 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
     """Return whether the first rank's devices cannot hold what the schedule has in flight."""
-    stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
-    flying = np.array(flying_of_first_rank(spec.schedule, spec.pp, group.microbatches))
-    kinds = stages.kinds[:, 0]
     costs: list[StageBytes] = []
     saved = 0.0
-    for kind in np.unique(kinds):
-        cost = group.stage_bytes(spec, *stages.ends[kind])
+    for ends, count, flying in first_rank_stages(
+        group.setting, spec.pp, spec.schedule, spec.layers, group.microbatches
+    ):
+        cost = group.stage_bytes(spec, *ends)
         if cost is None:
             return True
-        is_kind = kinds == kind
-        costs += [cost] * int(is_kind.sum())
-        saved += float(flying[is_kind].sum()) * cost.saved
+        costs += [cost] * count
+        saved += flying * cost.saved
     return group.lacks(costs, saved)
+
+
+@lru_cache(maxsize=16384)
+def first_rank_stages(
+    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None, microbatches: int
+) -> tuple[tuple[tuple[int, int], int, int], ...]:
+    """Return the stages of rank 0 by their kinds.
+
+    Args:
+        setting: As of `alike_stages`, as all but the last.
+        pp: Ranks.
+        schedule: Its name and number of chunks.
+        layers: Of every stage; None: as the framework cuts.
+        microbatches: Of a step.
+
+    Returns:
+        Of each kind the first segment and the one after the last, the number of stages, and the
+        micro-batches that all of these have in flight.
+    """
+    stages = alike_stages(setting, pp, schedule, layers)
+    flying = flying_of_first_rank(schedule, pp, microbatches)
+    numbers: dict[int, int] = {}
+    in_flight: dict[int, int] = {}
+    for kind, count in zip(stages.kinds[:, 0].tolist(), flying, strict=True):
+        numbers[kind] = numbers.get(kind, 0) + 1
+        in_flight[kind] = in_flight.get(kind, 0) + count
+    return tuple((stages.ends[kind], numbers[kind], in_flight[kind]) for kind in numbers)
 
 
 @lru_cache(maxsize=4096)

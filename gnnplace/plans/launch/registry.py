@@ -111,6 +111,8 @@ READERS: Mapping[str, Reader] = {
     "llama-factory": Reader(finetuners.read_factory, "pytorch"),
 }
 """Every launcher whose files are read; those of `LAUNCHERS` are written, too."""
+OF_MEGATRON = ("megatron-lm", "megatron-bridge")
+"""Launchers that say the same plans of one framework."""
 OF_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 """Launchers whose runs have the times of Megatron-DeepSpeed."""
 

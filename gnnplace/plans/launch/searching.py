@@ -26,7 +26,13 @@ from gnnplace.plans.launch.importing import (
     priced_optimizer,
 )
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.registry import OF_DEEPSPEED, Launcher, framework_of, launcher_of
+from gnnplace.plans.launch.registry import (
+    OF_DEEPSPEED,
+    OF_MEGATRON,
+    Launcher,
+    framework_of,
+    launcher_of,
+)
 from gnnplace.plans.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.plan import OWN
@@ -38,7 +44,7 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_search import FoundSpec, SpecSpace, search_specs
+from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, SpecSpace, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
 
@@ -202,6 +208,7 @@ class LauncherSearch:
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
+    _free: dict[SpecSpace, FoundSpecs] = field(default_factory=dict)
 
     def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:
         """Return the fastest plan that a launcher can run.
@@ -240,12 +247,13 @@ class LauncherSearch:
     def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
         """Return the fastest plan of a launcher among those of a space; None: it can run none."""
         setting = space.setting
-        found = search_specs(
-            space,
-            accepts=self._accepts(launcher, setting),
-            num_best=num_best,
-            budget=self.budget,
-        )
+        accepts = self._accepts(launcher, setting)
+        # Megatron's launchers can mostly be told the fastest plan of their framework, which is
+        # searched once for all of them.
+        has_free = launcher == OWN or launcher in OF_MEGATRON
+        found = self._find_free(space) if has_free and num_best == 1 else None
+        if found is None or not (found.best and accepts(found.best[0].spec)):
+            found = search_specs(space, accepts=accepts, num_best=num_best, budget=self.budget)
         if not found.best:
             return None
         best = found.best[0]
@@ -278,8 +286,14 @@ class LauncherSearch:
         None where none fits all devices.
         """
         space = self._space(launcher, self._frameworks(launcher)[0], self.cluster.num_devices)
-        found = search_specs(space, num_best=1, budget=self.budget)
+        found = self._find_free(space)
         return found.best[0] if found.best else None
+
+    def _find_free(self, space: SpecSpace) -> FoundSpecs:
+        """Return the fastest plan of a space, whether any launcher can be told it."""
+        if space not in self._free:
+            self._free[space] = search_specs(space, num_best=1, budget=self.budget)
+        return self._free[space]
 
     def _frameworks(self, launcher: str) -> tuple[str, ...]:
         """Return the frameworks whose prices plans of a launcher have."""
