@@ -251,19 +251,19 @@ class LauncherSearch:
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
         # searched once for all of them.
         has_free = launcher == OWN or launcher in OF_MEGATRON
-        found = self._find_free(space) if has_free and num_best == 1 else None
-        if found is None or not (found.best and accepts(found.best[0].spec)):
-            found = search_specs(space, accepts=accepts, num_best=num_best, budget=self.budget)
-        if not found.best:
+        specs = self._find_free(space) if has_free and num_best == 1 else None
+        if specs is None or not (specs.best and accepts(specs.best[0].spec)):
+            specs = search_specs(space, accepts=accepts, num_best=num_best, budget=self.budget)
+        if not specs.best:
             return None
-        best = found.best[0]
+        best = specs.best[0]
         return LaunchAnswer(
             plan=launch_plan_of(setting, best.spec),
-            answer=replace(best.answer, lower_bound=found.bound),
+            answer=replace(best.answer, lower_bound=specs.bound),
             setting=setting,
-            best=found.best,
-            tried=found.num_priced,
-            bounded=found.num_bounded,
+            best=specs.best,
+            tried=specs.num_priced,
+            bounded=specs.num_bounded,
         )
 
     def _refusal(self, launcher: str) -> InfeasibleError:
@@ -286,8 +286,8 @@ class LauncherSearch:
         None where none fits all devices.
         """
         space = self._space(launcher, self._frameworks(launcher)[0], self.cluster.num_devices)
-        found = self._find_free(space)
-        return found.best[0] if found.best else None
+        specs = self._find_free(space)
+        return specs.best[0] if specs.best else None
 
     def _find_free(self, space: SpecSpace) -> FoundSpecs:
         """Return the fastest plan of a space, whether any launcher can be told it."""
