@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
-from gnnplace.plans.decoders.named import find_named, named_chain, price_named
+from gnnplace.plans.decoders.named import NamedModel, find_named, named_chain, price_named
 from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJob
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
@@ -296,11 +296,8 @@ def plan_model(
         # A plan of a capture has the calls that it was made from.
         chain = chain if question.given.file.fingerprint == chain.fingerprint else None
     is_named = chain is not None
-    is_searched_by_words = given is None and is_named and len(devices.kinds) == 1
-    if not is_searched_by_words:
-        _check_only(launcher=launcher, framework=framework, environment=environment)
-    if named is not None and is_searched_by_words:
-        plans = launcher_plans(named, devices, options, question.job.precision, progress)
+    plans = _plans_in_words(named if is_named else None, devices, question, options, progress)
+    if plans:
         return [_joint(plan, cluster, question.job) for plan in plans]
     if chain is None:
         from gnnplace.plans.given import check_spec
@@ -330,6 +327,43 @@ def plan_model(
         )
         plans[0] = replace(plans[0], op_placement=op_placement)
     return [_joint(plan, cluster, question.job) for plan in plans]
+
+
+def _plans_in_words(
+    named: NamedModel | None,
+    devices: Cluster,
+    question: PlanQuestion,
+    options: SearchOptions,
+    progress: Progress | None,
+) -> list[Plan]:
+    """Return the fastest plans that launchers can run; none where nothing fits any of them.
+
+    Args:
+        named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
+        devices: The cluster.
+        question: What is planned; a given plan is not searched.
+        options: Of the search.
+        progress: Is told what is done.
+
+    Raises:
+        InputError: A launcher is asked for, and no plan is searched so.
+        InfeasibleError: The launcher or framework that is asked for can train no plan that fits, or
+            none reaches the rate.
+    """
+    if named is None or question.given is not None or len(devices.kinds) > 1:
+        _check_only(
+            launcher=options.launcher,
+            framework=options.framework,
+            environment=options.environment,
+        )
+        return []
+    try:
+        return launcher_plans(named, devices, options, question.job.precision, progress)
+    except InfeasibleError:
+        # Stages of unlike meshes may fit still, and their search says what is lacking.
+        if options.launcher or options.framework or options.rate is not None:
+            raise
+        return []
 
 
 def _check_only(**words: str | None) -> None:

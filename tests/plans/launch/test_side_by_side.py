@@ -121,3 +121,12 @@ assert "torch" not in sys.modules
     assert set(answer["alternatives"]) == {"megatron-lm", "megatron-bridge"}
     assert answer["plan"]["launcher"] in answer["alternatives"]
     assert "--bf16" in Path(script).read_text()
+
+
+def test_where_nothing_fits_the_answer_says_what_is_lacking():
+    plan = gnnplace.plan("mistralai/Mistral-7B-v0.1", "4xRTX4090")[0]
+    assert not plan.feasible
+    assert "nothing fits" in plan.reason
+    assert "take at least" in plan.reason
+    with pytest.raises(InfeasibleError, match="megatron-lm: nothing fits"):
+        gnnplace.plan("mistralai/Mistral-7B-v0.1", "4xRTX4090", launcher="megatron-lm")
