@@ -27,6 +27,7 @@ def step_seconds(program: Program) -> float:
     return float(np.median(seconds))
 
 
+@pytest.mark.alone  # it compares two measurements, and other tests would have the cores
 def test_the_sum_is_near_the_step() -> None:
     program = small("mlp", batch=64, optimizer="sgd")
     before = {n: t.clone() for n, t in program.initial.items()}
