@@ -26,6 +26,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
 from gnnplace.plans.spec_search import SpecSpace, search_specs
@@ -78,16 +79,11 @@ def random_question(rng: random.Random) -> Question:
     return Question(setting, num_devices)
 
 
-def divisors(number: int) -> list[int]:
-    """Return the divisors of a number."""
-    return [k for k in range(1, number + 1) if number % k == 0]
-
-
 def layouts(question: Question) -> Iterator[PlanSpec]:
     """Yield all plans without recomputation."""
     setting, count = question.setting, question.num_devices
     sizes, traits = setting.decoder, setting.framework.traits
-    for dp, tp, cp, pp in itertools.product(divisors(count), repeat=4):
+    for dp, tp, cp, pp in itertools.product(divisors_of(count), repeat=4):
         if dp * tp * cp * pp != count or sizes.batch % dp or pp > sizes.layers or cp > 64:
             continue
         schedules = ["1f1b"]
@@ -96,9 +92,9 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
             if "interleaved" in traits.schedules:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
-        experts = divisors(dp * cp) if sizes.experts else [1]
+        experts = divisors_of(dp * cp) if sizes.experts else [1]
         zeros = traits.zero_stages if dp * cp > 1 else (0,)
-        micro = [size for size in divisors(sizes.batch // dp) if size <= 64]
+        micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
         for ep, zero, size, sp, schedule in itertools.product(
             experts, zeros, micro, (True, False), schedules
         ):

@@ -42,15 +42,15 @@ GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"
 TRIES = 3
 
 
-def is_priced_by_row(given: str | None, framework: str | None, environment: str | None) -> bool:
+def is_priced_by_row(given: str, framework: str | None, environment: str | None) -> bool:
     """Return whether a table of plans is asked for, or words at a framework's constants.
 
     Raises:
         InputError: A file of its own words.
     """
-    if given is not None and given.endswith(".csv"):
+    if given.endswith(".csv"):
         return True
-    if given is None or (framework in (None, "pytorch") and environment is None):
+    if framework in (None, "pytorch") and environment is None:
         return False
     if "=" not in given:
         raise InputError(f"--given {given}: a file says its framework; leave --framework out")
@@ -84,7 +84,10 @@ def _price(args: Namespace, headroom: str | float) -> int:
 
 
 def _is_launched(args: Namespace) -> bool:
-    """Whether a launcher's plan is asked for that is priced from sizes, and no plan written."""
+    """Return whether a launcher's plan is asked for that is priced from sizes, and no plan written.
+
+    Searches for a model of the catalogue are plans themselves.
+    """
     if args.given is None:
         return args.what is None or find_model(args.what.partition("?")[0]) is None
     words = "=" in args.given or args.given.endswith(".csv")
@@ -302,10 +305,9 @@ def run(args: Namespace) -> int:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     launched = (args.given or args.launcher) is not None and _is_launched(args)
-    names_terms = args.given or args.framework or args.environment
-    by_row = bool(
-        not launched
-        and names_terms
+    by_row = (
+        args.given is not None
+        and not launched
         and is_priced_by_row(args.given, args.framework, args.environment)
     )
     if args.imbalance != 1.0 and (launched or by_row):

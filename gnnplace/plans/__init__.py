@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.writing import convert_launch_file as convert_launch_file
     from gnnplace.plans.launch.writing import write_nearest as write_nearest
     from gnnplace.plans.measured_steps import MeasuredSteps as MeasuredSteps
+    from gnnplace.plans.plan import OWN as OWN
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plan import PlanFile as PlanFile
     from gnnplace.plans.reading import is_plan as is_plan

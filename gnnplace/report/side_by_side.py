@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from gnnplace.plans import Plan, PlanFile, start_command
+from gnnplace.plans import OWN, Plan, PlanFile, start_command
 from gnnplace.report.rates import utilization
 from gnnplace.report.units import bytes_text, seconds_text
 
@@ -27,20 +27,18 @@ def side_by_side_lines(plan: Plan) -> list[str]:
     if len(alternatives) < 2:
         return []
     rows: list[tuple[str, ...]] = [HEAD]
-    rows += [
-        (name, *_figures(entry.plan))
-        for name, entry in alternatives.items()
-        if entry.plan is not None
-    ]
+    words = [""]
+    for name, entry in alternatives.items():
+        if entry.plan is not None:
+            rows.append((name, *_figures(entry.plan)))
+            words.append(short_words(entry.plan.words or ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    words = iter(["", *(entry.plan.words for entry in alternatives.values() if entry.plan)])
     lines = ["each launcher's fastest plan, at the prices of the framework that it starts:"]
-    for row in rows:
+    for row, text in zip(rows, words, strict=True):
         cells = [f"{row[0]:{widths[0]}}"]
         for cell, width in zip(row[1:], widths[1:], strict=True):
             cells.append(f"{cell:>{width}}")
         lines.append("  " + "  ".join(cells))
-        text = short_words(next(words) or "")
         lines += [f"  {'':{widths[0]}}  {text}"] if text else []
     lines += [
         f"  {entry.reason}" for entry in alternatives.values() if entry.reason
@@ -94,7 +92,7 @@ def next_line(plan: Plan, path: str | None) -> str:
     launcher = plan.file.launcher
     if path is None:
         return "  next: add -o plan.json, then gnnplace convert plan.json --to LAUNCHER -o FILE"
-    name = "LAUNCHER" if launcher == "gnnplace" else launcher
+    name = "LAUNCHER" if launcher == OWN else launcher
     if not path.endswith(".json"):
         return f"  written to {path}; start: {start_command(launcher or '', path)}"
     return f"  written to {path}; next: gnnplace convert {path} --to {name} -o FILE"

@@ -79,13 +79,6 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     return NamedModel(replace(job, model=model, batch=batch, precision=precision), row, sizes)
 
 
-def is_priced_by_sizes(named: NamedModel, cluster: Cluster) -> bool:
-    """Return whether a model's plans are priced without a capture on the devices of a cluster."""
-    if named.sizes is None or named.job.precision not in HALVES:
-        return False
-    return all(has_step_constants(kind) for kind in cluster.kinds)
-
-
 def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
     """Return a model of the catalogue as a chain by its sizes; None where a capture must price it.
 
@@ -94,7 +87,9 @@ def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
         cluster: The devices, of kinds with constants.
     """
     job = named.job
-    if named.sizes is None or not is_priced_by_sizes(named, cluster):
+    if named.sizes is None or job.precision not in HALVES:
+        return None
+    if not all(has_step_constants(kind) for kind in cluster.kinds):
         return None
     setting = setting_of(
         replace(named.sizes, batch=job.batch or named.sizes.batch),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.launch.from_plan import launch_plan_of
-from gnnplace.plans.launch.registry import Launcher, launcher_of
+from gnnplace.plans.launch.registry import launcher_of
 from gnnplace.plans.launch.searching import priced_spec
 from gnnplace.plans.launch.side_by_side import price_file
 from gnnplace.plans.launch.writing import (
@@ -45,11 +45,11 @@ def export_plan(
         InputError: There is no such launcher.
         InfeasibleError: It cannot say the plan at all.
     """
-    target = launcher_of(launcher)
+    launcher_of(launcher)
     plan = plan.for_launcher(launcher)
     if plan.file.words is not None:
         return _export_words(plan, launcher, model, cluster)
-    return _export_captured(plan, target, launcher, model, cluster)
+    return _export_captured(plan, launcher, model, cluster)
 
 
 def _export_words(
@@ -86,16 +86,12 @@ def _export_words(
 
 
 def _export_captured(
-    plan: Plan,
-    target: Launcher,
-    launcher: str,
-    model: str | None,
-    cluster: str | Cluster | None,
+    plan: Plan, launcher: str, model: str | None, cluster: str | Cluster | None
 ) -> LaunchFile:
     """Return a captured model's plan as the file of a launcher; arguments as of `export_plan`."""
     from gnnplace.plans.launch.captured_losses import Prices, captured_sizes
 
-    file = plan.file
+    target, file = launcher_of(launcher), plan.file
     sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     beside = target.beside(file)

@@ -442,7 +442,7 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     )
 
 
-def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = 8) -> bool:
+def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bool:
     """Return whether a launcher can be told a plan as it is.
 
     Args:
