@@ -44,7 +44,8 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, SpecSpace, search_specs
+from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
 
