@@ -247,9 +247,8 @@ class SpecSpace:
 
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
-        """Groups of plans by which the model can be cut."""
-        groups = groups_of(self.setting, self.batch, self.num_devices)
-        return tuple(group for group in groups if group.sums is not None)
+        """Groups of plans; a model that cannot be cut so has no `sums` of one."""
+        return tuple(groups_of(self.setting, self.batch, self.num_devices))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Return what a plan takes, or why it cannot be."""

@@ -95,6 +95,7 @@ def search_specs(
     space: SpecSpace,
     *,
     accepts: Accepts = lambda spec: True,
+    has_degrees: Accepts = lambda spec: True,
     num_best: int = 3,
     budget: float = np.inf,
 ) -> FoundSpecs:
@@ -103,6 +104,7 @@ def search_specs(
     Args:
         space: The model, its batch and the devices.
         accepts: Whether a plan may be an answer, such as whether a launcher can say it.
+        has_degrees: Whether one with these degrees of parallelism may be, whatever else it says.
         num_best: Plans to find.
         budget: Wall seconds after which the best so far are returned, with their bound; a first
             plan is found in any case.
@@ -113,7 +115,8 @@ def search_specs(
     search = _SpecSearch(space, accepts, num_best)
     deadline = time.monotonic() + budget
     for group in space.groups:
-        search.push_group(group)
+        if has_degrees(group.spec) and group.sums is not None:
+            search.push_group(group)
     while search.heap and search.heap[0][0] < search.limit:
         if search.best and time.monotonic() > deadline:
             break

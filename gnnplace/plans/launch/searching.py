@@ -254,7 +254,13 @@ class LauncherSearch:
         has_free = launcher == OWN or launcher in OF_MEGATRON
         specs = self._find_free(space) if has_free and num_best == 1 else None
         if specs is None or not (specs.best and accepts(specs.best[0].spec)):
-            specs = search_specs(space, accepts=accepts, num_best=num_best, budget=self.budget)
+            specs = search_specs(
+                space,
+                accepts=accepts,
+                has_degrees=self._has_degrees(launcher, setting),
+                num_best=num_best,
+                budget=self.budget,
+            )
         if not specs.best:
             return None
         best = specs.best[0]
@@ -318,6 +324,21 @@ class LauncherSearch:
             return is_priced and can_say(target, plan, network)
 
         return accepts
+
+    def _has_degrees(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
+        """Return what says whether a launcher has the kinds of parallelism of a plan."""
+        if launcher == OWN:
+            return lambda spec: True
+        target = launcher_of(launcher)
+
+        def has_degrees(spec: PlanSpec) -> bool:
+            try:
+                target.check_degrees(launch_plan_of(setting, spec))
+            except InfeasibleError:
+                return False
+            return True
+
+        return has_degrees
 
     def _check_model(self, launcher: str) -> None:
         """Check that a launcher can train the model by any plan at all.

@@ -119,6 +119,7 @@ class FrameworkPricer(Pricer):
     allows_rest: ClassVar[bool] = True
     _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
     _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
+    _messages: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -607,14 +608,31 @@ class FrameworkPricer(Pricer):
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
+        mesh = before.mesh
+        across = mesh.count >= self.framework.network.each
+        kind = self.fabric.kinds(mesh)[0]
+        border = float(self.chain.border[before.last])
+        key = size, kind, mesh.axes, mesh.replicas, before.choice, border, across
+        if key not in self._messages:
+            self._messages[key] = self._message(size, before, border, across=across)
+        return self._messages[key]
+
+    def _message(self, size: int, before: Stage, border: float, *, across: bool) -> float:
+        """Return the seconds of what crosses a cut.
+
+        Args:
+            size: Examples of a micro-batch, over all replicas.
+            before: The stage that sends.
+            border: Bytes of an example that cross.
+            across: Whether the stages are on several servers.
+        """
         framework, constants = self.framework, self.framework.constants
         degrees = self._degrees(before.mesh, before.choice)
         examples = size // before.mesh.replicas // degrees.replicas
-        sent = examples * float(self.chain.border[before.last]) / degrees.cp
+        sent = examples * border / degrees.cp
         split = before.choice.border != "whole" or degrees.tp == 1
         if max(constants["splits_tokens"] * split, constants["splits_messages"]) > 0:
             sent /= degrees.tp
-        across = before.mesh.count >= framework.network.each
         return framework.network.message(sent, across) + constants["message_latency"]
 
     def tied_reduction(
