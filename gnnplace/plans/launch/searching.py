@@ -329,11 +329,14 @@ class LauncherSearch:
         """Return what says whether a launcher has the kinds of parallelism of a plan."""
         if launcher == OWN:
             return lambda spec: True
-        target = launcher_of(launcher)
+        target, sizes = launcher_of(launcher), setting.decoder
 
         def has_degrees(spec: PlanSpec) -> bool:
+            degrees = LaunchPlan(
+                dp=spec.dp, tp=spec.tp, pp=spec.pp, cp=spec.cp, ep=spec.ep, sizes=sizes
+            )
             try:
-                target.check_degrees(launch_plan_of(setting, spec))
+                target.check_degrees(degrees)
             except InfeasibleError:
                 return False
             return True
