@@ -378,6 +378,9 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
         least: The first number that may hold.
     """
     low, high = min(least, most), most
+    if holds(low):
+        return low
+    low = min(low + 1, most)
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -153,9 +153,7 @@ class _SpecSearch:
         _, _, group, level, spec = heapq.heappop(self.heap)
         if level is Level.GROUP:
             for plain in group.stages_of_zero:
-                if self._may_accept(group, plain, ("none", "full")):
-                    for family in families_of(group, plain):
-                        self._push(family_bound(group, family), group, Level.FAMILY, family)
+                self._expand_stage(group, plain)
         elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute,)):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
@@ -163,6 +161,15 @@ class _SpecSearch:
             self._push_rows(group, rows)
         elif level is Level.PLAN and self.accepts(spec):
             self._price(group, spec)
+
+    def _expand_stage(self, group: SpecGroup, plain: PlanSpec) -> None:
+        """Add a group's families with a ZeRO stage, those of `plain`, which recomputes nothing."""
+        if not self._may_accept(group, plain, ("none", "full")):
+            return
+        if family_bound(group, plain) * SLACK >= self.limit:
+            return  # nor is any plan that recomputes faster
+        for family in families_of(group, plain):
+            self._push(family_bound(group, family), group, Level.FAMILY, family)
 
     def _may_accept(self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]) -> bool:
         """Return whether any plan with a ZeRO stage may be accepted.
