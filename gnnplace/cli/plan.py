@@ -17,7 +17,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.models import find_model
 from gnnplace.plans import TrainingJob
-from gnnplace.report import next_line, side_by_side_lines
+from gnnplace.report import next_line, side_by_side_lines, trade_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gnnplace.plans import LaunchPlan, Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"
+GOALS = TIME, FEWEST, LEANEST, CHEAPEST = "time", "gpus", "memory", "cost"
 TRIES = 3
 
 
@@ -272,6 +272,7 @@ def _write_answer(
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
+        lines += trade_lines(best)
         if best.file.alternatives and args.given is None:
             lines.append(next_line(best, args.output))
         print_lines(*lines)
@@ -294,8 +295,10 @@ def run(args: Namespace) -> int:
         raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
     tokens = None if args.tokens is None else token_count(args.tokens)
     rate = None if args.rate is None else token_count(args.rate, "--rate")
-    if rate is not None and (args.goal != FEWEST or args.given is not None):
-        raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
+    if rate is not None and (args.goal not in (FEWEST, LEANEST) or args.given is not None):
+        raise InputError("--rate: is for --goal gpus and memory, which search for fewer of these")
+    if args.pareto is not None and (args.given is not None or "," in args.cluster):
+        raise InputError("--pareto: is of plans that are searched, on one cluster")
     if args.goal == CHEAPEST and args.price is None:
         raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
     if "," in args.cluster and not Path(args.cluster).is_file():
@@ -342,6 +345,7 @@ def run(args: Namespace) -> int:
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
+        pareto=args.pareto,
         launcher=args.launcher if args.given is None else None,
         framework=args.framework if args.given is None else None,
         environment=args.environment if args.given is None else None,
