@@ -16,21 +16,24 @@ from torch import nn
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.torch_names import FakeTensor, NormBase, pytree
-from gnnplace.tracing.batch_objects import as_inputs, leaves_by_path
-from gnnplace.tracing.builder import Builder
-from gnnplace.tracing.cut_batch import CutBatch, batch_axes
-from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
-from gnnplace.tracing.export import quiet, trace
-from gnnplace.tracing.fake_mode import make_fake_mode
+from gnnplace.tracing.aten import Builder, quiet, trace
+from gnnplace.tracing.batch import (
+    MEND,
+    CutBatch,
+    Cutter,
+    UncutBatch,
+    as_inputs,
+    batch_axes,
+    finished,
+    leaves_by_path,
+)
+from gnnplace.tracing.fakes import make_fake_mode
+from gnnplace.tracing.guards import as_eager, batch_statistics, give, notices
 from gnnplace.tracing.loading import applied, cut, is_sized, load
-from gnnplace.tracing.notices import give, notices
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.proof import batch_statistics
+from gnnplace.tracing.program import Optimizer, Program
+from gnnplace.tracing.program import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule, initialise_lazy
-from gnnplace.tracing.watch import as_eager
 from gnnplace.zoo import Workload
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -57,7 +60,7 @@ def capture(
             anything changes them.
         inputs: Example inputs: positional, by keyword, or one tensor.
         loss: The loss, as `StepModule` takes it.
-        optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
+        optimizer: "sgd", "adamw", or one of `gnnplace.tracing.program.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
         name: The name of the program; the model's class by default.

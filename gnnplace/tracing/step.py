@@ -24,10 +24,10 @@ from torch.nn.parameter import is_lazy
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.batch_objects import as_inputs
+from gnnplace.tracing.batch import as_inputs
 
 Inputs = Any
-"""A batch as people write it; see `gnnplace.tracing.batch_objects`."""
+"""A batch as people write it; see `gnnplace.tracing.batch.objects`."""
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Positional = tuple[Any, ...]
 Keywords = dict[str, Any]

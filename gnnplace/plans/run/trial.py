@@ -35,9 +35,7 @@ from gnnplace.plans.segments.recording import precision_of
 from gnnplace.runtime.comparison import Difference, differences
 from gnnplace.runtime.rig import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import TorchDispatchMode, pytree
-from gnnplace.tracing.loading import in_double, shares_of
-from gnnplace.tracing.numbering import draws
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import StepModule, draws, in_double, shares_of
 from gnnplace.zoo import Workload
 
 TOLERANCE = {

@@ -1,6 +1,6 @@
 """Layers of a recording that are alike, and the recording without those between first and last.
 
-Route: of every call of a module that may be a repeated layer (`tracing.alike`), the recorder notes
+Route: of every call of a module that may be a repeated layer (`siblings`), the recorder notes
 what it got, what it returned and which calls it made. Two are alike where their modules are, and
 where these are equal one by one, with values named by where they come from. A layer may be left out
 of the proof where it is called once; gets tensors and plain data; reads nothing but these and its
@@ -20,26 +20,24 @@ import torch
 from torch import nn
 
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.alike import (
-    Description,
-    Geometry,
-    Given,
-    Made,
-    StandIn,
-    description,
-    memory,
-    siblings,
-    surroundings,
-)
-from gnnplace.tracing.attributes import DATA
-from gnnplace.tracing.fingerprint import reading
-from gnnplace.tracing.rules.calls import (
+from gnnplace.tracing import (
     BUFFER,
+    DATA,
     PARAMETER,
     CallGraph,
     CallRef,
+    Description,
+    Geometry,
+    Given,
     LayerCall,
+    Made,
+    StandIn,
+    description,
     function_name,
+    memory,
+    reading,
+    siblings,
+    surroundings,
 )
 
 ASKED = ("size", "dim", "len", "stride", "numel", "is_contiguous", "is_floating_point")

@@ -21,8 +21,8 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from gnnplace.torch_names import FakeTensor
+from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
 
 HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
@@ -52,7 +52,7 @@ def is_elementwise(name: str) -> bool:
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-def elementwise(case: Case) -> Rule:
+def elementwise_rule(case: Case) -> Rule:
     """Tensors of one shape, or broadcast to it from the right; `max` of one is a reduction."""
     if len(case.shapes[0]) > len(case.results[0]):
         return extreme(case)

@@ -1,4 +1,4 @@
-"""The rule of `tracing.experts`: along tokens, over experts, both by dispatch, or within experts.
+"""The rule of `calls.mixture`: along tokens, over experts, both by dispatch, or within experts.
 
 * tokens: rows are independent, given what the router chose;
 * dispatch: each shard has its own tokens and its own experts; rows go to their experts and what
@@ -20,9 +20,8 @@ from typing import Any
 import torch
 
 from gnnplace.torch_names import FakeTensor
-from gnnplace.tracing.experts import GATES, ExpertWeights, balanced
+from gnnplace.tracing.calls import GATES, ExpertWeights, LayerCall, balanced
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
 
 TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"

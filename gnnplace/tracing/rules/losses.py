@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
 from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.rule import Case, Rule, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"

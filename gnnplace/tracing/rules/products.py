@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.tracing.rules.calls import CallRef, LayerCall
+from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.elementwise import broadcast
 from gnnplace.tracing.rules.norms import by_examples
 from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole

@@ -19,31 +19,30 @@ from typing import Any
 import torch
 
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.own_functions import OwnCall, OwnFunction, in_parts
+from gnnplace.tracing.calls import (
+    INPUT,
+    CallGraph,
+    LayerCall,
+    LayerValue,
+    OwnCall,
+    OwnFunction,
+    fill,
+    in_parts,
+)
 from gnnplace.tracing.rules import first_label
 from gnnplace.tracing.rules.attention import ATTENTION_RULES
-from gnnplace.tracing.rules.calls import INPUT, CallGraph, LayerCall, LayerValue, fill
 from gnnplace.tracing.rules.elementwise import (
     ELEMENTWISE,
     ELEMENTWISE_RULES,
     broadcast,
-    elementwise,
+    elementwise_rule,
     is_elementwise,
 )
 from gnnplace.tracing.rules.experts import EXPERT_RULES
 from gnnplace.tracing.rules.losses import LOSS_RULES
 from gnnplace.tracing.rules.norms import NORM_RULES
 from gnnplace.tracing.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.tracing.rules.rule import (
-    WHOLE,
-    Axes,
-    Case,
-    Rule,
-    case_of,
-    numbered,
-    rows_in,
-    whole,
-)
+from gnnplace.tracing.rules.rule import WHOLE, Axes, Case, Rule, case_of, numbered, rows_in, whole
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
@@ -261,7 +260,7 @@ def rule_of(case: Case) -> Rule:
     if found is None:
         if not is_elementwise(name) or case.call.changes:
             return whole(case, f"{UNKNOWN} {name!r}")
-        found = elementwise
+        found = elementwise_rule
     if not _ordered(case, ORDERS.get(name, ())):
         return whole(case, f"{name} with keywords in another order")
     return found(case)

@@ -26,15 +26,8 @@ from typing import Any, Protocol
 import torch
 
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.rules import (
-    Axes,
-    Exchanged,
-    base_label,
-    first_label,
-    groups_of,
-    labels_of,
-)
-from gnnplace.tracing.rules.calls import CallGraph, CallRef, LayerCall
+from gnnplace.tracing.calls import CallGraph, CallRef, LayerCall
+from gnnplace.tracing.rules import Axes, Exchanged, base_label, first_label, groups_of, labels_of
 
 WHOLE, ROWS = "whole", "rows"
 SPREAD = "spread"  # beside a label of examples it cuts these, too

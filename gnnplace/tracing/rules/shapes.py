@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall, fill
 from gnnplace.tracing.rules import base_label
-from gnnplace.tracing.rules.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall, fill
 from gnnplace.tracing.rules.rule import (
     ROWS,
     Axes,

@@ -1,0 +1,232 @@
+"""`CutBatch`: how the batch of a captured step is cut, and what every share is given of the whole.
+
+It travels with the program, so that whoever brings a new batch can cut it likewise.
+
+`cross_entropy(reduction="mean")` divides by the weights of those targets that are not ignored. How
+many there are depends on the targets alone, so that a share can divide by the count of the whole
+batch, if only the count is a value of its own. `write_out_counts` makes it one::
+
+    mean = sum / count,  count = sum over targets t != ignored of weight[t]  (1 without weights)
+
+Label smoothing divides by the same count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from gnnplace.errors import InputError
+from gnnplace.torch_names import pytree
+from gnnplace.tracing.batch.state import Op, shape_of
+
+GIVEN = "given"
+"""Kind of a program's input that every share reads of the whole batch."""
+Tensors = tuple[torch.Tensor, ...]
+ATEN = torch.ops.aten
+COUNTED = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
+MEAN, TOTAL = 1, 2
+_META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
+
+
+@dataclass(frozen=True, eq=False)
+class CutBatch:
+    """A batch cut into equal shares, or left whole (one share).
+
+    Attributes:
+        count: The number of shares, M.
+        axes: Axis of the batch in each input tensor; None where every share has all of it.
+        shares: The example's input tensors, share by share; empty of a fake capture.
+        given: Names of the values that a share reads of the whole batch, such as the number of
+            words that are not padding.
+        numbers: From the input tensors of the whole batch to those values.
+        counts: From the input tensors of a share to counts that must be equal in all shares,
+            because the loss could not be repaired; None if there are none.
+        notes: What was repaired, a sentence each.
+        exceptions: What a share sees otherwise than the batch: batch norm and random numbers.
+        whole: Model and loss on the whole batch, as the user has them (a `StepModule`).
+        differs: Why the loss is another one than the whole batch's; empty if it is the same.
+    """
+
+    count: int
+    axes: tuple[int | None, ...]
+    shares: tuple[Tensors, ...] = ()
+    given: tuple[str, ...] = ()
+    numbers: fx.GraphModule | None = None
+    counts: fx.GraphModule | None = None
+    notes: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
+    whole: torch.nn.Module | None = field(default=None, repr=False)
+    differs: str = ""
+
+    def cut(self, inputs: Sequence[torch.Tensor]) -> tuple[Tensors, ...]:
+        """Input tensors of every share of a whole batch."""
+        parts = [
+            [tensor] * self.count
+            if axis is None
+            else [part.contiguous() for part in tensor.chunk(self.count, axis)]
+            for tensor, axis in zip(inputs, self.axes, strict=True)
+        ]
+        return tuple(tuple(part[k] for part in parts) for k in range(self.count))
+
+    def joined(self, shares: Sequence[Tensors]) -> Tensors:
+        """The whole batch of which these are the shares."""
+        return tuple(
+            shares[0][i] if axis is None else torch.cat([share[i] for share in shares], axis)
+            for i, axis in enumerate(self.axes)
+        )
+
+    def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What every share is given, of a whole batch's input tensors."""
+        if self.numbers is None:
+            return {}
+        return dict(zip(self.given, _called(self.numbers, inputs), strict=True))
+
+    def check(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Whether the shares of a whole batch have equal counts, where they must.
+
+        Raises:
+            InputError: they have not, so that the mean of the shares' losses is another loss.
+        """
+        if self.counts is None:
+            return
+        found = [_called(self.counts, share) for share in self.cut(inputs)]
+        for first, *others in zip(*found, strict=True):
+            odd = next((k for k, other in enumerate(others, 1) if not torch.equal(first, other)), 0)
+            if odd:
+                raise InputError(
+                    f"batch: a mean over {first.sum():g} elements in micro-batch 0 and over "
+                    f"{others[odd - 1].sum():g} in micro-batch {odd} is another loss than that of "
+                    "the whole batch; give equal counts, or leave the batch whole"
+                )
+
+
+def _called(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
+    slots = module.graph.find_nodes(op="placeholder")
+    own = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
+    with torch.no_grad():
+        found: Tensors = module(*own)
+    return found
+
+
+def _like(tensor: torch.Tensor, slot: fx.Node) -> torch.Tensor:
+    """A batch's tensor where and as what it was captured."""
+    expected = slot.meta["val"]
+    floating = tensor.is_floating_point() and expected.is_floating_point()
+    return tensor.to(expected.device, expected.dtype if floating else tensor.dtype)
+
+
+def batch_axes(share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[int | None]:
+    """Axis in which each input of the whole batch is larger than that of a share.
+
+    Raises:
+        InputError: an input that is larger in several axes.
+    """
+    found: list[int | None] = []
+    for i, (mine, other) in enumerate(zip(share, whole, strict=True)):
+        dims = [d for d, (a, b) in enumerate(zip(mine.shape, other.shape, strict=True)) if a != b]
+        if len(dims) > 1:
+            raise InputError(
+                f"input {i}: shape {tuple(other.shape)} of the whole batch, {tuple(mine.shape)} of "
+                "a share; an input may have the batch on one axis"
+            )
+        found.append(dims[0] if dims else None)
+    return found
+
+
+def subgraph(module: fx.GraphModule, wanted: Sequence[fx.Node]) -> fx.GraphModule:
+    """The part of a forward graph that makes some of its values, from the same inputs.
+
+    Args:
+        module: With a placeholder for every input.
+        wanted: Nodes of its graph.
+    """
+    needed = _ancestors(module.graph, wanted)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or node in needed:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in wanted))
+    return fx.GraphModule(module, graph)
+
+
+def _ancestors(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
+    """All that the nodes are made of, with what changes it in place."""
+    found: set[fx.Node] = set()
+    todo = list(wanted)
+    while todo:
+        node = todo.pop()
+        if node in found:
+            continue
+        found.add(node)
+        todo.extend(node.all_input_nodes)
+        todo.extend(user for user in node.users if changes(user, node))
+    return found
+
+
+def changes(user: fx.Node, node: fx.Node) -> bool:
+    """Whether a user changes a node in place, itself or through a view."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None or not user.args or user.args[0] is not node:
+        return False
+    if schema.is_mutable:
+        return True
+    view = any(r.alias_info is not None for r in schema.returns)
+    return view and any(changes(other, user) for other in user.users)
+
+
+def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """Put an op before a node, as if that node's line had called it."""
+    with graph.inserting_before(before):
+        node = graph.call_function(target, args)
+    node.meta.update({key: before.meta[key] for key in _META if key in before.meta})
+    values = fx.map_arg(args, lambda n: n.meta["val"])
+    tensors = [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    with tensors[0].fake_mode, torch.no_grad():  # type: ignore[attr-defined]
+        node.meta["val"] = target(*values)
+    return node
+
+
+def write_out_counts(module: fx.GraphModule) -> int:
+    """Rewrite every mean over counted targets in a forward graph; returns how many there were."""
+    found = [node for node in module.graph.nodes if _is_counted(node)]
+    for node in found:
+        _write_out(module.graph, node)
+    module.recompile()
+    return len(found)
+
+
+def _is_counted(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    op = Op(node, node, {}, 1)
+    if op.name not in COUNTED or op.args["reduction"] != MEAN:
+        return False
+    target = op.args["target"]
+    return not target.meta["val"].is_floating_point()
+
+
+def _write_out(graph: fx.Graph, node: fx.Node) -> None:
+    given = Op(node, node, {}, 1).args
+    target, weight = given["target"], given["weight"]
+    kept = insert(graph, node, ATEN.ne.Scalar, target, given["ignore_index"])
+    counted = kept
+    if isinstance(weight, fx.Node):
+        index = insert(graph, node, ATEN.mul.Tensor, target, kept)  # of ignored targets: 0
+        rows = insert(graph, node, ATEN.index_select.default, weight, 0, _flat(graph, node, index))
+        counted = insert(graph, node, ATEN.mul.Tensor, rows, _flat(graph, node, kept))
+    count = insert(graph, node, ATEN.sum.default, counted)
+    total = insert(graph, node, node.target, *(given | {"reduction": TOTAL}).values())
+    node.replace_all_uses_with(insert(graph, node, ATEN.div.Tensor, total, count))
+    graph.erase_node(node)
+
+
+def _flat(graph: fx.Graph, before: fx.Node, node: fx.Node) -> fx.Node:
+    if len(shape_of(node)) == 1:
+        return node
+    return insert(graph, before, ATEN.reshape.default, node, [-1])

@@ -1,0 +1,271 @@
+"""States by the table of rules that layers are split by (`tracing.rules`).
+
+A rule says which axes of an op's tensors are cut together: those of one label. Shares of the batch
+go through the op as parts of a label do if, in every tensor that has the label, it is where the
+batch is: then the results that have it are split there, and those that lack it are sums over the
+shares. Rules are asked about the op in the graph of the whole batch. What parts exchange, or
+compute by something else than the op, says nothing of shares (`Rule.is_plain`).
+
+Dropout is off and batch norm is frozen, the two stated exceptions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from torch import fx
+
+from gnnplace.tracing.batch.numbers import switched_off
+from gnnplace.tracing.batch.state import (
+    POSITION,
+    SAME,
+    SPLIT,
+    SUM,
+    MixesError,
+    Op,
+    State,
+    UndecidedError,
+    flat_nodes,
+    is_one,
+    same,
+    shape_of,
+)
+from gnnplace.tracing.calls import CallRef, LayerCall
+from gnnplace.tracing.guards import is_static
+from gnnplace.tracing.rules import RULES as TABLE
+from gnnplace.tracing.rules import (
+    WHOLE,
+    Axes,
+    Case,
+    Rule,
+    base_label,
+    by_examples,
+    elementwise_rule,
+    groups_of,
+    labels_of,
+    rule_of,
+)
+
+PAIRS = "it pairs examples of the batch with each other"
+
+
+def by_table(op: Op) -> Any:
+    """An op that is not linear: its operands must be alike in all shares, or split."""
+    states = {n: op.plain(n) for n in op.operands}
+    return followed(op, states, rule=SIZED.get(op.name, rule_of))
+
+
+def carried(op: Op) -> Any:
+    """An op that only moves the elements of its first operand: a sum over examples stays one."""
+    node, *others = op.operands
+    state = op.state(node)
+    if state.kind == SUM:
+        return each(op, state)
+    states = {node: replace(state, kind=SPLIT) if state.kind == POSITION else state}
+    found = followed(op, states | {n: op.plain(n) for n in others}, state.scale)
+    return replace(found, kind=POSITION) if state.kind == POSITION else found
+
+
+def picked(op: Op) -> Any:
+    """A slice of examples, or of each.
+
+    Raises:
+        UndecidedError: every share takes the first rows of a table, as many as it has examples.
+    """
+    node, (share, whole) = op.operands[0], op.shapes[0]
+    state = op.state(node)
+    if state.kind == SAME and share != whole:
+        raise UndecidedError("it takes as many rows of a table as there are examples")
+    if (share, whole) == (shape_of(node), shape_of(op.twin_of(node))) and len(op.shapes) == 1:
+        return each(op, state)
+    return carried(op)
+
+
+def product(op: Op) -> State:
+    """A product of tensors, to which a bias may be added: linear in each of them."""
+    bias = op.args.get(BIASES.get(op.name, ""))
+    added = {} if bias is None else {bias: op.plain(bias)}
+    factors = [n for n in flat_nodes(op.node) if n is not bias]
+    sums = [n for n in factors if op.state(n).kind == SUM]
+    scale = math.prod(op.state(n).scale for n in factors)
+    if not sums:
+        states = {n: op.state(n) if op.state(n).kind == SPLIT else op.plain(n) for n in factors}
+        found: State = followed(op, states | added, scale)
+    elif len(sums) > 1 or any(op.state(n).kind == SPLIT for n in factors):
+        op.give(sums[0], "it multiplies a sum over the examples with something of the batch")
+    else:
+        found = State(SUM, scale=scale, known=op.known)
+    if bias is not None and (found.kind == SUM or not is_one(found.scale)):
+        raise UndecidedError("it adds a bias to a scaled sum over the examples")
+    return found
+
+
+def aligned(op: Op, states: Mapping[fx.Node, State], scale: float = 1.0) -> Any:
+    """Operands broadcast to the first result's shape, with their batch on one axis."""
+    rank = len(op.shapes[0][1])
+    odd = any(len(shape_of(n)) > rank for n in states) or len({len(s) for s, _ in op.shapes}) > 1
+    if odd:
+        raise UndecidedError("its results have fewer axes than it reads")
+    return followed(op, states, scale, rule=elementwise_rule)
+
+
+def followed(
+    op: Op,
+    states: Mapping[fx.Node, State],
+    scale: float = 1.0,
+    *,
+    rule: Callable[[Case], Rule] = rule_of,
+) -> Any:
+    """The state of each result, by the label of the axis that the batch is on.
+
+    Args:
+        op: the op.
+        states: of its operands, each alike in all shares or split.
+        scale: of the results.
+        rule: gives the op's rule.
+
+    Raises:
+        MixesError, UndecidedError: examples do not go through it as the parts of a label do.
+    """
+    if all(state.kind == SAME for state in states.values()):
+        return each(op, fresh(op))
+    nodes, case = _case(op)
+    found = rule(case)
+    if found.kind == WHOLE:
+        raise UndecidedError(found.reason)
+    slots = [(states[node], axes) for node, axes in zip(nodes, found.reads, strict=True)]
+    places = {(_label(axes[s.dim]), s.outer) for s, axes in slots if s.kind == SPLIT}
+    label, outer = next(iter(places))
+    why = WHY.get(op.name, "it works along the batch")
+    if label is None and len(places) == 1:
+        raise (UndecidedError if op.name in UNSURE else MixesError)(why)
+    others = [axes for state, axes in slots if state.kind != SPLIT]
+    if len(places) > 1 or any(label in map(_label, axes) for axes in others):
+        raise MixesError(PAIRS)
+    if not found.is_plain(label or ""):
+        raise UndecidedError(why)
+    made = [_state(op, axes, State(SPLIT, 0, outer, scale, op.known), label)
+            for axes in found.results]  # fmt: skip
+    return tuple(made) if isinstance(op.node.meta.get("val"), list | tuple) else made[0]
+
+
+def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
+    labels = list(map(_label, axes))
+    if label in labels:
+        return state.at(labels.index(label))
+    return State(SUM, scale=state.scale, known=op.known)
+
+
+def _label(entry: str | None) -> str | None:
+    """The first label of an axis, unless it cuts groups of it."""
+    first = next(iter(labels_of(entry)), None)
+    return None if first is None or groups_of(first) > 1 else base_label(first)
+
+
+def _case(op: Op) -> tuple[list[fx.Node], Case]:
+    """What the share's op reads, and the call of the whole batch's op, in torch's own order."""
+    nodes: list[fx.Node] = []
+    fx.map_arg(_arguments(op, op.node), lambda n: None if is_static(n) else nodes.append(n))
+    shapes: list[tuple[int, ...]] = []
+    number = count()
+
+    def reference(node: fx.Node) -> Any:
+        if is_static(node):
+            return node.meta.get("val")
+        shapes.append(shape_of(node))
+        return CallRef(next(number))
+
+    args, kwargs = fx.map_arg(_arguments(op, op.twin), reference)
+    function = op.node.target.overloadpacket  # type: ignore[union-attr]
+    made = tuple(whole for _, whole in op.shapes)
+    call = LayerCall(op.node.name, function, tuple(args), dict(kwargs), (), (), "", inplace=True)
+    return nodes, Case(call, tuple(shapes), made)
+
+
+def _arguments(op: Op, node: fx.Node) -> Any:
+    """Arguments as the function of torch has them that the op is named after."""
+    args, kwargs = switched_off(node)
+    if op.name == "embedding":  # the indices are first, and rows may be renormed
+        often = {"scale_grad_by_freq": args[3]} if len(args) > 3 else {}
+        return (args[1], args[0], *args[2:3]), kwargs | often
+    return tuple(args), kwargs
+
+
+def fresh(op: Op) -> State:
+    """A result of operands that are the same in all shares: split where its shape has the batch."""
+    share, whole = op.shapes[0]
+    if share == whole:
+        return same(op.known)
+    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b]
+    if len(share) != len(whole) or len(dims) != 1:
+        raise UndecidedError("its shape depends on the batch in several ways")
+    return op.split(dims[0])
+
+
+def each(op: Op, state: State) -> Any:
+    """The same state for every result."""
+    value = op.node.meta.get("val")
+    return tuple(state for _ in value) if isinstance(value, list | tuple) else state
+
+
+UNSURE = (
+    "sort",
+    "argsort",
+    "msort",
+    "roll",
+    "flip",
+    "embedding",
+    "gather",
+    "take_along_dim",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "index_select",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+)
+"""Ops that only put examples into another order, or look them up."""
+PICKS = (
+    "slice",
+    "narrow",
+    "select",
+    "unbind",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "unsafe_split",
+    "unsafe_chunk",
+    "tensor_split",
+)
+BIASES = {"linear": "bias", "addmm": "self", "baddbmm": "self"}
+WHYS = {
+    "it lets examples attend to each other": ("scaled_dot_product_attention",),
+    "it takes statistics of the batch": ("layer_norm", "native_layer_norm", "rms_norm",
+                                         "_fused_rms_norm"),
+    "it runs along the batch": ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell",
+                                "rnn_tanh_cell", "rnn_relu_cell"),
+    "it picks examples of the batch": PICKS,
+    "it pads the batch": ("pad", "constant_pad_nd"),
+}  # fmt: skip
+"""What ops do to examples whose axis has no label."""
+WHY = {name: why for why, names in WHYS.items() for name in names}
+SIZED = {"affine_grid_generator": by_examples(3), "native_group_norm": by_examples(2)}
+"""Rules of ops that read the size of the batch itself: no part can have a call of the whole."""
+RULES: dict[str, Callable[[Op], Any]] = {
+    **dict.fromkeys((*TABLE, *SIZED), by_table),
+    **dict.fromkeys(
+        ("permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "numpy_T",
+         "mT", "adjoint", "unsqueeze", "squeeze"), carried,
+    ),
+    **dict.fromkeys(PICKS, picked),
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot", "outer", "ger", "linear", "matmul",
+         "einsum"), product,
+    ),
+}  # fmt: skip
+"""All that the table has; `axis` puts the rules of sums and of the batch itself before it."""
