@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.calls import as_one_call as as_one_call
     from gnnplace.tracing.calls import experts as experts
     from gnnplace.tracing.calls import function_name as function_name
-    from gnnplace.tracing.calls import own_functions as own_functions
+    from gnnplace.tracing.calls import user_functions as user_functions
     from gnnplace.tracing.fakes import BareMode as BareMode
     from gnnplace.tracing.fakes import Claims as Claims
     from gnnplace.tracing.fakes import DeviceFault as DeviceFault

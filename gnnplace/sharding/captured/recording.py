@@ -64,12 +64,12 @@ from gnnplace.tracing import (
     function_name,
     make_fake_mode,
     other_generators,
-    own_functions,
     prove,
     proved_apart,
     quiet,
     storage_of,
     tensors_in,
+    user_functions,
     without_numbers,
 )
 
@@ -288,7 +288,7 @@ def _recorded(
         stack.enter_context(_own_tensors(step))
         stack.enter_context(visits.noted())
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(own_functions())
+        stack.enter_context(user_functions())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
     if not isinstance(step, OutputModule):

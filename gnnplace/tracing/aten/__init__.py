@@ -14,7 +14,6 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.aten.builder import Builder as Builder
-    from gnnplace.tracing.aten.builder import alias_roots as alias_roots
     from gnnplace.tracing.aten.export import check_cut as check_cut
     from gnnplace.tracing.aten.export import quiet as quiet
     from gnnplace.tracing.aten.export import trace as trace

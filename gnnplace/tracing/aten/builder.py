@@ -1,4 +1,4 @@
-"""Assembles a program: inputs, ops, gradients, buffer copies and optimizer updates."""
+"""Assemble a program: inputs, ops, gradients, buffer copies and optimizer updates."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from gnnplace.tracing.program import (
     ProgramOp,
     Ref,
     ValueInfo,
+    alias_roots,
     operations,
     value_info,
 )
@@ -32,7 +33,7 @@ PHASES = (FORWARD, BACKWARD, UPDATE)
 
 
 class Builder:
-    """Collects the parts of a program.
+    """The parts of a program, collected node by node.
 
     Args:
         traced: The graph that torch traced, and its ends.
@@ -70,6 +71,7 @@ class Builder:
         return self._translator.values
 
     def _add_node(self, node: fx.Node) -> None:
+        """Add what a node of the graph is: an input, a constant or an op."""
         if node.op == "placeholder":
             slot = self._traced.inputs[node.name]
             value = node.meta.get("val")
@@ -90,6 +92,7 @@ class Builder:
             self._translator.add(node)
 
     def _add_slot(self, slot: Slot, value: torch.Tensor) -> str:
+        """Add the input that a placeholder stands for; return its value's name."""
         if slot.kind == "input":
             position = int(slot.name)
             return self._add_input("input", self._sources[position], self._examples[position])
@@ -100,6 +103,11 @@ class Builder:
         return self._add_input(slot.kind, name, tensor)
 
     def _add_input(self, kind: str, source: str, tensor: torch.Tensor) -> str:
+        """Add a value that exists before the first op; return its name.
+
+        Raises:
+            CaptureError: another tensor has the name already.
+        """
         name = f"{kind}.{source}"
         if self._owner.get(id(tensor)) == name:
             return name  # a constant that the graph names twice
@@ -114,7 +122,7 @@ class Builder:
         return name
 
     def _add_tangent(self, value: torch.Tensor) -> str:
-        """The gradient of the loss with respect to itself: a scalar one."""
+        """Add the gradient of the loss with respect to itself, a scalar one; return its name."""
         check_scalar(value)
         options = {"dtype": value.dtype, "device": torch.device("cpu")}
         target = torch.ops.aten.full.default
@@ -125,6 +133,7 @@ class Builder:
         return TANGENT
 
     def _add_output(self, slot: Slot, value: str) -> None:
+        """Note what an output of the graph is: a gradient, a new buffer or a result."""
         if slot.kind == "gradient":
             if slot.name:
                 parameter = self._value_of(slot.name)
@@ -135,9 +144,11 @@ class Builder:
             self._outputs.append(value)
 
     def _value_of(self, qualified: str) -> str:
+        """Return the value of a parameter or buffer by its qualified name in the step."""
         return self._owner[id(self._traced.tensors[qualified])]
 
     def _add_copy(self, buffer: str, value: str) -> None:
+        """Add the op that stores the new value of a buffer."""
         source = self._inputs[buffer].source
         self._buffers[source] = value
         module = source.rpartition(".")[0] or None
@@ -154,7 +165,7 @@ class Builder:
             self._add_update(parameter, method)
 
     def _sum(self, parameter: str, gradients: list[str]) -> str:
-        """One gradient of a parameter that the model holds under several names."""
+        """Add up the gradients of a parameter that has several; return the value of the sum."""
         total = gradients[0]
         source = self._inputs[parameter].source
         for i, gradient in enumerate(gradients[1:]):
@@ -166,6 +177,11 @@ class Builder:
         return total
 
     def _add_update(self, parameter: str, method: Optimizer) -> None:
+        """Add an optimizer's state and update of a parameter.
+
+        Raises:
+            CaptureError: its gradient is sparse, and the optimizer does not take that.
+        """
         source = self._inputs[parameter].source
         if not self._sparse.isdisjoint(self._gradients[parameter]) and not method.takes_sparse():
             raise CaptureError(
@@ -183,20 +199,21 @@ class Builder:
         self._ops.append(ProgramOp(name, method.update, args, {}, (), UPDATE, module))
 
     def program(self, name: str, *, fake: bool, forward_only: bool) -> Program:
-        """The program, without dead code and with the order of in-place changes."""
-        keep = [] if forward_only else self._outputs[:1]
+        """Return the program, without dead code and with the order of in-place changes."""
+        losses = [] if forward_only else self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
-        needed = {*(keep or self._outputs), *gradients.values()}
+        # What leads neither to the loss or an output nor to a gradient is dead.
+        needed = {*(losses or self._outputs), *gradients.values()}
         ops = ordered(live(self._ops, needed), self._translator.regions)
         ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
         inputs = {n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"}
-        made = {r for op in ops for r in op.results}
+        results = {r for op in ops for r in op.results}
         return Program(
             name=name,
             ops=tuple(ops),
             inputs=inputs,
-            values={n: v for n, v in self._values.items() if n in inputs or n in made},
+            values={n: v for n, v in self._values.items() if n in inputs or n in results},
             loss=None if forward_only else self._outputs[0],
             gradients=gradients,
             buffers=self._buffers,
@@ -206,23 +223,14 @@ class Builder:
 
 
 def live(ops: Iterable[ProgramOp], needed: set[str]) -> list[ProgramOp]:
-    """The ops that lead to a needed value or change an input in place."""
-    needed, kept = set(needed), []
+    """Return the ops that lead to a needed value or change an input in place."""
+    needed = set(needed)
+    live_ops = []
     for op in reversed(list(ops)):
         if not op.results or not needed.isdisjoint(op.results):
-            kept.append(op)
+            live_ops.append(op)
             needed.update(op.reads)
-    return kept[::-1]
-
-
-def alias_roots(ops: Iterable[ProgramOp]) -> Mapping[str, frozenset[str]]:
-    """Of each value that may share memory with others: the values at the root of its views."""
-    roots: dict[str, frozenset[str]] = {}
-    for op in ops:
-        if op.view:
-            shared = frozenset().union(*(roots.get(r, frozenset((r,))) for r in op.reads))
-            roots.update({r: shared for r in op.results if r is not None})
-    return roots
+    return live_ops[::-1]
 
 
 def with_order(ops: list[ProgramOp]) -> list[ProgramOp]:
@@ -237,5 +245,6 @@ def with_order(ops: list[ProgramOp]) -> list[ProgramOp]:
 
 
 def _after(op: ProgramOp, readers: Mapping[str, Mapping[str, None]]) -> ProgramOp:
+    """Return an op that changes a value in place, `after` all that read it."""
     changed = op.args[0].name
     return replace(op, after=tuple(name for name in readers[changed] if name != op.name))

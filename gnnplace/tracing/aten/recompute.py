@@ -42,13 +42,13 @@ Region = tuple[tuple[int, int, bool], ...]
 
 @contextmanager
 def checkpoints() -> Iterator[list[Region]]:
-    """Within it checkpointed regions are traced with what they compute again.
+    """Trace checkpointed regions within with what they compute again.
 
     Yields:
         The second runs, as they happen.
     """
     counts: dict[Region, int] = {}
-    again: list[Region] = []
+    second_runs: list[Region] = []
     with (
         patch_private(
             torch_names.dynamo_utils,
@@ -59,17 +59,17 @@ def checkpoints() -> Iterator[list[Region]]:
         patch_private(
             checkpoint,
             REGION,
-            _marked(read_private(checkpoint, REGION, "torch"), counts, again),
+            _marked(read_private(checkpoint, REGION, "torch"), counts, second_runs),
             "torch",
         ),
         patch_private(checkpoint, "CheckpointFunction", _Reentrant, "torch"),
         patch_private(checkpoint, "_is_compiling", lambda *_: False, "torch"),
     ):
-        yield again
+        yield second_runs
 
 
 class _Reentrant:
-    """Stands for `torch.utils.checkpoint.CheckpointFunction`."""
+    """The stand-in for `torch.utils.checkpoint.CheckpointFunction`."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
@@ -78,7 +78,7 @@ class _Reentrant:
             with torch.no_grad():
                 return function(*args)
         return checkpoint.checkpoint(
-            lambda *given: tree_map_only(torch.Tensor, _Always.apply, function(*given)),
+            lambda *inputs: tree_map_only(torch.Tensor, _Always.apply, function(*inputs)),
             *args,
             use_reentrant=False,
             preserve_rng_state=preserve,
@@ -107,36 +107,39 @@ class _Always(torch.autograd.Function):
 
 
 def _marked(
-    original: Callable[..., Iterator[None]], counts: dict[Region, int], second: list[Region]
+    original: Callable[..., Iterator[None]], counts: dict[Region, int], second_runs: list[Region]
 ) -> Callable[..., Iterator[None]]:
-    """The generator behind a region, so that each of its runs marks the nodes that it makes."""
+    """Return the generator behind a region; each of its runs marks the nodes that it makes."""
 
-    def generator(function: Callable[..., Any], preserve: bool, *rest: Any, **options: Any) -> Any:
+    def generator(
+        function: Callable[..., Any], preserve: bool, *arguments: Any, **options: Any
+    ) -> Any:
         outer = region_of(traceback.current_meta)
         index, runs = counts.get(outer, 0), 0
         counts[outer] = index + 1
 
-        def again(*args: Any, **keywords: Any) -> Any:
+        def run_again(*args: Any, **keywords: Any) -> Any:
             nonlocal runs
             runs += 1
-            second.append((*outer, (index, runs, preserve)))
-            with _within(second[-1]):
+            second_runs.append((*outer, (index, runs, preserve)))
+            with _within(second_runs[-1]):
                 return function(*args, **keywords)
 
         with _within((*outer, (index, 0, True))):
-            yield from original(again, preserve, *rest, **options)
+            yield from original(run_again, preserve, *arguments, **options)
 
     return generator
 
 
 def region_of(meta: Mapping[str, Any]) -> Region:
-    """The region of a node, or of what is traced now; empty outside."""
-    found: Region = meta.get(KEY, ())
-    return found
+    """Return the region of a node, or of what is traced now; empty outside."""
+    region: Region = meta.get(KEY, ())
+    return region
 
 
 @contextmanager
 def _within(region: Region) -> Iterator[None]:
+    """Mark nodes that are traced within as of a region."""
     outer = region_of(traceback.current_meta)
     traceback.current_meta[KEY] = region
     try:
@@ -146,27 +149,27 @@ def _within(region: Region) -> Iterator[None]:
 
 
 class Draws:
-    """Names whose seeds random ops draw from: a second run draws what the first one drew."""
+    """The names whose seeds random ops draw from: a second run draws what the first one drew."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, ...], list[str]] = {}
         self._position: dict[Region, int] = {}
 
     def name(self, node: fx.Node) -> str:
-        """Name for the seed of a random node; called once for each, in the order of the graph."""
+        """Return the name for the seed of a random node; called once for each, in graph order."""
         region = region_of(node.meta)
         if not all(preserved for _, _, preserved in region) or not region:
             return node.name
-        drawn = self._first.setdefault(tuple(index for index, _, _ in region), [])
+        names = self._first.setdefault(tuple(index for index, _, _ in region), [])
         position = self._position.get(region, 0)
         self._position[region] = position + 1
-        if position == len(drawn):
-            drawn.append(node.name)
-        return drawn[position]
+        if position == len(names):
+            names.append(node.name)
+        return names[position]
 
 
 def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[ProgramOp]:
-    """The ops, with those that begin a second run after the gradient that asked for it.
+    """Return the ops; those that begin a second run come after the gradient that asked for it.
 
     Args:
         ops: In the order in which they were traced.
@@ -181,8 +184,10 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
 
     def begins(op: ProgramOp) -> bool:
         run = run_of.get(op.name)
-        inside = (r in maker and run_of.get(maker[r].name) == run for r in _sources(op, maker))
-        return bool(run) and run in triggers and not op.view and not any(inside)
+        if not run or run not in triggers or op.view:
+            return False
+        makers = (maker[read] for read in _sources(op, maker) if read in maker)
+        return all(run_of.get(producer.name) != run for producer in makers)
 
     return [
         replace(op, after=(*op.after, triggers[run_of[op.name]])) if begins(op) else op
@@ -191,11 +196,11 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
 
 
 def _sources(op: ProgramOp, maker: Mapping[str | None, ProgramOp]) -> Iterator[str]:
-    """What an op reads, views replaced by what they show."""
+    """Yield what an op reads, views replaced by what they show."""
     for read in op.reads:
-        made = maker.get(read)
-        if made is not None and made.view:
-            yield from _sources(made, maker)
+        producer = maker.get(read)
+        if producer is not None and producer.view:
+            yield from _sources(producer, maker)
         else:
             yield read
 
@@ -205,26 +210,30 @@ def _triggers(
     run_of: Mapping[str, Region],
     maker: Mapping[str | None, ProgramOp],
 ) -> dict[Region, str]:
-    """Of each second run the last op that its first reader outside of it waited for."""
+    """Return, for each second run, the last op that its first reader outside of it waited for."""
     position = {op.name: i for i, op in enumerate(ops)}
     begin: dict[Region, int] = {}
-    found: dict[Region, str] = {}
+    triggers: dict[Region, str] = {}
     for op in ops:
         if run := run_of.get(op.name):
             begin.setdefault(run, position[op.name])
             continue
         if op.name not in run_of:
             continue
-        made = [maker[read] for read in _sources(op, maker) if read in maker]
-        for run in {run_of.get(m.name, ()) for m in made} - {()} - set(found):
-            before = [m.name for m in made if m.phase == BACKWARD and position[m.name] < begin[run]]
-            if before:
-                found[run] = max(before, key=position.__getitem__)
-    return found
+        producers = [maker[read] for read in _sources(op, maker) if read in maker]
+        for run in {run_of.get(producer.name, ()) for producer in producers} - {()} - set(triggers):
+            earlier = [
+                producer.name
+                for producer in producers
+                if producer.phase == BACKWARD and position[producer.name] < begin[run]
+            ]
+            if earlier:
+                triggers[run] = max(earlier, key=position.__getitem__)
+    return triggers
 
 
 def second_run(region: Region) -> Region:
-    """The innermost run of a region that computes something again; empty if there is none."""
+    """Return the innermost run of a region that computes again; empty if there is none."""
     while region and region[-1][1] == 0:
         region = region[:-1]
     return region

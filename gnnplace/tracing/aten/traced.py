@@ -24,13 +24,13 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Slot:
-    """What a placeholder or an output of a traced graph means.
+    """The meaning of a placeholder or an output of a traced graph.
 
     Attributes:
-        kind: What it is: a placeholder is a "parameter", "buffer", "constant", "input" or
-            "tangent", an output is "loss", "output", "gradient", "buffer" or "ignored".
-        name: Qualified name in `StepModule` (of a gradient: its parameter's; of an input: its
-            position; of the rest: empty).
+        kind: of a placeholder "parameter", "buffer", "constant", "input" or "tangent"; of an
+            output "loss", "output", "gradient", "buffer" or "ignored".
+        name: Qualified name in `StepModule`; of a gradient its parameter's, of an input its
+            position; empty of a tangent, a loss and an output.
     """
 
     kind: str
@@ -57,42 +57,42 @@ class Traced:
 
 
 def signature(traced: Traced, *, by_numbers: bool = False) -> list[Any]:
-    """What a traced graph computes: equal for equal steps, whatever the names of its nodes.
+    """Return what a traced graph computes: equal for equal steps, whatever its nodes are called.
 
     Args:
         traced: The graph.
         by_numbers: Constants are told by what they hold, not by their names.
     """
-    known: dict[str, int] = {}
+    constant_index: dict[str, int] = {}
     owner = traced.graph.owning_module
 
     def constant(kind: str, name: str, tensor: Any) -> Any:
         if not by_numbers or not isinstance(tensor, torch.Tensor):
             return (kind, name)
-        first = known.setdefault(name, len(known))
-        return ("constant", first, tuple(tensor.shape), tensor.dtype, _digest(tensor))
+        index = constant_index.setdefault(name, len(constant_index))
+        return ("constant", index, tuple(tensor.shape), tensor.dtype, _digest(tensor))
 
-    order: dict[fx.Node, Any] = {}
+    node_keys: dict[fx.Node, Any] = {}
     lines: list[Any] = []
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             slot = traced.inputs[node.name]
-            held = traced.tensors.get(slot.name) if slot.kind == "constant" else None
-            order[node] = constant(slot.kind, slot.name, held)
+            tensor = traced.tensors.get(slot.name) if slot.kind == "constant" else None
+            node_keys[node] = constant(slot.kind, slot.name, tensor)
         elif node.op == "call_function":
             if node.target is torch.ops.aten._assert_tensor_metadata.default:
                 continue  # the exported forward pass has them, and they compute nothing
-            order[node] = len(lines)
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: order[n])
+            node_keys[node] = len(lines)
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: node_keys[n])
             lines.append((str(node.target), repr(args), repr(kwargs)))
         else:
             name = str(node.target)
-            order[node] = constant(node.op, name, getattr(owner, name, None))
+            node_keys[node] = constant(node.op, name, getattr(owner, name, None))
     return lines
 
 
 def _digest(tensor: torch.Tensor) -> str:
-    """Of a constant's numbers; empty where it has none."""
+    """Return a hash of a constant's numbers; empty if it has none."""
     if isinstance(tensor, FakeTensor) or tensor.layout != torch.strided:
         return ""
     numbers = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu().flatten()
@@ -100,26 +100,33 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def joint_outputs(
-    graph: fx.Graph, own: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+    graph: fx.Graph, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
 ) -> dict[Slot, fx.Node]:
-    """By slot: of a buffer that is changed in place and bound anew the latter, which comes last."""
+    """Return the node of every output by its slot.
+
+    Of a buffer that is changed in place and bound anew it is the latter, which comes last.
+    """
     output = graph.output_node()
     pairs = zip(output.meta["desc"], output.args[0], strict=True)  # type: ignore[arg-type]
-    return {_output_slot(d, own, rebound): n for d, n in pairs if isinstance(n, fx.Node)}
+    return {
+        _output_slot(desc, buffers, rebound): node
+        for desc, node in pairs
+        if isinstance(node, fx.Node)
+    }
 
 
 def copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
-    """What the graph itself writes into buffers, in the backward pass too: the last of each."""
-    found: dict[Slot, fx.Node] = {}
+    """Take out what the graph itself writes into buffers; return the last value of each."""
+    written: dict[Slot, fx.Node] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         target, value = node.args[:2]
-        found[_changed(slots[target.name])] = value
+        written[_changed(slots[target.name])] = value
         graph.erase_node(node)
-    return found
+    return written
 
 
 def _changed(slot: Slot) -> Slot:
-    """The output for an input that is changed in place.
+    """Return the output for an input that is changed in place.
 
     Raises:
         CaptureError: it is one that must not change.
@@ -133,7 +140,7 @@ def _changed(slot: Slot) -> Slot:
 
 
 def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
-    """The slot of an input; a buffer that is none of ``buffers`` is a constant.
+    """Return the slot of an input; a buffer that is none of ``buffers`` is a constant.
 
     Raises:
         CaptureError: it is of a kind that no step has.
@@ -150,6 +157,7 @@ def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
 
 
 def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
+    """Return the slot of an output; outputs behind the loss are the rebound buffers, in order."""
     if isinstance(desc, descriptors.GradAOTOutput):
         return Slot("gradient", getattr(desc.grad_of, "target", ""))
     if isinstance(desc, descriptors.InputMutationAOTOutput):
@@ -160,7 +168,7 @@ def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[
 
 
 def inference(exported: torch.export.ExportedProgram) -> Traced:
-    """The forward pass that torch exported, with slots for its inputs and outputs."""
+    """Return the forward pass that torch exported, with slots for its inputs and outputs."""
     slots: dict[str, Slot] = {}
     position = 0
     for spec in exported.graph_signature.input_specs:

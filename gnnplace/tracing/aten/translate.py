@@ -1,4 +1,4 @@
-"""From a traced ATen graph to the ops of a program."""
+"""Translate a traced ATen graph into the ops of a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALIASES = (
 
 
 class Translator:
-    """Translates nodes in order; collects `ops`, `values` and `regions` of ops as it goes.
+    """A translator of nodes in order; collects `ops`, `values` and `regions` of ops as it goes.
 
     Args:
         renamed: Value name of each placeholder's node name.
@@ -47,7 +47,7 @@ class Translator:
         self._draws = Draws()
 
     def value_name(self, node: fx.Node) -> str:
-        """Name of the value that a translated node stands for."""
+        """Return the name of the value that a translated node stands for."""
         return self._names[node.name]
 
     def rename(self, node: str, value: str) -> None:
@@ -71,10 +71,10 @@ class Translator:
             if region := region_of(node.meta):
                 self.regions[node.name] = region
         elif node.users:
-            instead = _branch(node)
+            remedy = _branch(node)
             raise CaptureError(
                 f"capture failed at op {node.name!r}{node_place(node)}: "
-                f"{node.target} is not a plain ATen op{instead}"
+                f"{node.target} is not a plain ATen op{remedy}"
             )
 
     def _add_element(self, node: fx.Node) -> None:
@@ -83,6 +83,7 @@ class Translator:
         self._names[node.name] = f"{source.name}.{index}"
 
     def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
+        """Return the op of a node, with its function where ATen's own will not do."""
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
@@ -102,6 +103,11 @@ class Translator:
         )
 
     def _argument(self, value: Any) -> Any:
+        """Return an argument with `Ref`s in the place of nodes.
+
+        Raises:
+            CaptureError: a node that is no tensor.
+        """
         if isinstance(value, fx.Node):
             if value.name not in self._names:
                 raise CaptureError(f"capture failed{node_place(value)}: {_no_tensor(value)}")
@@ -113,10 +119,15 @@ class Translator:
         return value
 
     def _results(self, node: fx.Node) -> tuple[str | None, ...]:
+        """Return the values that a node makes, and note what they are.
+
+        Raises:
+            CaptureError: their shapes depend on numbers.
+        """
         value = node.meta.get("val")
         if any(map(_is_unknown, pytree.tree_leaves(value))):
-            told = on_numbers(str(node.target), node_place(node))
-            raise CaptureError(f"capture failed{node_place(node)}: {told}")
+            reason = on_numbers(str(node.target), node_place(node))
+            raise CaptureError(f"capture failed{node_place(node)}: {reason}")
         if isinstance(value, torch.Tensor):
             self._names[node.name] = node.name
             self.values[node.name] = value_info(value)
@@ -127,6 +138,7 @@ class Translator:
         return tuple(self._element(node, i, item, i in used) for i, item in enumerate(value))
 
     def _element(self, node: fx.Node, index: int, value: Any, used: bool) -> str | None:
+        """Return the value of one element of a tuple; None if nobody reads it."""
         if not used or not isinstance(value, torch.Tensor):
             return None
         name = f"{node.name}.{index}"
@@ -135,45 +147,47 @@ class Translator:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Whether it is a tensor whose shape depends on numbers."""
+    """Return whether a value is a tensor whose shape depends on numbers."""
     return isinstance(value, torch.Tensor) and not all(type(n) is int for n in value.shape)
 
 
 def _branch(node: fx.Node) -> str:
+    """Return what to write instead of an op that chooses between branches."""
     if "cond" not in str(node.target):
         return ""
     return "; compute both branches and choose with torch.where(condition, a, b)"
 
 
 def _no_tensor(node: fx.Node) -> str:
-    """What is said of an argument that is no tensor: a number that was read, or an object."""
+    """Return the error of an argument that is no tensor: a number that was read, or an object."""
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
 
 def is_view(target: OpOverload) -> bool:
-    """Whether the overload returns memory of an argument."""
+    """Return whether the overload returns memory of an argument."""
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
 def is_random(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the op draws random numbers; attention and others do only if they drop some."""
+    """Return whether the op draws random numbers; with a dropout rate of 0 it does not."""
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    given = dict(zip((a.name for a in target._schema.arguments), args, strict=False))
-    given.update(kwargs)
-    drops = [a for a in target._schema.arguments if a.name in ("dropout_p", "dropout")]
-    return not drops or any(given.get(a.name, a.default_value) != 0 for a in drops)
+    parameters = target._schema.arguments
+    values = dict(zip((parameter.name for parameter in parameters), args, strict=False))
+    values.update(kwargs)
+    rates = [parameter for parameter in parameters if parameter.name in ("dropout_p", "dropout")]
+    return not rates or any(values.get(rate.name, rate.default_value) != 0 for rate in rates)
 
 
 def phase_of(node: fx.Node) -> str:
-    """Phase of a node as autograd tagged it."""
+    """Return the phase of a node as autograd tagged it."""
     return BACKWARD if node.meta.get("partitioner_tag") == "is_backward" else FORWARD
 
 
 def module_of(node: fx.Node) -> str | None:
-    """Qualified name in the model of the module whose forward made the node."""
+    """Return the qualified name in the model of the module whose forward made the node."""
     stack = stack_of(node)
     if not stack:
         return None
@@ -182,5 +196,5 @@ def module_of(node: fx.Node) -> str | None:
 
 
 def stack_of(node: fx.Node) -> Mapping[str, Any]:
-    """The modules that were being called when the node was made, the innermost last."""
+    """Return the modules that were being called when the node was made, the innermost last."""
     return node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}

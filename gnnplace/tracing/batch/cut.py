@@ -35,7 +35,7 @@ _META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 @dataclass(frozen=True, eq=False)
 class CutBatch:
-    """A batch cut into equal shares, or left whole (one share).
+    """A batch cut into equal shares, or left uncut (one share).
 
     Attributes:
         count: The number of shares, M.
@@ -47,7 +47,7 @@ class CutBatch:
         counts: From the input tensors of a share to counts that must be equal in all shares,
             because the loss could not be repaired; None if there are none.
         notes: What was repaired, a sentence each.
-        exceptions: What a share sees otherwise than the batch: batch norm and random numbers.
+        exceptions: Deviations of shares from the batch: batch norm and random numbers.
         whole: Model and loss on the whole batch, as the user has them (a `StepModule`).
         differs: Why the loss is another one than the whole batch's; empty if it is the same.
     """
@@ -64,7 +64,7 @@ class CutBatch:
     differs: str = ""
 
     def cut(self, inputs: Sequence[torch.Tensor]) -> tuple[Tensors, ...]:
-        """Input tensors of every share of a whole batch."""
+        """Return the input tensors of every share of a whole batch."""
         parts = [
             [tensor] * self.count
             if axis is None
@@ -74,75 +74,76 @@ class CutBatch:
         return tuple(tuple(part[k] for part in parts) for k in range(self.count))
 
     def joined(self, shares: Sequence[Tensors]) -> Tensors:
-        """The whole batch of which these are the shares."""
+        """Return the whole batch of which these are the shares."""
         return tuple(
             shares[0][i] if axis is None else torch.cat([share[i] for share in shares], axis)
             for i, axis in enumerate(self.axes)
         )
 
     def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What every share is given, of a whole batch's input tensors."""
+        """Return the values that every share reads of a whole batch, by name."""
         if self.numbers is None:
             return {}
         return dict(zip(self.given, _called(self.numbers, inputs), strict=True))
 
     def check(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Whether the shares of a whole batch have equal counts, where they must.
+        """Refuse a whole batch whose shares have unequal counts, where they must be equal.
 
         Raises:
-            InputError: they have not, so that the mean of the shares' losses is another loss.
+            InputError: the mean of the shares' losses would be another loss.
         """
         if self.counts is None:
             return
-        found = [_called(self.counts, share) for share in self.cut(inputs)]
-        for first, *others in zip(*found, strict=True):
-            odd = next((k for k, other in enumerate(others, 1) if not torch.equal(first, other)), 0)
-            if odd:
-                raise InputError(
-                    f"batch: a mean over {first.sum():g} elements in micro-batch 0 and over "
-                    f"{others[odd - 1].sum():g} in micro-batch {odd} is another loss than that of "
-                    "the whole batch; give equal counts, or leave the batch whole"
-                )
+        counts_by_share = [_called(self.counts, share) for share in self.cut(inputs)]
+        for counts in zip(*counts_by_share, strict=True):
+            for index, count in enumerate(counts):
+                if not torch.equal(counts[0], count):
+                    raise InputError(
+                        f"batch: a mean over {counts[0].sum():g} elements in micro-batch 0 and "
+                        f"over {count.sum():g} in micro-batch {index} is another loss than that "
+                        "of the whole batch; give equal counts, or leave the batch whole"
+                    )
 
 
 def _called(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
+    """Return what a graph makes of tensors of a batch."""
     slots = module.graph.find_nodes(op="placeholder")
-    own = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
+    converted = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
     with torch.no_grad():
-        found: Tensors = module(*own)
-    return found
+        outputs: Tensors = module(*converted)
+    return outputs
 
 
 def _like(tensor: torch.Tensor, slot: fx.Node) -> torch.Tensor:
-    """A batch's tensor where and as what it was captured."""
+    """Return a batch's tensor on the device, and of the type, that was captured."""
     expected = slot.meta["val"]
     floating = tensor.is_floating_point() and expected.is_floating_point()
     return tensor.to(expected.device, expected.dtype if floating else tensor.dtype)
 
 
 def batch_axes(share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[int | None]:
-    """Axis in which each input of the whole batch is larger than that of a share.
+    """Return the axis in which each input of the whole batch is larger than that of a share.
 
     Raises:
         InputError: an input that is larger in several axes.
     """
-    found: list[int | None] = []
-    for i, (mine, other) in enumerate(zip(share, whole, strict=True)):
-        dims = [d for d, (a, b) in enumerate(zip(mine.shape, other.shape, strict=True)) if a != b]
+    axes: list[int | None] = []
+    for i, (part, full) in enumerate(zip(share, whole, strict=True)):
+        dims = [d for d, (a, b) in enumerate(zip(part.shape, full.shape, strict=True)) if a != b]
         if len(dims) > 1:
             raise InputError(
-                f"input {i}: shape {tuple(other.shape)} of the whole batch, {tuple(mine.shape)} of "
+                f"input {i}: shape {tuple(full.shape)} of the whole batch, {tuple(part.shape)} of "
                 "a share; an input may have the batch on one axis"
             )
-        found.append(dims[0] if dims else None)
-    return found
+        axes.append(dims[0] if dims else None)
+    return axes
 
 
 def subgraph(module: fx.GraphModule, wanted: Sequence[fx.Node]) -> fx.GraphModule:
-    """The part of a forward graph that makes some of its values, from the same inputs.
+    """Return the part of a forward graph that makes some of its values, from the same inputs.
 
     Args:
-        module: With a placeholder for every input.
+        module: A graph with a placeholder for every input.
         wanted: Nodes of its graph.
     """
     needed = _ancestors(module.graph, wanted)
@@ -156,28 +157,28 @@ def subgraph(module: fx.GraphModule, wanted: Sequence[fx.Node]) -> fx.GraphModul
 
 
 def _ancestors(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
-    """All that the nodes are made of, with what changes it in place."""
-    found: set[fx.Node] = set()
-    todo = list(wanted)
-    while todo:
-        node = todo.pop()
-        if node in found:
+    """Return all nodes that lead to some, with those that change them in place."""
+    ancestors: set[fx.Node] = set()
+    pending = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node in ancestors:
             continue
-        found.add(node)
-        todo.extend(node.all_input_nodes)
-        todo.extend(user for user in node.users if changes(user, node))
-    return found
+        ancestors.add(node)
+        pending.extend(node.all_input_nodes)
+        pending.extend(user for user in node.users if changes(user, node))
+    return ancestors
 
 
 def changes(user: fx.Node, node: fx.Node) -> bool:
-    """Whether a user changes a node in place, itself or through a view."""
+    """Return whether a user changes a node in place, itself or through a view."""
     schema = getattr(user.target, "_schema", None)
     if schema is None or not user.args or user.args[0] is not node:
         return False
     if schema.is_mutable:
         return True
-    view = any(r.alias_info is not None for r in schema.returns)
-    return view and any(changes(other, user) for other in user.users)
+    is_view = any(r.alias_info is not None for r in schema.returns)
+    return is_view and any(changes(view_user, user) for view_user in user.users)
 
 
 def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node:
@@ -193,15 +194,16 @@ def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node
 
 
 def write_out_counts(module: fx.GraphModule) -> int:
-    """Rewrite every mean over counted targets in a forward graph; returns how many there were."""
-    found = [node for node in module.graph.nodes if _is_counted(node)]
-    for node in found:
+    """Rewrite every mean over counted targets in a forward graph; return their number."""
+    means = [node for node in module.graph.nodes if _is_counted(node)]
+    for node in means:
         _write_out(module.graph, node)
     module.recompile()
-    return len(found)
+    return len(means)
 
 
 def _is_counted(node: fx.Node) -> bool:
+    """Return whether a node is a mean over targets that may be ignored."""
     if node.op != "call_function":
         return False
     op = Op(node, node, {}, 1)
@@ -212,21 +214,23 @@ def _is_counted(node: fx.Node) -> bool:
 
 
 def _write_out(graph: fx.Graph, node: fx.Node) -> None:
-    given = Op(node, node, {}, 1).args
-    target, weight = given["target"], given["weight"]
-    kept = insert(graph, node, ATEN.ne.Scalar, target, given["ignore_index"])
-    counted = kept
+    """Rewrite a mean as a sum over the count or the weights of targets."""
+    arguments = Op(node, node, {}, 1).args
+    target, weight = arguments["target"], arguments["weight"]
+    is_counted = insert(graph, node, ATEN.ne.Scalar, target, arguments["ignore_index"])
+    weights = is_counted
     if isinstance(weight, fx.Node):
-        index = insert(graph, node, ATEN.mul.Tensor, target, kept)  # of ignored targets: 0
+        index = insert(graph, node, ATEN.mul.Tensor, target, is_counted)  # of ignored targets: 0
         rows = insert(graph, node, ATEN.index_select.default, weight, 0, _flat(graph, node, index))
-        counted = insert(graph, node, ATEN.mul.Tensor, rows, _flat(graph, node, kept))
-    count = insert(graph, node, ATEN.sum.default, counted)
-    total = insert(graph, node, node.target, *(given | {"reduction": TOTAL}).values())
+        weights = insert(graph, node, ATEN.mul.Tensor, rows, _flat(graph, node, is_counted))
+    count = insert(graph, node, ATEN.sum.default, weights)
+    total = insert(graph, node, node.target, *(arguments | {"reduction": TOTAL}).values())
     node.replace_all_uses_with(insert(graph, node, ATEN.div.Tensor, total, count))
     graph.erase_node(node)
 
 
 def _flat(graph: fx.Graph, before: fx.Node, node: fx.Node) -> fx.Node:
+    """Return a node's tensor with one axis."""
     if len(shape_of(node)) == 1:
         return node
     return insert(graph, before, ATEN.reshape.default, node, [-1])

@@ -1,8 +1,8 @@
-"""Proves that the loss of a batch is the mean of its shares' losses, or repairs it, or refuses it.
+"""Prove that the loss of a batch is the mean of its shares' losses, repair it, or refuse it.
 
 `Cutter` is called with the exported forward pass of a share. It exports that of the whole batch
-beside it, follows the batch through both (`axis`), and returns the share's graph, repaired
-where it had to be.
+beside it, follows the batch through both (`axis`), and returns the share's graph, repaired where it
+had to be.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gnnplace.errors import OtherLossError
 from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.batch.axis import Flow, follow
 from gnnplace.tracing.batch.cut import GIVEN, CutBatch, batch_axes, subgraph, write_out_counts
-from gnnplace.tracing.batch.numbers import differences, own_differences
+from gnnplace.tracing.batch.numbers import differences, step_differences
 from gnnplace.tracing.batch.state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.batch.twins import make_alike
-from gnnplace.tracing.calls import OwnCall, mixed_by, own_functions
+from gnnplace.tracing.calls import UserCall, find_mixing, user_functions
 from gnnplace.tracing.guards import node_place
 from gnnplace.tracing.program import Program
 from gnnplace.tracing.step import StepModule
@@ -51,7 +51,7 @@ class UncutBatch:
 
 
 class Cutter:
-    """Cuts the batch of one capture.
+    """The cut of one capture's batch.
 
     Args:
         step: Model, loss and inputs of the whole batch.
@@ -63,7 +63,7 @@ class Cutter:
             needs.
 
     Attributes:
-        batch: What was found, after the call.
+        batch: How the batch is cut, after the call.
         repaired: Whether the graph that the call returned was rewritten.
     """
 
@@ -87,6 +87,7 @@ class Cutter:
 
     @property
     def _is_fake(self) -> bool:
+        """Return whether the batch has no numbers."""
         return any(isinstance(t, FakeTensor) for t in self._step.inputs())
 
     def __call__(
@@ -95,16 +96,16 @@ class Cutter:
         export: Export,
         *,
         own: Sequence[str] = (),
-        called: Sequence[OwnCall] = (),
+        called: Sequence[UserCall] = (),
         fixed: str = "",
     ) -> fx.GraphModule:
-        """The share's forward graph, repaired.
+        """Return the share's forward graph, repaired.
 
         Args:
             exported: The share's forward pass.
             export: Exports another module's forward pass.
-            own: What makes gradients that the forward pass does not say.
-            called: Calls of autograd functions that were exported; all of `own`, where given.
+            own: Hooks and functions whose gradients do not follow from the forward pass.
+            called: Calls of autograd functions that were exported; all of `own`, if there are any.
             fixed: Why the graph that is returned will not be used, so that nothing can be
                 repaired; counts must be equal then. Empty: it will.
 
@@ -112,13 +113,14 @@ class Cutter:
             OtherLossError: the loss of the whole batch is not that of its shares.
         """
         self.batch, self.repaired = self._uncut, False
-        with own_functions() as uncut:
+        with user_functions() as uncut:
             share, whole = _module(exported), _module(export(self._step))
-        self._tried = partial(mixed_by, uncut, called, self.batch.count) if called else None
+        self._tried = partial(find_mixing, uncut, called, self.batch.count) if called else None
         write_out_counts(whole)
         flow = self._followed(share, whole)
         loss = flow.loss
         if loss.kind == UNKNOWN and self._has_numbers:
+            # Take it that ops without a rule keep examples apart; the numbers decide below.
             share = _module(exported)
             flow = self._followed(share, whole, assume=True)
             loss = flow.loss if flow.loss.kind == MIXED else loss
@@ -154,30 +156,33 @@ class Cutter:
         """Leave a share as it is: its counts must be equal, now and in every step."""
         needed = "; ".join(notes(flow))
         loss = State(UNKNOWN, why=f"it needs a repair ({needed}), but {fixed}")
-        off = None
+        difference = None
         if self._has_numbers:
-            off = differences(whole, share, self._step.inputs(), self.batch, uneven=False)
-        if off == "":
+            difference = differences(whole, share, self._step.inputs(), self.batch, uneven=False)
+        if difference == "":
             counts = subgraph(repaired, flow.counted)
             self.batch = replace(self.batch, counts=counts, notes=(EVEN,))
             self.batch.check(self._step.inputs())
         else:
-            self._judge(loss, off)
+            self._judge(loss, difference)
 
     def _confirm(self, own: Sequence[str], whole: fx.GraphModule) -> None:
-        """Holds gradients that a step makes in ways of its own against those of its shares."""
-        if own and not self.batch.differs and (self._bare or not self.repaired):
-            off = own_differences(self._step, whole, self.batch) if self._has_numbers else None
-            off = self._tried() if off is None and self._tried is not None else off
-            why = f"its {own[0]} {UNSAID}"
-            self._judge(State(UNKNOWN, why=why), off)
+        """Compare gradients that do not follow from the forward pass with those of the shares."""
+        if not own or self.batch.differs or (self.repaired and not self._bare):
+            return
+        difference = None
+        if self._has_numbers:
+            difference = step_differences(self._step, whole, self.batch)
+        if difference is None and self._tried is not None:
+            difference = self._tried()
+        self._judge(State(UNKNOWN, why=f"its {own[0]} {UNSAID}"), difference)
 
     def _bear(self, share: fx.GraphModule, whole: fx.GraphModule, assume: bool) -> None:
-        """Notes of a share that nothing repairs; refuses one that needs a number of the batch."""
+        """Note what an unrepaired share needs; refuse one that needs a number of the batch."""
         flow = self._followed(share, whole, assume=assume, equal=True)
         self._judge(flow.loss, None)
-        told = [EVEN] if flow.counts else []
-        self.batch = replace(self.batch, notes=(*told, *notes(flow)))
+        conditions = [EVEN] if flow.counts else []
+        self.batch = replace(self.batch, notes=(*conditions, *notes(flow)))
 
     def _followed(
         self,
@@ -187,6 +192,7 @@ class Cutter:
         assume: bool = False,
         equal: bool = False,
     ) -> Flow:
+        """Follow the batch through both graphs, with their counts written out."""
         write_out_counts(share)
         make_alike(share, whole)
         modes = {"outputs": self._step.forward_only, "assume": assume, "equal": equal}
@@ -194,31 +200,38 @@ class Cutter:
 
     @property
     def _has_numbers(self) -> bool:
+        """Return whether losses and gradients can be computed."""
         return not self._is_fake and not self._step.forward_only
 
     def _numbers(self, whole: fx.GraphModule, share: fx.GraphModule, loss: State) -> str | None:
-        """What is off in numbers; None where there are none, or they do not matter."""
+        """Return what is off in numbers; None if there are none, or they do not matter."""
         if not self._has_numbers or loss.kind == MIXED:
             return None
         return differences(whole, share, self._step.inputs(), self.batch)
 
     def _judge(self, loss: State, numbers: str | None) -> None:
-        """Refuse what mixes examples, what numbers refute, and what neither way decides."""
+        """Refuse an op that mixes examples, that numbers refute, or that neither way decides.
+
+        Raises:
+            OtherLossError: another loss is not accepted.
+        """
         if not loss.is_failure and not numbers:
             return
         if loss.kind == UNKNOWN and numbers == "":
-            found = f"{said(loss)}, but the numbers of the shares are those of the batch"
-            self.batch = replace(self.batch, notes=(*self.batch.notes, found))
+            note = f"{describe_failure(loss)}, but the numbers of the shares are those of the batch"
+            self.batch = replace(self.batch, notes=(*self.batch.notes, note))
             return
-        why = said(loss) if loss.is_failure else str(numbers)
+        why = describe_failure(loss) if loss.is_failure else str(numbers)
         why += f", and {numbers}" if loss.is_failure and numbers else ""
-        told = f"{why}, so that the loss of the batch is not the mean of its shares' losses"
+        difference = f"{why}, so that the loss of the batch is not the mean of its shares' losses"
         if not self._accept:
-            raise OtherLossError(f"{self._name}, {self.batch.count} micro-batches: {told}; {MEND}")
-        self.batch = replace(self.batch, differs=told)
+            raise OtherLossError(
+                f"{self._name}, {self.batch.count} micro-batches: {difference}; {MEND}"
+            )
+        self.batch = replace(self.batch, differs=difference)
 
     def _give(self, share: fx.GraphModule, whole: fx.GraphModule, flow: Flow) -> None:
-        """Let the share read what it is given of the example."""
+        """Let the share read the values that the example gives it."""
         if not flow.given:
             return
         numbers = subgraph(whole, list(flow.given.values()))
@@ -229,29 +242,30 @@ class Cutter:
 
 
 def _module(exported: torch.export.ExportedProgram) -> fx.GraphModule:
+    """Return the module of an exported forward pass."""
     module = exported.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     return module
 
 
 def finished(program: Program, batch: CutBatch) -> Program:
-    """The program of a share that knows its batch: example inputs, and what it is given."""
-    known = [f"constant.{name}" for name in batch.given]
+    """Return the program of a share that knows its batch: example inputs, and what it is given."""
+    names = [f"constant.{name}" for name in batch.given]
     inputs = {
-        name: replace(entry, kind=GIVEN) if name in known else entry
+        name: replace(entry, kind=GIVEN) if name in names else entry
         for name, entry in program.inputs.items()
     }
-    kept = tuple(name for name in known if name in inputs)
-    if batch.numbers is not None and len(kept) < len(known):  # some were made of others
+    used = tuple(name for name in names if name in inputs)
+    if batch.numbers is not None and len(used) < len(names):  # some were made of others
         output = batch.numbers.graph.output_node()
-        pairs = zip(known, output.args[0], strict=True)  # type: ignore[arg-type]
+        pairs = zip(names, output.args[0], strict=True)  # type: ignore[arg-type]
         output.args = (tuple(node for name, node in pairs if name in inputs),)
         batch.numbers.recompile()
-    return replace(program, inputs=inputs, batch=replace(batch, given=kept))
+    return replace(program, inputs=inputs, batch=replace(batch, given=used))
 
 
-def said(state: State) -> str:
-    """Which op it is and what it does, in words."""
+def describe_failure(state: State) -> str:
+    """Return which op fails and what it does, in words."""
     node = state.culprit
     if node is None:
         return f"the loss cannot be cut: {state.why}"
@@ -260,29 +274,29 @@ def said(state: State) -> str:
 
 
 def notes(flow: Flow) -> list[str]:
-    """What was repaired."""
-    found = []
+    """Return what was repaired."""
+    lines = []
     if flow.given:
         ops = ", ".join(dict.fromkeys(op_name(node.target) for node in flow.given.values()))
-        found.append(f"counts of the whole batch are given to every share ({ops})")
+        lines.append(f"counts of the whole batch are given to every share ({ops})")
     if flow.summed:
-        found.append(SUMMED)
+        lines.append(SUMMED)
     elif flow.scaled:
-        found.append(ADDED)
-    return found
+        lines.append(ADDED)
+    return lines
 
 
 def exceptions(flow: Flow) -> list[str]:
-    """What a share sees otherwise than the batch, as in gradient accumulation."""
-    found = []
+    """Return deviations of a share from the batch, as in gradient accumulation."""
+    lines = []
     if flow.normed:
-        found.append(
+        lines.append(
             f"batch norm ({len(flow.normed)} in all) sees micro-batches one by one, as in "
             "gradient accumulation"
         )
     if flow.random:
-        found.append(
+        lines.append(
             f"random numbers ({len(flow.random)} ops, such as dropout) are drawn anew for every "
             "micro-batch"
         )
-    return found
+    return lines

@@ -1,9 +1,9 @@
-"""The numbers of a cut batch against those of the whole one, before anything is captured.
+"""Numbers of a cut batch against those of the whole one, before anything is captured.
 
 Loss and gradients of the exported forward pass of the whole batch are compared with the mean over
 the shares' passes, as they were repaired. Batch norm is frozen and dropout is off, which are the
 two stated exceptions. Masks and padding are made unequal on purpose: where every example is as long
-as every other, a mean of means is the mean, and nothing would show.
+as every other, a mean of means is the mean, and a fault would not show.
 
 One pass forward and backward of the whole batch, and one of its shares.
 """
@@ -37,7 +37,7 @@ those of an untrained network whose batch norm is frozen may be."""
 ROOM = 0.5
 """Part of the free memory that the whole batch's tensors may take; beyond it nothing is run."""
 SCALES = (1.0 / 1024, 1024.0**2)
-"""Of a loss whose gradients are made in ways of their own."""
+"""Factors of a loss whose gradients are not those of its forward pass alone."""
 SWITCHED = (BatchNormBase, DropoutBase)
 """Modules that do something else in training, which shares may do otherwise."""
 OFF = {"training": False, "train": False, "dropout_p": 0.0, "dropout": 0.0}
@@ -52,7 +52,7 @@ def differences(
     *,
     uneven: bool = True,
 ) -> str | None:
-    """What is off between the whole batch and its shares.
+    """Return what is off between the whole batch and its shares.
 
     Args:
         whole: Forward graph of the whole batch.
@@ -65,31 +65,33 @@ def differences(
         Empty if nothing is; None if it cannot be told: the step draws random numbers elsewhere
         than in dropout, takes too much memory, or has no gradients to speak of.
     """
-    frozen = [_frozen(whole), _frozen(share)]
-    if None in frozen or _bytes(whole) > ROOM * psutil.virtual_memory().available:
+    frozen_whole, frozen_share = _frozen(whole), _frozen(share)
+    if frozen_whole is None or frozen_share is None:
         return None
-    found = None
+    if _bytes(whole) > ROOM * psutil.virtual_memory().available:
+        return None
+    difference = None
     examples = [unequal(whole, inputs, batch)] if uneven else []
     for example in (*examples, tuple(inputs)):
         try:
-            expected = _step(frozen[0], example)  # type: ignore[arg-type]
-            found = _compared(frozen[0], expected, frozen[1], example, batch)  # type: ignore[arg-type]
+            expected = _step(frozen_whole, example)
+            difference = _compared(frozen_whole, expected, frozen_share, example, batch)
         except (IndexError, RuntimeError):  # numbers that the model cannot take
             continue
         break
-    return found
+    return difference
 
 
-def own_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) -> str | None:
-    """What is off between gradients as a step itself makes them, of the batch and of its shares.
+def step_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) -> str | None:
+    """Return what is off between a step's own gradients of the batch and of its shares.
 
     An exported forward pass says nothing of backward passes of its own, or of hooks. The step runs
     as it is, but for modules of batch norm and dropout. Gradients must be those of the shares, and
-    grow as the loss does: what clips them would clip those of shares, whose mean has fewer
-    examples, where others are large.
+    grow as the loss does: a step that clips gradients would clip those of shares, whose mean has
+    fewer examples, where others are large.
 
     Args:
-        step: Of the whole batch; it is left as it was.
+        step: Step of the whole batch; it is left as it was.
         graph: Its exported forward pass.
         batch: How it is cut.
 
@@ -101,25 +103,25 @@ def own_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) ->
     if _bytes(graph) > ROOM * psutil.virtual_memory().available:
         return None
     with torch.random.fork_rng(), unchanged(step):
-        drawn = torch.get_rng_state()
+        random_state = torch.get_rng_state()
         for module in switched:
             module.training = False
         try:
             expected = _step(step, step.inputs())
-            found = _compared(step, expected, step, step.inputs(), batch)
-            found = _grown(step, expected) if found == "" else found
+            difference = _compared(step, expected, step, step.inputs(), batch)
+            difference = _grown(step, expected) if difference == "" else difference
         except RuntimeError:  # such as numbers that the model cannot take
             return None
         finally:
             for module in switched:
                 module.training = True
-            for buffer, before in buffers.items():
-                buffer.copy_(before)
-        return found if torch.equal(drawn, torch.get_rng_state()) else None
+            for buffer, value in buffers.items():
+                buffer.copy_(value)
+        return difference if torch.equal(random_state, torch.get_rng_state()) else None
 
 
 def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
-    """Which gradient does not grow as the loss does; empty: all do."""
+    """Return which gradient does not grow as the loss does; empty if all do."""
     floor = NEGLIGIBLE * largest_of(gradient for name, gradient in expected.items() if name)
     allowed = coarsest(_types(step))
     for scale in SCALES:
@@ -137,7 +139,7 @@ def _compared(
     inputs: Sequence[torch.Tensor],
     batch: CutBatch,
 ) -> str | None:
-    """What is off between the mean of the shares and what is expected of the whole batch."""
+    """Return what is off between the mean of the shares and the values of the whole batch."""
     for name, value in batch.values(inputs).items():
         setattr(share, name, value)
     total: dict[str, torch.Tensor] = {}
@@ -147,9 +149,11 @@ def _compared(
     gradients = dict(expected)
     loss = gradients.pop("")
     allowed = coarsest(_types(whole))
-    if not (error := relative_error(found := total[""] / batch.count, loss)) <= allowed:
+    mean_loss = total[""] / batch.count
+    error = relative_error(mean_loss, loss)
+    if not error <= allowed:  # nor a number
         near = f", off by {error:.2g} of it" if error < 1e-5 else ""
-        return f"the loss is {float(found):.6g} instead of {float(loss):.6g}{near}"
+        return f"the loss is {float(mean_loss):.6g} instead of {float(loss):.6g}{near}"
     floor = NEGLIGIBLE * largest_of(gradients.values())
     if floor <= NEGLIGIBLE * VANISHED * float(loss.abs()):
         return None
@@ -162,16 +166,16 @@ def _compared(
 
 
 def coarsest(types: Iterable[torch.dtype]) -> float:
-    """The tolerance of the shortest type that a step computes in, as in a region of autocast.
+    """Return the tolerance of the shortest type that a step computes in, as within autocast.
 
     Args:
-        types: The types of what the step makes; only floating point counts.
+        types: The types of the values that the step makes; only floating point counts.
     """
     return max((TOLERANCE.get(dtype, 0.0) for dtype in types), default=0.0)
 
 
 def _types(module: nn.Module) -> Iterator[torch.dtype]:
-    """Types of the parameters, of the values in a graph and in those inside it, as of autocast."""
+    """Yield types of the parameters and of the values in a graph and in those that it calls."""
     yield from (p.dtype for p in module.parameters())
     for inner in module.modules():
         for node in inner.graph.nodes if isinstance(inner, fx.GraphModule) else ():
@@ -182,31 +186,33 @@ def _types(module: nn.Module) -> Iterator[torch.dtype]:
 def _step(
     module: nn.Module, inputs: Sequence[torch.Tensor], scale: float = 1.0
 ) -> dict[str, torch.Tensor]:
-    """Gradients by parameter, and the loss by the empty name, times a scale."""
+    """Return gradients by parameter, and the loss by the empty name, times a scale."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     with torch.enable_grad():
         loss = pytree.tree_leaves(module(*inputs))[0] * scale
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    pairs = zip(named, found, strict=True)
+        gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    pairs = zip(named, gradients, strict=True)
     return {"": loss.detach()} | {name: g for name, g in pairs if g is not None}
 
 
 def largest_of(tensors: Iterable[torch.Tensor]) -> float:
-    """Largest magnitude in some tensors; 0 of none."""
+    """Return the largest magnitude in some tensors; 0 of none."""
     return max((float(t.nan_to_num(0.0).abs().max()) for t in tensors if t.numel()), default=0.0)
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0) -> float:
-    """Largest difference over the largest magnitude expected, or over `floor` if that is larger."""
-    a, b = found.detach().double().cpu(), expected.detach().double().cpu()
-    if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+    """Return the largest difference over the largest expected magnitude, at least `floor`."""
+    values, expected_values = found.detach().double().cpu(), expected.detach().double().cpu()
+    if values.shape != expected_values.shape or not torch.equal(
+        values.isnan(), expected_values.isnan()
+    ):
         return float("inf")
-    scale, error = max(largest_of([b]), floor), largest_of([a - b])
+    scale, error = max(largest_of([expected_values]), floor), largest_of([values - expected_values])
     return error / scale if scale else error
 
 
 def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
-    """A copy with batch norm frozen and dropout off, free to change its buffers."""
+    """Return a copy with batch norm frozen and dropout off, free to change its buffers; or None."""
     graph, places = fx.Graph(), {}  # type: ignore[var-annotated]
     graph.output(graph.graph_copy(module.graph, places))
     for node in graph.nodes:
@@ -215,19 +221,19 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
             node.args = tuple(args)
             if draws(Op(node, node, {}, 1)):
                 return None
-    made = fx.GraphModule(module, graph)
+    frozen = fx.GraphModule(module, graph)
     for node in graph.find_nodes(op="get_attr"):
         # All of them: graphs inside, as of autocast, change buffers that are handed to them.
-        owner, _, own = str(node.target).rpartition(".")
-        holder = made.get_submodule(owner)
-        tensor = getattr(holder, own)
+        owner, _, name = str(node.target).rpartition(".")
+        holder = frozen.get_submodule(owner)
+        tensor = getattr(holder, name)
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
-            setattr(holder, own, tensor.clone())
-    return made
+            setattr(holder, name, tensor.clone())
+    return frozen
 
 
 def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of an op, in order and by name, with batch norm frozen and dropout off."""
+    """Return an op's arguments with batch norm frozen and dropout off."""
     args, kwargs = list(node.args), dict(node.kwargs)
     schema = getattr(node.target, "_schema", None)
     for position, argument in enumerate(schema.arguments if schema is not None else ()):
@@ -241,13 +247,14 @@ def switched_off(node: fx.Node) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _is_switch(node: fx.Node, argument: str) -> bool:
+    """Return whether an argument of an op freezes batch norm or turns dropout off."""
     if argument in ("training", "train"):
         return any(word in op_name(node.target) for word in ("norm", "dropout"))
     return True
 
 
 def _bytes(module: fx.GraphModule) -> int:
-    """What forward tensors and their gradients take at most."""
+    """Return the bytes that forward tensors and their gradients take at most."""
     tensors: Iterable[Any] = (node.meta.get("val") for node in module.graph.nodes)
     return 2 * sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
 
@@ -255,7 +262,7 @@ def _bytes(module: fx.GraphModule) -> int:
 def unequal(
     module: fx.GraphModule, inputs: Sequence[torch.Tensor], batch: CutBatch
 ) -> tuple[torch.Tensor, ...]:
-    """The inputs with masks and padding that differ from example to example.
+    """Return the inputs with masks and padding that differ from example to example.
 
     Masks are tensors of 0 and 1 alone; targets of a loss with an ignored class are ignored more in
     the first examples than in the last.
@@ -272,37 +279,39 @@ def unequal(
 def _uneven(
     tensor: torch.Tensor, axis: int, ignored: int | None, random: torch.Generator
 ) -> torch.Tensor:
-    masks = bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 1).any())
-    if ignored is None and not masks:
+    """Return a mask or targets with random entries taken out; other tensors as they are."""
+    is_mask = bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 1).any())
+    if ignored is None and not is_mask:
         return tensor
     shape = [1] * tensor.dim()
     shape[axis] = size = tensor.shape[axis]
-    likely = (torch.arange(size) + 1.0).div(size).reshape(shape)  # the last example is kept whole
-    kept = torch.rand(tensor.shape, generator=random) < likely
-    return torch.where(kept, tensor, torch.zeros_like(tensor) if ignored is None else ignored)
+    chance = (torch.arange(size) + 1.0).div(size).reshape(shape)  # 1 for the last example
+    is_kept = torch.rand(tensor.shape, generator=random) < chance
+    return torch.where(is_kept, tensor, torch.zeros_like(tensor) if ignored is None else ignored)
 
 
 def _ignored(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Inputs that are targets of a loss which ignores a class, with that class."""
-    found: dict[fx.Node, int] = {}
+    """Return inputs that are targets of a loss which ignores a class, with that class."""
+    ignored: dict[fx.Node, int] = {}
     for node in graph.nodes:
         if node.op != "call_function" or op_name(node.target) not in COUNTED:
             continue
-        given = Op(node, node, {}, 1).args
-        for source in _sources(given["target"]):
-            found[source] = given["ignore_index"]
-    return found
+        arguments = Op(node, node, {}, 1).args
+        for source in _sources(arguments["target"]):
+            ignored[source] = arguments["ignore_index"]
+    return ignored
 
 
 def _sources(node: fx.Node) -> set[fx.Node]:
-    """Integer inputs that a node is made of."""
-    found, todo = set(), [node]
-    while todo:
-        here = todo.pop()
-        value = here.meta.get("val")
+    """Return integer inputs that a node is made of."""
+    sources: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        value = current.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.is_floating_point():
             continue
-        if here.op == "placeholder" and value.dtype != torch.bool:
-            found.add(here)
-        todo.extend(here.all_input_nodes)
-    return found
+        if current.op == "placeholder" and value.dtype != torch.bool:
+            sources.add(current)
+        pending.extend(current.all_input_nodes)
+    return sources

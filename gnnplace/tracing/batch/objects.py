@@ -1,10 +1,9 @@
-"""What a batch may be: whatever a loader, a tokenizer or a collate function yields.
+"""Objects that a batch may be: whatever a loader, a tokenizer or a collate function yields.
 
 A batch is a tensor, or a tuple, list, dict, named tuple, dataclass, mapping, PyTorch Geometric
-`Data` or object of a class of one's own that holds some, nested in any way. Types that torch's
-pytrees do not know are registered with them by their fields, so that every road sees the same
-leaves: tensors are inputs of the step; anything else is a constant, which each later batch must
-repeat.
+`Data` or object of a user's class that holds tensors, nested in any way. Types that torch's pytrees
+do not know are registered with them by their fields, so that every road sees the same leaves:
+tensors are inputs of the step; anything else is a constant, which each later batch must repeat.
 
 `as_inputs` is the entry of every road: it registers the types in a batch and refuses what a step
 cannot take. `BatchStructure` compares later batches with the example.
@@ -26,7 +25,7 @@ from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, entries_of, kind_
 from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
 
 Path = tuple[Any, ...]
-"""Of a leaf in a batch, in the keys of torch's pytrees."""
+"""Place of a leaf in a batch, in the keys of torch's pytrees."""
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, Buffer, FakeTensor)
 USUAL_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 CONSTANTS = (
@@ -118,7 +117,7 @@ def refuse_input_gradients(tensors: Mapping[str, torch.Tensor]) -> None:
     """Refuse inputs that ask for a gradient, which a recorded step does not make.
 
     Raises:
-        InputError: naming the input.
+        InputError: the input is named.
     """
     learns = [path for path, tensor in tensors.items() if tensor.requires_grad]
     if learns and torch.is_grad_enabled():
@@ -188,52 +187,58 @@ class BatchStructure:
             raise InputError(
                 f"batch: it {what} input {path}; give batches with the inputs of the example"
             )
-        for path, known in self.leaves.items():
-            self._check(path, known, leaves[path])
+        for path, example in self.leaves.items():
+            self._check(path, example, leaves[path])
         kinds = dict(_kinds((), pytree.tree_structure(inputs)))
         for place, (kind, context) in kinds.items():
-            known_kind, known_context = self.kinds.get(place, (None, None))
-            if kind is not known_kind or context != known_context:
+            example_kind, example_context = self.kinds.get(place, (None, None))
+            if kind is not example_kind or context != example_context:
                 where = "".join(f"[{key!r}]" for key in place)
                 raise MismatchError(
                     f"batch: input {where} is a {kind.__name__} of another form than in the "
                     "example; make the step anew for such batches"
                 )
-        return {path: leaves[path] for path, known in self.leaves.items() if known is _TENSOR}
+        return {path: leaves[path] for path, example in self.leaves.items() if example is _TENSOR}
 
     def _fits(self, inputs: object) -> bool:
+        """Return whether inputs have the leaves of the example."""
         return leaves_by_path(inputs).keys() == self.leaves.keys()
 
-    def _check(self, path: str, known: object, leaf: object) -> None:
-        if known is _TENSOR and isinstance(leaf, torch.Tensor):
+    def _check(self, path: str, example: object, leaf: object) -> None:
+        """Refuse a leaf that is no tensor where the example has one, or a constant that changed.
+
+        Raises:
+            MismatchError: the leaf is named.
+        """
+        if example is _TENSOR and isinstance(leaf, torch.Tensor):
             return
-        if known is _TENSOR or isinstance(leaf, torch.Tensor):
-            was = "a tensor" if known is _TENSOR else repr(known)
-            now = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
+        if example is _TENSOR or isinstance(leaf, torch.Tensor):
+            example_word = "a tensor" if example is _TENSOR else repr(example)
+            leaf_word = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
             raise MismatchError(
-                f"batch: input {path} is {now}, and was {was} in the example; make the step anew "
-                "for such batches"
+                f"batch: input {path} is {leaf_word}, and was {example_word} in the example; make "
+                "the step anew for such batches"
             )
-        if not is_same_constant(known, leaf):
-            mend = (
+        if not is_same_constant(example, leaf):
+            remedy = (
                 "pad every graph to one number of nodes"
                 if path.endswith("num_nodes")
                 else "give it as a tensor, leave it out, or make the step anew"
             )
             raise MismatchError(
-                f"batch: input {path} is {leaf!r}, and was {known!r} in the example; what is no "
-                f"tensor is recorded: {mend}"
+                f"batch: input {path} is {leaf!r}, and was {example!r} in the example; what is no "
+                f"tensor is recorded: {remedy}"
             )
 
 
-def is_same_constant(known: object, leaf: object) -> bool:
+def is_same_constant(example: object, leaf: object) -> bool:
     """Return whether a constant of the example has its value in another batch too."""
-    if known is leaf:
+    if example is leaf:
         return True
-    if type(known) is not type(leaf):
+    if type(example) is not type(leaf):
         return False
-    both_nan = isinstance(known, float) and known != known and leaf != leaf
-    return both_nan or bool(known == leaf)
+    both_nan = isinstance(example, float) and example != example and leaf != leaf
+    return both_nan or bool(example == leaf)
 
 
 def _kinds(path: Path, spec: pytree.TreeSpec) -> Iterator[tuple[Path, tuple[type, Any]]]:
@@ -252,7 +257,7 @@ def _kinds(path: Path, spec: pytree.TreeSpec) -> Iterator[tuple[Path, tuple[type
 
 
 class _Tensor:
-    """Stands for a tensor in a `BatchStructure`."""
+    """A tensor in a `BatchStructure`."""
 
     def __repr__(self) -> str:
         return "a tensor"
@@ -262,18 +267,23 @@ _TENSOR = _Tensor()
 
 
 class Unreadable:
-    """Stands in a rebuilt object for a private attribute that no step can take.
+    """A private attribute of a rebuilt object that no step can take.
 
     Args:
-        path: Of the attribute.
-        kind: Its type's name.
+        path: Place of the attribute.
+        kind: The name of its type.
     """
 
     def __init__(self, path: str, kind: str) -> None:
-        object.__setattr__(self, "_told", (path, kind))
+        object.__setattr__(self, "_refused", (path, kind))
 
-    def _refuse(self, *args: Any) -> Any:
-        path, kind = object.__getattribute__(self, "_told")
+    def _refuse(self, *args: object) -> NoReturn:
+        """Refuse to be read.
+
+        Raises:
+            InputError: always; the attribute and its type are named.
+        """
+        path, kind = object.__getattribute__(self, "_refused")
         raise InputError(
             f"{path} is of type {kind}, which a recorded step cannot read; give what the model "
             "needs of it as tensors"
@@ -281,13 +291,10 @@ class Unreadable:
 
     __getitem__ = __iter__ = __len__ = __bool__ = __call__ = __contains__ = _refuse
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name[:2] == "__":
             raise AttributeError(name)
-        return self._refuse()
-
-
-# ---------------------------------------------------------------- registration
+        self._refuse()
 
 
 def _register(path: Path, value: object, holders: tuple[int, ...]) -> None:
@@ -317,7 +324,7 @@ def _register(path: Path, value: object, holders: tuple[int, ...]) -> None:
 
 
 def _children(value: object) -> Iterator[tuple[Path, Any]]:
-    """Keys and values one level below a container that torch's pytrees know."""
+    """Yield keys and values one level below a container that torch's pytrees know."""
     visited: list[Any] = []
 
     def is_below(item: object) -> bool:
@@ -331,7 +338,7 @@ def _children(value: object) -> Iterator[tuple[Path, Any]]:
 
 
 def _add_keys(kind: type) -> None:
-    """Give a type that someone else registered without keys the numbers of its children as keys."""
+    """Give a type that was registered without keys the numbers of its children as keys."""
     node = pytree.SUPPORTED_NODES[kind]
     if node.flatten_with_keys_fn is not None:
         return
@@ -344,11 +351,13 @@ def _add_keys(kind: type) -> None:
 
 
 def _is_known(value: object) -> bool:
+    """Return whether torch's pytrees know the type of a value."""
     kind = type(value)
     return kind in pytree.SUPPORTED_NODES or pytree.is_namedtuple_class(kind)
 
 
 def _is_constant(value: object) -> bool:
+    """Return whether a value is compared as a constant."""
     if isinstance(value, set | frozenset):
         return all(map(_is_constant, value))
     return isinstance(value, (*CONSTANTS, type))
@@ -358,21 +367,25 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
     """Refuse tensors whose kind a recorded step would lose.
 
     Raises:
-        InputError: naming the field, its type and a way out.
+        InputError: the field, its type and a way out are named.
     """
     kind = type(tensor)
     if tensor.is_nested:
-        raise InputError(f"{label(path)} is a nested tensor, whose shape is another one in every "
-                         "batch; give a padded tensor (to_padded_tensor) and a mask")  # fmt: skip
+        raise InputError(
+            f"{label(path)} is a nested tensor, whose shape is another one in every batch; give a "
+            "padded tensor (to_padded_tensor) and a mask"
+        )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         layout = "quantized" if tensor.is_quantized else str(tensor.layout)
-        mend = (
+        remedy = (
             "edge_index in place of adj_t (leave ToSparseTensor out)"
             if pytree.keystr(path).endswith("adj_t")
             else "a dense one (.to_dense(), .dequantize()), or its indices and values"
         )
-        raise InputError(f"{label(path)} is no dense tensor ({layout}), and a recorded step takes "
-                         f"dense ones alone; give {mend}")  # fmt: skip
+        raise InputError(
+            f"{label(path)} is no dense tensor ({layout}), and a recorded step takes dense ones "
+            f"alone; give {remedy}"
+        )
     if kind in PLAIN_TENSORS or isinstance(tensor, FakeTensor):
         return
     functions = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
@@ -417,6 +430,7 @@ def _register_type(path: Path, value: object) -> None:
 
 
 def _refusal(path: Path, value: object) -> str:
+    """Return the error for a value that a step cannot take."""
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     if isinstance(value, np.ndarray):
@@ -432,10 +446,10 @@ def _refusal(path: Path, value: object) -> str:
 
 
 class _FieldNames:
-    """What a rebuilt object needs beside its fields.
+    """The form of an object that is built again from its fields.
 
     Args:
-        names: Of the fields, in order; two forms are equal if these are.
+        names: Names of the fields, in order; two forms are equal if these are.
         template: An object of the type without the fields.
     """
 
@@ -453,7 +467,7 @@ class _FieldNames:
 
 
 class _ObjectAdapter:
-    """Takes objects apart by their attributes and slots; a mapping's or list's items too."""
+    """Objects, taken apart by attributes and slots; a mapping's or list's items too."""
 
     ITEMS: ClassVar[str] = "items()"
 
@@ -467,20 +481,20 @@ class _ObjectAdapter:
 
     def fields(self, value: object) -> dict[Any, Any]:
         """Return attributes and items by name, in the order of the class."""
-        held: dict[Any, Any] = {}
+        fields: dict[Any, Any] = {}
         table = getattr(value, "__dict__", {})
         for name in () if table is value else _ordered(type(value), table):
-            held[name] = table[name]
+            fields[name] = table[name]
         for name in _slots(type(value)):
             try:
-                held[name] = object.__getattribute__(value, name)
+                fields[name] = object.__getattribute__(value, name)
             except AttributeError:
                 continue  # never set
         if isinstance(value, dict):
-            held[self.ITEMS] = {key: dict.__getitem__(value, key) for key in dict.keys(value)}
+            fields[self.ITEMS] = {key: dict.__getitem__(value, key) for key in dict.keys(value)}
         elif isinstance(value, list | tuple):
-            held[self.ITEMS] = [*value]
-        return held
+            fields[self.ITEMS] = [*value]
+        return fields
 
     def template(self, value: object) -> Any:
         """Return the class, and whether a mapping's entries are its attributes."""
@@ -497,9 +511,9 @@ class _ObjectAdapter:
                 value.__dict__ = value
         elif issubclass(kind, list):
             list.extend(value, items)
-        for name, held in fields.items():
+        for name, field in fields.items():
             if name != self.ITEMS:
-                object.__setattr__(value, name, held)
+                object.__setattr__(value, name, field)
         return value
 
     def key(self, name: Any) -> Any:
@@ -508,7 +522,7 @@ class _ObjectAdapter:
 
 
 class _MappingAdapter(_ObjectAdapter):
-    """Takes `UserDict`s apart, as tokenizers give them: the entries, and what is plain beside."""
+    """`UserDict`s, as tokenizers give them, taken apart into entries and plain attributes."""
 
     def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
@@ -516,16 +530,22 @@ class _MappingAdapter(_ObjectAdapter):
 
     def fields(self, value: Any) -> dict[Any, Any]:
         """Return the entries by key, then plain attributes."""
-        held: dict[Any, Any] = {pytree.MappingKey(key): entry for key, entry in value.data.items()}
+        entries: dict[Any, Any] = {
+            pytree.MappingKey(key): entry for key, entry in value.data.items()
+        }
         table = value.__dict__
         plain = {n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])}
-        return {**held, **plain}
+        return {**entries, **plain}
 
     def template(self, value: object) -> Any:
         """Return the class, and types of attributes that cannot be taken."""
         table = value.__dict__
-        odd = {n: type(x).__name__ for n, x in table.items() if n != "data" and not _is_constant(x)}
-        return type(value), odd
+        unreadable = {
+            name: type(field).__name__
+            for name, field in table.items()
+            if name != "data" and not _is_constant(field)
+        }
+        return type(value), unreadable
 
     def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
         """Return a new mapping with fields."""
@@ -533,12 +553,12 @@ class _MappingAdapter(_ObjectAdapter):
         value = kind.__new__(kind)
         entries = {n.key: x for n, x in fields.items() if isinstance(n, pytree.MappingKey)}
         object.__setattr__(value, "data", entries)
-        for name, held in fields.items():
+        for name, field in fields.items():
             if not isinstance(name, pytree.MappingKey):
-                object.__setattr__(value, name, held)
+                object.__setattr__(value, name, field)
         for name, type_name in unreadable.items():
-            stand = Unreadable(f"attribute {name!r} of a {kind.__name__}", type_name)
-            object.__setattr__(value, name, stand)
+            stand_in = Unreadable(f"attribute {name!r} of a {kind.__name__}", type_name)
+            object.__setattr__(value, name, stand_in)
         return value
 
     def key(self, name: Any) -> Any:
@@ -547,7 +567,7 @@ class _MappingAdapter(_ObjectAdapter):
 
 
 class _GraphAdapter:
-    """Takes PyTorch Geometric's `Data`, `HeteroData` and batches of them apart."""
+    """PyTorch Geometric's `Data`, `HeteroData` and batches of them, taken apart."""
 
     def takes(self, value: object) -> bool:
         """Return whether this adapter is for a value."""
@@ -558,15 +578,15 @@ class _GraphAdapter:
 
     def fields(self, value: object) -> dict[Any, Any]:
         """Return the entries of every store; features of nodes first, since they have the batch."""
-        held: dict[Any, Any] = {}
+        fields: dict[Any, Any] = {}
         for store in _stores(value):
             key = kind_of(store)
             mapping = entries_of(store)
             for name in sorted(mapping, key=lambda n: (n != "x", n != "edge_index", n)):
-                held[(key, name)] = mapping[name]
+                fields[(key, name)] = mapping[name]
             if NUM_GRAPHS in store.__dict__:
-                held[(key, NUM_GRAPHS)] = store.__dict__[NUM_GRAPHS]
-        return held
+                fields[(key, NUM_GRAPHS)] = store.__dict__[NUM_GRAPHS]
+        return fields
 
     def template(self, value: object) -> Any:
         """Return a copy without the entries."""
@@ -583,11 +603,11 @@ class _GraphAdapter:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
         stores = {kind_of(store): store for store in _stores(value)}
-        for (key, name), held in fields.items():
+        for (key, name), field in fields.items():
             if name == NUM_GRAPHS:
-                stores[key].__dict__[name] = held
+                stores[key].__dict__[name] = field
             else:
-                entries_of(stores[key])[name] = held
+                entries_of(stores[key])[name] = field
         return value
 
     def key(self, name: Any) -> Any:
@@ -598,7 +618,7 @@ class _GraphAdapter:
 
 @dataclass(frozen=True)
 class _StoreKey:
-    """Key of an entry of one kind of nodes or edges."""
+    """The key of an entry of one kind of nodes or edges."""
 
     kind: Any
     name: str
@@ -613,7 +633,7 @@ class _StoreKey:
 
 @dataclass(frozen=True)
 class _ItemsKey:
-    """Key of the items of a subclass of dict, list or tuple; the items are written without it."""
+    """The key of the items of a subclass of dict, list or tuple; paths leave it out."""
 
     def __str__(self) -> str:
         return ""
@@ -637,7 +657,7 @@ def _stores(data: Any) -> list[Any]:
 
 
 def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
-    """Names of attributes in the order of a class's annotations; cached properties are left out."""
+    """Return names of attributes in the order of annotations; cached properties are left out."""
     annotated = dict.fromkeys(n for base in reversed(kind.__mro__) for n in _annotations(base))
     names = [n for n in annotated if n in table] + sorted(n for n in table if n not in annotated)
     return [
@@ -648,11 +668,12 @@ def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
 
 
 def _annotations(kind: type) -> Mapping[str, Any]:
+    """Return the annotations of a class itself."""
     return vars(kind).get("__annotations__", {})
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Names of a class's slots, those of its bases first."""
+    """Yield the names of a class's slots, those of its bases first."""
     for base in reversed(kind.__mro__):
         slots = vars(base).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

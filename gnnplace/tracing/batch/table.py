@@ -3,8 +3,8 @@
 A rule says which axes of an op's tensors are cut together: those of one label. Shares of the batch
 go through the op as parts of a label do if, in every tensor that has the label, it is where the
 batch is: then the results that have it are split there, and those that lack it are sums over the
-shares. Rules are asked about the op in the graph of the whole batch. What parts exchange, or
-compute by something else than the op, says nothing of shares (`Rule.is_plain`).
+shares. Rules are asked about the op in the graph of the whole batch. If parts exchange something or
+compute by something else than the op, nothing follows for shares (`Rule.is_plain`).
 
 Dropout is off and batch norm is frozen, the two stated exceptions.
 """
@@ -28,9 +28,11 @@ from gnnplace.tracing.batch.state import (
     MixesError,
     Op,
     State,
+    States,
     UndecidedError,
     flat_nodes,
     is_one,
+    only_state,
     same,
     shape_of,
 )
@@ -53,25 +55,31 @@ from gnnplace.tracing.rules import (
 PAIRS = "it pairs examples of the batch with each other"
 
 
-def by_table(op: Op) -> Any:
-    """An op that is not linear: its operands must be alike in all shares, or split."""
+def by_table(op: Op) -> States:
+    """Follow the batch through an op that is not linear.
+
+    Its operands must be the same in all shares, or split.
+    """
     states = {n: op.plain(n) for n in op.operands}
     return followed(op, states, rule=SIZED.get(op.name, rule_of))
 
 
-def carried(op: Op) -> Any:
-    """An op that only moves the elements of its first operand: a sum over examples stays one."""
-    node, *others = op.operands
+def carried(op: Op) -> States:
+    """Follow the batch through an op that only moves the elements of its first operand.
+
+    A sum stays one.
+    """
+    node, *operands = op.operands
     state = op.state(node)
     if state.kind == SUM:
         return each(op, state)
     states = {node: replace(state, kind=SPLIT) if state.kind == POSITION else state}
-    found = followed(op, states | {n: op.plain(n) for n in others}, state.scale)
-    return replace(found, kind=POSITION) if state.kind == POSITION else found
+    result = followed(op, states | {n: op.plain(n) for n in operands}, state.scale)
+    return replace(only_state(result), kind=POSITION) if state.kind == POSITION else result
 
 
-def picked(op: Op) -> Any:
-    """A slice of examples, or of each.
+def picked(op: Op) -> States:
+    """Follow the batch through an op that takes a slice of examples, or of each example.
 
     Raises:
         UndecidedError: every share takes the first rows of a table, as many as it has examples.
@@ -86,29 +94,34 @@ def picked(op: Op) -> Any:
 
 
 def product(op: Op) -> State:
-    """A product of tensors, to which a bias may be added: linear in each of them."""
+    """Follow the batch through a product of tensors, to which a bias may be added.
+
+    Linear in each of them.
+    """
     bias = op.args.get(BIASES.get(op.name, ""))
-    added = {} if bias is None else {bias: op.plain(bias)}
+    bias_states = {} if bias is None else {bias: op.plain(bias)}
     factors = [n for n in flat_nodes(op.node) if n is not bias]
     sums = [n for n in factors if op.state(n).kind == SUM]
     scale = math.prod(op.state(n).scale for n in factors)
     if not sums:
         states = {n: op.state(n) if op.state(n).kind == SPLIT else op.plain(n) for n in factors}
-        found: State = followed(op, states | added, scale)
+        state = only_state(followed(op, states | bias_states, scale))
     elif len(sums) > 1 or any(op.state(n).kind == SPLIT for n in factors):
         op.give(sums[0], "it multiplies a sum over the examples with something of the batch")
     else:
-        found = State(SUM, scale=scale, known=op.known)
-    if bias is not None and (found.kind == SUM or not is_one(found.scale)):
+        state = State(SUM, scale=scale, from_batch=op.from_batch)
+    if bias is not None and (state.kind == SUM or not is_one(state.scale)):
         raise UndecidedError("it adds a bias to a scaled sum over the examples")
-    return found
+    return state
 
 
-def aligned(op: Op, states: Mapping[fx.Node, State], scale: float = 1.0) -> Any:
-    """Operands broadcast to the first result's shape, with their batch on one axis."""
+def aligned(op: Op, states: Mapping[fx.Node, State], scale: float = 1.0) -> States:
+    """Follow the batch through an op whose operands are broadcast to the first result."""
     rank = len(op.shapes[0][1])
-    odd = any(len(shape_of(n)) > rank for n in states) or len({len(s) for s, _ in op.shapes}) > 1
-    if odd:
+    loses_axes = (
+        any(len(shape_of(n)) > rank for n in states) or len({len(s) for s, _ in op.shapes}) > 1
+    )
+    if loses_axes:
         raise UndecidedError("its results have fewer axes than it reads")
     return followed(op, states, scale, rule=elementwise_rule)
 
@@ -119,13 +132,13 @@ def followed(
     scale: float = 1.0,
     *,
     rule: Callable[[Case], Rule] = rule_of,
-) -> Any:
-    """The state of each result, by the label of the axis that the batch is on.
+) -> States:
+    """Return the state of each result, by the label of the axis that the batch is on.
 
     Args:
         op: the op.
-        states: of its operands, each alike in all shares or split.
-        scale: of the results.
+        states: states of its operands, each the same in all shares or split.
+        scale: the scale of the results.
         rule: gives the op's rule.
 
     Raises:
@@ -134,40 +147,42 @@ def followed(
     if all(state.kind == SAME for state in states.values()):
         return each(op, fresh(op))
     nodes, case = _case(op)
-    found = rule(case)
-    if found.kind == WHOLE:
-        raise UndecidedError(found.reason)
-    slots = [(states[node], axes) for node, axes in zip(nodes, found.reads, strict=True)]
+    op_rule = rule(case)
+    if op_rule.kind == WHOLE:
+        raise UndecidedError(op_rule.reason)
+    slots = [(states[node], axes) for node, axes in zip(nodes, op_rule.reads, strict=True)]
+    # The label of the batch's axis must be the same in all split operands.
     places = {(_label(axes[s.dim]), s.outer) for s, axes in slots if s.kind == SPLIT}
     label, outer = next(iter(places))
     why = WHY.get(op.name, "it works along the batch")
     if label is None and len(places) == 1:
         raise (UndecidedError if op.name in UNSURE else MixesError)(why)
-    others = [axes for state, axes in slots if state.kind != SPLIT]
-    if len(places) > 1 or any(label in map(_label, axes) for axes in others):
+    unsplit_axes = [axes for state, axes in slots if state.kind != SPLIT]
+    if len(places) > 1 or any(label in map(_label, axes) for axes in unsplit_axes):
         raise MixesError(PAIRS)
-    if not found.is_plain(label or ""):
+    if not op_rule.is_plain(label or ""):
         raise UndecidedError(why)
-    made = [_state(op, axes, State(SPLIT, 0, outer, scale, op.known), label)
-            for axes in found.results]  # fmt: skip
-    return tuple(made) if isinstance(op.node.meta.get("val"), list | tuple) else made[0]
+    split = State(SPLIT, 0, outer, scale, op.from_batch)
+    results = [_state(op, axes, split, label) for axes in op_rule.results]
+    return tuple(results) if isinstance(op.node.meta.get("val"), list | tuple) else results[0]
 
 
 def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
+    """Return the state of a result: split along the axis of the label, else a sum."""
     labels = list(map(_label, axes))
     if label in labels:
         return state.at(labels.index(label))
-    return State(SUM, scale=state.scale, known=op.known)
+    return State(SUM, scale=state.scale, from_batch=op.from_batch)
 
 
 def _label(entry: str | None) -> str | None:
-    """The first label of an axis, unless it cuts groups of it."""
+    """Return the first label of an axis, unless it cuts groups of it."""
     first = next(iter(labels_of(entry)), None)
     return None if first is None or groups_of(first) > 1 else base_label(first)
 
 
 def _case(op: Op) -> tuple[list[fx.Node], Case]:
-    """What the share's op reads, and the call of the whole batch's op, in torch's own order."""
+    """Return what the share's op reads, and the call of the whole batch's op, in torch's order."""
     nodes: list[fx.Node] = []
     fx.map_arg(_arguments(op, op.node), lambda n: None if is_static(n) else nodes.append(n))
     shapes: list[tuple[int, ...]] = []
@@ -181,33 +196,48 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
 
     args, kwargs = fx.map_arg(_arguments(op, op.twin), reference)
     function = op.node.target.overloadpacket  # type: ignore[union-attr]
-    made = tuple(whole for _, whole in op.shapes)
-    call = LayerCall(op.node.name, function, tuple(args), dict(kwargs), (), (), "", inplace=True)
-    return nodes, Case(call, tuple(shapes), made)
+    result_shapes = tuple(whole for _, whole in op.shapes)
+    call = LayerCall(
+        name=op.node.name,
+        function=function,
+        args=tuple(args),
+        kwargs=dict(kwargs),
+        reads=(),
+        results=(),
+        module="",
+        inplace=True,
+    )
+    return nodes, Case(call, tuple(shapes), result_shapes)
 
 
-def _arguments(op: Op, node: fx.Node) -> Any:
-    """Arguments as the function of torch has them that the op is named after."""
+def _arguments(op: Op, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return an op's arguments as the function of torch has them that it is named after."""
     args, kwargs = switched_off(node)
     if op.name == "embedding":  # the indices are first, and rows may be renormed
-        often = {"scale_grad_by_freq": args[3]} if len(args) > 3 else {}
-        return (args[1], args[0], *args[2:3]), kwargs | often
+        options = {"scale_grad_by_freq": args[3]} if len(args) > 3 else {}
+        return (args[1], args[0], *args[2:3]), kwargs | options
     return tuple(args), kwargs
 
 
 def fresh(op: Op) -> State:
-    """A result of operands that are the same in all shares: split where its shape has the batch."""
+    """Return the state of a result whose operands are the same in all shares.
+
+    It is split if its shape has the batch.
+
+    Raises:
+        UndecidedError: several axes differ.
+    """
     share, whole = op.shapes[0]
     if share == whole:
-        return same(op.known)
+        return same(op.from_batch)
     dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b]
     if len(share) != len(whole) or len(dims) != 1:
         raise UndecidedError("its shape depends on the batch in several ways")
     return op.split(dims[0])
 
 
-def each(op: Op, state: State) -> Any:
-    """The same state for every result."""
+def each(op: Op, state: State) -> States:
+    """Return the same state for every result."""
     value = op.node.meta.get("val")
     return tuple(state for _ in value) if isinstance(value, list | tuple) else state
 
@@ -245,27 +275,65 @@ PICKS = (
 BIASES = {"linear": "bias", "addmm": "self", "baddbmm": "self"}
 WHYS = {
     "it lets examples attend to each other": ("scaled_dot_product_attention",),
-    "it takes statistics of the batch": ("layer_norm", "native_layer_norm", "rms_norm",
-                                         "_fused_rms_norm"),
-    "it runs along the batch": ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell",
-                                "rnn_tanh_cell", "rnn_relu_cell"),
+    "it takes statistics of the batch": (
+        "layer_norm",
+        "native_layer_norm",
+        "rms_norm",
+        "_fused_rms_norm",
+    ),
+    "it runs along the batch": (
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    ),
     "it picks examples of the batch": PICKS,
     "it pads the batch": ("pad", "constant_pad_nd"),
-}  # fmt: skip
+}
 """What ops do to examples whose axis has no label."""
 WHY = {name: why for why, names in WHYS.items() for name in names}
 SIZED = {"affine_grid_generator": by_examples(3), "native_group_norm": by_examples(2)}
 """Rules of ops that read the size of the batch itself: no part can have a call of the whole."""
-RULES: dict[str, Callable[[Op], Any]] = {
+RULES: dict[str, Callable[[Op], States]] = {
     **dict.fromkeys((*TABLE, *SIZED), by_table),
     **dict.fromkeys(
-        ("permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "numpy_T",
-         "mT", "adjoint", "unsqueeze", "squeeze"), carried,
+        (
+            "permute",
+            "transpose",
+            "t",
+            "swapaxes",
+            "swapdims",
+            "movedim",
+            "moveaxis",
+            "numpy_T",
+            "mT",
+            "adjoint",
+            "unsqueeze",
+            "squeeze",
+        ),
+        carried,
     ),
     **dict.fromkeys(PICKS, picked),
     **dict.fromkeys(
-        ("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot", "outer", "ger", "linear", "matmul",
-         "einsum"), product,
+        (
+            "mm",
+            "addmm",
+            "bmm",
+            "baddbmm",
+            "mv",
+            "dot",
+            "vdot",
+            "outer",
+            "ger",
+            "linear",
+            "matmul",
+            "einsum",
+        ),
+        product,
     ),
-}  # fmt: skip
+}
 """All that the table has; `axis` puts the rules of sums and of the batch itself before it."""

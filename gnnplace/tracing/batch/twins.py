@@ -1,4 +1,4 @@
-"""What a graph of a share and that of the whole batch say beside each other, op by op.
+"""The graph of a share beside that of the whole batch, op by op.
 
 Helpers of `axis`: which nodes are alike, what inputs and attributes are, what an op in place
 changes, and which ops draw random numbers.
@@ -9,7 +9,7 @@ such ops out of its graph alone. `make_alike` puts them back, where they change 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -23,6 +23,7 @@ from gnnplace.tracing.batch.state import (
     UNKNOWN,
     Op,
     State,
+    States,
     flat_nodes,
     is_one,
     op_name,
@@ -39,26 +40,26 @@ SCALED = ("mul", "multiply", "div", "divide", "true_divide", "arange")
 """Ops whose rules read the numbers of the whole batch's op themselves."""
 
 
-def assumed(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
-    """State of a result by its shape alone: split along the one axis that grows with the batch."""
-    grown = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
-    if len(share) != len(whole) or len(grown) > 1:
+def state_by_shape(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
+    """Return the state of a result by its shape alone: split along the axis that grows."""
+    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
+    if len(share) != len(whole) or len(dims) > 1:
         return failed
-    if not grown:
-        return failed if op.known else same()  # what is known is given instead
-    fits = whole[grown[0]] == op.count * share[grown[0]]
-    return State(SPLIT, grown[0], known=op.known) if fits else failed
+    if not dims:
+        return failed if op.from_batch else same()  # what follows from the batch is given instead
+    fits = whole[dims[0]] == op.count * share[dims[0]]
+    return State(SPLIT, dims[0], from_batch=op.from_batch) if fits else failed
 
 
 def is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a node stands for a graph that another op calls."""
+    """Return whether a node stands for a graph that another op calls."""
     return node.op == "get_attr" and isinstance(
         getattr(module, str(node.target), None), fx.GraphModule
     )
 
 
 def called_graph(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None:
-    """The graph that an op calls."""
+    """Return the graph that an op calls; None if it calls none or several."""
     graphs = [n for n in flat_nodes(node) if is_graph(module, n)]
     return getattr(module, str(graphs[0].target)) if len(graphs) == 1 else None
 
@@ -76,25 +77,25 @@ def replace_operand(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
 
 
 def alike(node: fx.Node, twin: fx.Node) -> bool:
-    """Whether two nodes do the same."""
+    """Return whether two nodes do the same."""
     if node.op != twin.op:
         return False
     return node.op != "call_function" or node.target == twin.target
 
 
 def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
-    """State of an input: split along the axis that grows with the batch."""
+    """Return the state of an input: split along the axis that grows with the batch."""
     share, whole = shape_of(node), shape_of(twin)
     if share == whole:
-        return same(known=True)
+        return same(from_batch=True)
     dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
     if len(share) != len(whole) or len(dims) != 1 or whole[dims[0]] != count * share[dims[0]]:
         return State(UNKNOWN, culprit=node, why="this input has the batch on several axes")
-    return State(SPLIT, dims[0], known=True)
+    return State(SPLIT, dims[0], from_batch=True)
 
 
-def grown(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Shape of the whole batch's value as the state has it."""
+def whole_shape(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape of the whole batch's value as the state has it."""
     if state.kind in (SAME, SUM):
         return share
     if not 0 <= state.dim < len(share):
@@ -103,49 +104,52 @@ def grown(state: State, share: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def is_plain(op: Op) -> bool:
-    """Whether an op reads nothing of the batch and does not know its size."""
+    """Return whether an op reads nothing of the batch and does not know its size."""
     if any(op.state(n).kind != SAME for n in op.operands):
         return False
-    alike = list(statics(list(op.args.values()))) == list(statics(list(op.whole_args.values())))
-    return alike and all(share == whole for share, whole in op.shapes)
+    share_numbers = list(statics(list(op.args.values())))
+    whole_numbers = list(statics(list(op.whole_args.values())))
+    return share_numbers == whole_numbers and all(share == whole for share, whole in op.shapes)
 
 
 def depends_on_size(op: Op) -> bool:
-    """Whether a number that an op reads, and that is no size, is another one in a share."""
+    """Return whether a number that an op reads, and that is no size, differs in a share."""
     if op.name in SCALED and op.get("rounding_mode") is None:
         return False
     pairs = ((a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES)
-    return any(list(statics([mine])) != list(statics([whole])) for mine, whole in pairs)
+    return any(list(statics([share])) != list(statics([whole])) for share, whole in pairs)
 
 
 def unknown(state: State) -> State:
-    """The same state of a value that does not follow from the batch alone."""
-    return State(state.kind, state.dim, state.outer, state.scale, False, state.culprit, state.why)
+    """Return the same state of a value that does not follow from the batch alone."""
+    return replace(state, from_batch=False)
 
 
-def merged(base: Any, state: Any, node: fx.Node) -> Any:
-    """State of a tensor after a part of it was changed in place."""
+def merged(base: States, state: States, node: fx.Node) -> States:
+    """Return the state of a tensor after a part of it was changed in place."""
     if not isinstance(base, State) or not isinstance(state, State) or base.is_failure:
         return base
-    known = base.known and state.known
+    from_batch = base.from_batch and state.from_batch
     if state.is_failure:
-        return State(state.kind, known=known, culprit=state.culprit, why=state.why)
+        return State(state.kind, from_batch=from_batch, culprit=state.culprit, why=state.why)
     if base.kind == state.kind == SPLIT and is_one(base.scale) and is_one(state.scale):
-        return State(SPLIT, base.dim, base.outer, known=known)
+        return State(SPLIT, base.dim, base.outer, from_batch=from_batch)
     if base.kind == SPLIT and state.kind == SAME:
-        return State(SPLIT, base.dim, base.outer, base.scale, known)
+        return State(SPLIT, base.dim, base.outer, base.scale, from_batch)
     if base.kind == state.kind == SAME:
-        return same(known)
-    return State(UNKNOWN, known=known, culprit=node, why="it changes a part of a tensor in place")
+        return same(from_batch)
+    return State(
+        UNKNOWN, from_batch=from_batch, culprit=node, why="it changes a part of a tensor in place"
+    )
 
 
 def trains_norm(op: Op) -> bool:
-    """Whether an op is a batch norm that takes statistics of its input."""
+    """Return whether an op is a batch norm that takes statistics of its input."""
     return "batch_norm" in op.name and op.get("training", "train", "use_input_stats") is True
 
 
 def draws(op: Op) -> bool:
-    """Whether an op draws random numbers."""
+    """Return whether an op draws random numbers."""
     target = op.node.target
     if not isinstance(target, OpOverload):
         return False
@@ -156,25 +160,25 @@ def draws(op: Op) -> bool:
 
 
 def changed_attributes(graph: fx.Graph) -> set[str]:
-    """Buffers that the step changes."""
-    found = set()
+    """Return the buffers that the step changes."""
+    names = set()
     for node in graph.find_nodes(op="get_attr"):
         for user in node.users:
             norm = "batch_norm" in op_name(user.target)
             if changes(user, node) or (norm and node in user.args[3:5]):
-                found.add(str(node.target))
-    return found
+                names.add(str(node.target))
+    return names
 
 
 def attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
-    """A parameter, buffer or constant by its path."""
+    """Return a parameter, buffer or constant by its path."""
     owner, _, name = path.rpartition(".")
-    found: torch.Tensor = getattr(module.get_submodule(owner), name)
-    return found
+    tensor: torch.Tensor = getattr(module.get_submodule(owner), name)
+    return tensor
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no numbers."""
+    """Return whether a tensor has no numbers."""
     return hasattr(tensor, "fake_mode")
 
 
@@ -201,24 +205,27 @@ def make_alike(share: fx.GraphModule, whole: fx.GraphModule) -> None:
 
 
 def _aligned(
-    mine: list[fx.Node], twins: list[fx.Node]
+    share_nodes: list[fx.Node], twins: list[fx.Node]
 ) -> tuple[dict[fx.Node, fx.Node], list[fx.Node]]:
-    """The share's node of each of the whole batch's, and those that it lacks; none if in vain."""
+    """Return the share's node of each of the whole batch's, and those that it lacks.
+
+    Both are empty if that is not enough.
+    """
     pairs: dict[fx.Node, fx.Node] = {}
     idle: list[fx.Node] = []
     for twin in twins:
-        here = mine[len(pairs)] if len(pairs) < len(mine) else None
-        if here is not None and alike(here, twin):
-            pairs[twin] = here
+        candidate = share_nodes[len(pairs)] if len(pairs) < len(share_nodes) else None
+        if candidate is not None and alike(candidate, twin):
+            pairs[twin] = candidate
         elif isinstance(twin.target, OpOverload) and op_name(twin.target) in IDLE:
             idle.append(twin)
         else:
             return {}, []
-    return (pairs, idle) if len(pairs) == len(mine) else ({}, [])
+    return (pairs, idle) if len(pairs) == len(share_nodes) else ({}, [])
 
 
 def _place(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The share's node that comes next."""
+    """Return the share's node that comes next."""
     following = node.next
     while following not in pairs:
         following = following.next
@@ -226,6 +233,7 @@ def _place(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node:
 
 
 def _arguments(node: fx.Node, source: fx.Node) -> tuple[object, ...]:
+    """Return the arguments of an idle op in the share's graph."""
     if op_name(node.target) == "expand":
         return (source, list(shape_of(source)))
     return (source, *node.args[1:])

@@ -2,7 +2,7 @@
 
 `CallGraph` has the calls (`LayerCall`) with the values that they read and make. Three kinds of code
 become one call each, because no recording of their insides holds for the next batch: experts of a
-mixture (`experts`), CTC (`ctc_loss`) and autograd functions of the user (`own_functions`).
+mixture (`experts`), CTC (`ctc_loss`) and autograd functions of the user (`user_functions`).
 
 Sharding and plans record and split call graphs; rules (`gnnplace.tracing.rules`) say how a call is
 split. Nothing here prices or places a call.
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.tracing.calls.autograd_functions import OwnCall as OwnCall
-    from gnnplace.tracing.calls.autograd_functions import OwnFunction as OwnFunction
-    from gnnplace.tracing.calls.autograd_functions import in_parts as in_parts
-    from gnnplace.tracing.calls.autograd_functions import mixed_by as mixed_by
-    from gnnplace.tracing.calls.autograd_functions import own_functions as own_functions
+    from gnnplace.tracing.calls.autograd_functions import UserCall as UserCall
+    from gnnplace.tracing.calls.autograd_functions import UserFunction as UserFunction
+    from gnnplace.tracing.calls.autograd_functions import agrees_in_parts as agrees_in_parts
+    from gnnplace.tracing.calls.autograd_functions import find_mixing as find_mixing
+    from gnnplace.tracing.calls.autograd_functions import user_functions as user_functions
     from gnnplace.tracing.calls.ctc import SelectedRow as SelectedRow
     from gnnplace.tracing.calls.ctc import ctc_loss as ctc_loss
     from gnnplace.tracing.calls.ctc import selection_of as selection_of

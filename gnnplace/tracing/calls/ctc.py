@@ -26,8 +26,6 @@ _FORWARD, _BACKWARD = (
     getattr(torch.ops.aten, name) for name in ("_ctc_loss", "_ctc_loss_backward")
 )
 Lengths = Tensor | Sequence[int] | int
-
-
 _SELECTION = "_gnnplace_selection"
 """Attribute of a tensor that stands for a selection."""
 

@@ -16,7 +16,7 @@ CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input
 
 @dataclass(frozen=True)
 class CallRef:
-    """Stands for a value among the arguments of a call."""
+    """A value among the arguments of a call."""
 
     value: int
 
@@ -41,7 +41,7 @@ class LayerValue:
 
     @property
     def bytes(self) -> int:
-        """Of the whole tensor."""
+        """Return the bytes of the whole tensor."""
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
@@ -75,15 +75,15 @@ class LayerCall:
 
     @property
     def kind(self) -> str:
-        """The function's plain name, such as "linear" or "add" (also of `+=`)."""
+        """Return the function's plain name, such as "linear" or "add" (also of `+=`)."""
         return function_name(self.function)
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by position or name."""
+        """Return an argument by position or name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     def made(self, values: Callable[[int], torch.Tensor], run: Runner | None = None) -> Tensors:
-        """The tensors that it makes, or the one that it changes.
+        """Return the tensors that the call makes, or the one that it changes.
 
         Args:
             values: gives the tensors that it reads.
@@ -142,7 +142,7 @@ class CallGraph:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Plain name of a torch function: `add` for `Tensor.__iadd__` and `Tensor.add_` as well."""
+    """Return the plain name of a torch function: `add` for `Tensor.__iadd__` and `add_` as well."""
     name = getattr(function, "__name__", str(function))
     if name == "__get__":
         name = getattr(getattr(function, "__self__", None), "__name__", name)
@@ -152,12 +152,12 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def fill(template: Any, values: Callable[[int], Any]) -> Any:
-    """A copy of a call's arguments with a tensor for every `CallRef`."""
+    """Return a copy of a call's arguments with a tensor for every `CallRef`."""
     if isinstance(template, CallRef):
         return values(template.value)
     if isinstance(template, tuple):
-        made = [fill(item, values) for item in template]
-        return type(template)(*made) if hasattr(template, "_fields") else tuple(made)
+        items = [fill(item, values) for item in template]
+        return type(template)(*items) if hasattr(template, "_fields") else tuple(items)
     if isinstance(template, list):
         return [fill(item, values) for item in template]
     if isinstance(template, dict):

@@ -12,7 +12,7 @@ its own; what they made is computed again in the backward pass. O(rows) products
 counts.
 
 The models of transformers (5) look their experts' forward pass up by name in a public registry;
-within `as_one_call` they find this one. One's own experts call `gnnplace.experts`. A class may have
+within `as_one_call` they find this one. Other experts call `gnnplace.experts`. A class may have
 a gate of its own, as that of gpt-oss, which clamps: its formula is called as it stands, if parts of
 random rows go through it by themselves.
 """
@@ -43,7 +43,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A function of every element, and the gradient of what it read from that of what it made."""
+    """An elementwise function, and the gradient of its operand from that of its result."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], Tensor]
@@ -56,17 +56,17 @@ ACTIVATIONS = {
         partial(functional.gelu, approximate="tanh"),
         partial(aten.gelu_backward, approximate="tanh"),
     ),
-    "relu": Activation(functional.relu, lambda given, x: given * (x > 0)),
-    "relu2": Activation(lambda x: x.relu().square(), lambda given, x: given * 2 * x.relu()),
+    "relu": Activation(functional.relu, lambda gradient, x: gradient * (x > 0)),
+    "relu2": Activation(lambda x: x.relu().square(), lambda gradient, x: gradient * 2 * x.relu()),
 }
 
 
 class Gate(NamedTuple):
-    """What a class of experts makes of the rows of its first matrices.
+    """The function between the first and the second matrices of a class of experts.
 
     Attributes:
-        formula: Of rows.
-        groups: 2 where the gate's rows stand before the others'; 1: beside each other.
+        formula: From the rows that the first matrices make.
+        groups: 2 if the gate's rows stand before the others'; 1 if they are interleaved.
     """
 
     formula: Callable[[Tensor], Tensor]
@@ -74,30 +74,41 @@ class Gate(NamedTuple):
 
 
 GATES: dict[str, Gate] = {}
-"""Those of classes that were met, by class and numbers."""
+"""Gates of classes that were met, by class and numbers."""
 CLASSES = {
-    "SiLUActivation": "silu", "SiLU": "silu", "GELUActivation": "gelu", "GELU": "gelu",
-    "GELUTanh": "gelu_tanh", "PytorchGELUTanh": "gelu_tanh", "ReLU": "relu",
+    "SiLUActivation": "silu",
+    "SiLU": "silu",
+    "GELUActivation": "gelu",
+    "GELU": "gelu",
+    "GELUTanh": "gelu_tanh",
+    "PytorchGELUTanh": "gelu_tanh",
+    "ReLU": "relu",
     "ReLUSquaredActivation": "relu2",
-}  # fmt: skip
+}
 """Names of `ACTIVATIONS` by the classes of torch and transformers."""
 
 
 def experts(
-    x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor, act: str = "silu",
-    up_bias: Tensor | None = None, down_bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The weighted sum of the experts that a router chose for every token.
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    act: str = "silu",
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> Tensor:
+    """Return the weighted sum of the experts that a router chose for every token.
 
     Args:
         x: tokens. [N, H]
-        index: experts of every token, each below E; what is E or more is none. [N, K]
-        weights: their weights. [N, K]
+        index: experts of every token, each below E; an index of E or more is no expert. [N, K]
+        weights: weights of these experts. [N, K]
         up: first matrices; those with a gate have its rows first. [E, I or 2 I, H]
         down: second matrices. [E, H, I]
         act: one of `ACTIVATIONS`.
-        up_bias: added to what the first matrices make. [E, I or 2 I]
-        down_bias: to what the second ones make. [E, H]
+        up_bias: bias behind the first matrices. [E, I or 2 I]
+        down_bias: bias behind the second matrices. [E, H]
 
     Returns:
         [N, H], of the type of `x`.
@@ -106,13 +117,17 @@ def experts(
         InputError: sizes that do not fit, or an unknown activation.
     """
     inner = down.shape[-1] if down.dim() == 3 else 0
+    is_routed = x.dim() == index.dim() == 2 and index.shape == weights.shape
+    is_stacked = up.dim() == down.dim() == 3 and len(up) == len(down)
     fits = (
-        x.dim() == 2 and index.dim() == 2 and index.shape == weights.shape
-        and len(index) == len(x) and up.dim() == down.dim() == 3 and len(up) == len(down)
-        and up.shape[1] in (inner, 2 * inner) and up.shape[2] == x.shape[1] == down.shape[1]
+        is_routed
+        and is_stacked
+        and len(index) == len(x)
+        and up.shape[1] in (inner, 2 * inner)
+        and up.shape[2] == x.shape[1] == down.shape[1]
         and (up_bias is None or up_bias.shape == up.shape[:2])
         and (down_bias is None or down_bias.shape == down.shape[:2])
-    )  # fmt: skip
+    )
     if not fits:
         sizes = ", ".join(str(list(t.shape)) for t in (x, index, weights, up, down))
         raise InputError(
@@ -121,38 +136,45 @@ def experts(
         )
     if act not in ACTIVATIONS | GATES:
         raise InputError(f"experts: no activation {act!r}; use one of {', '.join(ACTIVATIONS)}")
-    found: Tensor = torch.ops.gnnplace.experts(
+    result: Tensor = torch.ops.gnnplace.experts(
         x, index, weights, up, down, act, 0, up_bias, down_bias
-    )  # fmt: skip
-    return found
+    )
+    return result
 
 
-def _middle(made: Tensor, inner: int, act: str) -> Tensor:
-    """What the second matrix reads: the activation, times the rest where there is a gate."""
+def _middle(projected: Tensor, inner: int, act: str) -> Tensor:
+    """Return what the second matrix reads: the activation, gated if there is a gate."""
     if act in GATES:
-        return GATES[act].formula(made)
-    if made.shape[-1] == inner:
-        return ACTIVATIONS[act].forward(made)
-    gate, rest = made.chunk(2, -1)
-    return ACTIVATIONS[act].forward(gate) * rest
+        return GATES[act].formula(projected)
+    if projected.shape[-1] == inner:
+        return ACTIVATIONS[act].forward(projected)
+    gate, ungated = projected.chunk(2, -1)
+    return ACTIVATIONS[act].forward(gate) * ungated
 
 
-def _middle_backward(given: Tensor, made: Tensor, inner: int, act: str) -> Tensor:
-    """The gradient of `made` from that of `_middle`."""
+def _middle_backward(gradient: Tensor, projected: Tensor, inner: int, act: str) -> Tensor:
+    """Return the gradient of `projected` from that of what `_middle` makes of it."""
     if act in GATES:
-        found: Tensor = torch.func.vjp(GATES[act].formula, made)[1](given)[0]
-        return found
-    if made.shape[-1] == inner:
-        return ACTIVATIONS[act].backward(given, made)
-    gate, rest = made.chunk(2, -1)
+        pull_back = torch.func.vjp(GATES[act].formula, projected)[1]
+        result: Tensor = pull_back(gradient)[0]
+        return result
+    if projected.shape[-1] == inner:
+        return ACTIVATIONS[act].backward(gradient, projected)
+    gate, ungated = projected.chunk(2, -1)
     activation = ACTIVATIONS[act]
     return torch.cat(
-        [activation.backward(given * rest, gate), given * activation.forward(gate)], -1
+        [activation.backward(gradient * ungated, gate), gradient * activation.forward(gate)], -1
     )
 
 
 def _sorted(index: Tensor, first: int, count: int) -> tuple[Tensor, list[int]]:
-    """Places of `index` in the order of their experts, and how many each of `count` has."""
+    """Return positions in `index`, sorted by expert, and the number of rows of each expert.
+
+    Args:
+        index: Experts of every token. [N, K]
+        first: The first expert that is here.
+        count: Number of experts that are here; positions of others are left out.
+    """
     flat = index.reshape(-1) - first
     inside = torch.where((flat >= 0) & (flat < count), flat, count)
     sizes = torch.bincount(inside, minlength=count + 1)[:count].tolist()
@@ -160,104 +182,208 @@ def _sorted(index: Tensor, first: int, count: int) -> tuple[Tensor, list[int]]:
 
 
 def _working(x: Tensor) -> torch.dtype:
-    """The type that products are made in: that of autocast, within it."""
+    """Return the type that products are made in: within autocast, autocast's."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
-def _biased(made: Tensor, bias: Tensor | None) -> Tensor:
-    return made if bias is None else made + bias
+def _biased(product: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a product with its bias, if it has one."""
+    return product if bias is None else product + bias
 
 
-def _of_each(tensor: Tensor | None, count: int) -> Sequence[Tensor | None]:
-    """A bias for every expert."""
+def _biases_by_expert(tensor: Tensor | None, count: int) -> Sequence[Tensor | None]:
+    """Return a bias for every expert."""
     return (None,) * count if tensor is None else tensor.unbind()
 
 
 @torch.library.custom_op("gnnplace::experts", mutates_args=())
 def _experts(
-    x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor, act: str, first: int,
-    up_bias: Tensor | None = None, down_bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    places, sizes = _sorted(index, first, len(up))
-    token, dtype = places // index.shape[1], _working(x)
-    parts = x[token].to(dtype).split(sizes)
-    matrices = (
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    act: str,
+    first: int,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> Tensor:
+    positions, num_rows = _sorted(index, first, len(up))
+    token = positions // index.shape[1]
+    dtype = _working(x)
+    per_expert = zip(
+        x[token].to(dtype).split(num_rows),
         up.to(dtype),
-        _of_each(up_bias, len(up)),
+        _biases_by_expert(up_bias, len(up)),
         down.to(dtype),
-        _of_each(down_bias, len(up)),
+        _biases_by_expert(down_bias, len(up)),
+        strict=True,
     )
-    made = []
-    for rows, matrix, bias, second, other in zip(parts, *matrices, strict=True):
-        middle = _middle(_biased(rows @ matrix.t(), bias), down.shape[2], act)
-        made.append(_biased(middle.to(dtype) @ second.t(), other))
-    weighed = torch.cat(made) * weights.reshape(-1)[places].unsqueeze(1)
-    return torch.zeros_like(x).index_add(0, token, weighed.to(x.dtype))
+    outputs = []
+    for rows, up_matrix, bias, down_matrix, out_bias in per_expert:
+        middle = _middle(_biased(rows @ up_matrix.t(), bias), down.shape[2], act)
+        outputs.append(_biased(middle.to(dtype) @ down_matrix.t(), out_bias))
+    weighted = torch.cat(outputs) * weights.reshape(-1)[positions].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, token, weighted.to(x.dtype))
 
 
 @_experts.register_fake
 def _(
-    x: Tensor, index: Any, weights: Any, up: Any, down: Any, act: str, first: int,
-    up_bias: Any = None, down_bias: Any = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    index: object,
+    weights: object,
+    up: object,
+    down: object,
+    act: str,
+    first: int,
+    up_bias: object = None,
+    down_bias: object = None,
+) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+class _RowGradients(NamedTuple):
+    """Gradients of one expert, from its rows.
+
+    Attributes:
+        rows: of the tokens that it reads. [rows, H]
+        weights: of the weights of its rows. [rows]
+        up: of its first matrix. [I or 2 I, H]
+        down: of its second matrix. [H, I]
+        up_bias: of its first bias. [I or 2 I]
+        down_bias: of its second bias. [H]
+    """
+
+    rows: Tensor
+    weights: Tensor
+    up: Tensor
+    down: Tensor
+    up_bias: Tensor
+    down_bias: Tensor
 
 
 @torch.library.custom_op("gnnplace::experts_backward", mutates_args=())
 def _backward(
-    gradient: Tensor, x: Tensor, index: Tensor, weights: Tensor, up: Tensor, down: Tensor,
-    act: str, first: int, up_bias: Tensor | None, down_bias: Tensor | None,
-) -> list[Tensor]:  # fmt: skip
-    places, sizes = _sorted(index, first, len(up))
-    token, inner = places // index.shape[1], down.shape[2]
-    weight, given = weights.reshape(-1)[places].unsqueeze(1), gradient[token]
-    dw = torch.zeros_like(weights, memory_format=torch.contiguous_format)
-    rows, scaled = x[token].split(sizes), (given * weight).to(x.dtype).split(sizes)
-    biases = _of_each(up_bias, len(up)), _of_each(down_bias, len(up))
-    parts = zip(rows, scaled, given.split(sizes), up, down, *biases, strict=True)
-    found: list[list[Tensor]] = [[], [], [], [], [], []]
-    for read, g, plain, matrix, second, bias, other in parts:
-        made = _biased(read @ matrix.t(), bias)
-        middle = _middle(made, inner, act).to(x.dtype)
-        whole = _middle_backward((g @ second).to(made.dtype), made, inner, act)
-        back, weighed = whole.to(x.dtype), _biased(middle @ second.t(), other) * plain
-        own = (back @ matrix, weighed.sum(-1), back.t() @ read, g.t() @ middle, whole.sum(0),
-               g.sum(0))  # fmt: skip
-        for total, part in zip(found, own, strict=True):
-            total.append(part)
-    dx = torch.zeros_like(x).index_add_(0, token, torch.cat(found[0]))
-    dw.view(-1)[places] = torch.cat(found[1]).to(dw.dtype)
-    dup, ddown, *rest = map(torch.stack, found[2:])
-    kinds = [x.dtype if b is None else b.dtype for b in (up_bias, down_bias)]
-    return [dx, dw, dup, ddown, *map(Tensor.to, rest, kinds)]
+    gradient: Tensor,
+    x: Tensor,
+    index: Tensor,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    act: str,
+    first: int,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+) -> list[Tensor]:
+    positions, num_rows = _sorted(index, first, len(up))
+    token = positions // index.shape[1]
+    inner = down.shape[2]
+    row_gradients = gradient[token]
+    weighted_gradients = row_gradients * weights.reshape(-1)[positions].unsqueeze(1)
+    per_expert = zip(
+        x[token].split(num_rows),
+        row_gradients.split(num_rows),
+        weighted_gradients.to(x.dtype).split(num_rows),
+        up,
+        _biases_by_expert(up_bias, len(up)),
+        down,
+        _biases_by_expert(down_bias, len(up)),
+        strict=True,
+    )
+    by_expert: list[_RowGradients] = []
+    for rows, unweighted, weighted, up_matrix, bias, down_matrix, out_bias in per_expert:
+        # The forward pass of these rows, again: nothing of it was kept.
+        projected = _biased(rows @ up_matrix.t(), bias)
+        middle = _middle(projected, inner, act).to(x.dtype)
+        output = _biased(middle @ down_matrix.t(), out_bias)
+
+        middle_gradient = (weighted @ down_matrix).to(projected.dtype)
+        projected_gradient = _middle_backward(middle_gradient, projected, inner, act)
+        in_product_type = projected_gradient.to(x.dtype)
+        by_expert.append(
+            _RowGradients(
+                rows=in_product_type @ up_matrix,
+                weights=(output * unweighted).sum(-1),
+                up=in_product_type.t() @ rows,
+                down=weighted.t() @ middle,
+                up_bias=projected_gradient.sum(0),
+                down_bias=weighted.sum(0),
+            )
+        )
+    dx = torch.zeros_like(x).index_add_(0, token, torch.cat([g.rows for g in by_expert]))
+    dweights = torch.zeros_like(weights, memory_format=torch.contiguous_format)
+    dweights.view(-1)[positions] = torch.cat([g.weights for g in by_expert]).to(dweights.dtype)
+    dup_bias = torch.stack([g.up_bias for g in by_expert])
+    ddown_bias = torch.stack([g.down_bias for g in by_expert])
+    return [
+        dx,
+        dweights,
+        torch.stack([g.up for g in by_expert]),
+        torch.stack([g.down for g in by_expert]),
+        dup_bias.to(x.dtype if up_bias is None else up_bias.dtype),
+        ddown_bias.to(x.dtype if down_bias is None else down_bias.dtype),
+    ]
 
 
 @_backward.register_fake
 def _(
-    gradient: Any, x: Tensor, index: Any, weights: Tensor, up: Tensor, down: Tensor, act: str,
-    first: int, up_bias: Any, down_bias: Any,
-) -> list[Tensor]:  # fmt: skip
-    made = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (x, weights, up, down)]
-    biases = zip((up, down), (up_bias, down_bias), strict=True)
-    return [*made, *((t if b is None else b).new_empty(t.shape[:2]) for t, b in biases)]
+    gradient: object,
+    x: Tensor,
+    index: object,
+    weights: Tensor,
+    up: Tensor,
+    down: Tensor,
+    act: str,
+    first: int,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+) -> list[Tensor]:
+    gradients = [
+        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        for tensor in (x, weights, up, down)
+    ]
+    for matrices, bias in ((up, up_bias), (down, down_bias)):
+        gradients.append((matrices if bias is None else bias).new_empty(matrices.shape[:2]))
+    return gradients
 
 
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+def _setup(ctx: Any, inputs: Any, output: object) -> None:
+    """Keep the operands of a call, and the type of its products."""
     ctx.save_for_backward(*inputs[:5], *inputs[7:])
     ctx.act, ctx.first = inputs[5:7]
     ctx.dtype = _working(inputs[0])
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> Any:
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients of all arguments of the op; None of those that are no tensors."""
     x, index, weights, up, down, *biases = ctx.saved_tensors
-    dx, dw, dup, ddown, *rest = torch.ops.gnnplace.experts_backward(
-        gradient, x.to(ctx.dtype), index, weights, up.to(ctx.dtype), down.to(ctx.dtype), ctx.act,
-        ctx.first, *biases,
-    )  # fmt: skip
-    made = [None if b is None else g.to(b.dtype) for b, g in zip(biases, rest, strict=True)]
-    return dx.to(x.dtype), None, dw, dup.to(up.dtype), ddown.to(down.dtype), None, None, *made
+    dx, dweights, dup, ddown, *bias_gradients = torch.ops.gnnplace.experts_backward(
+        gradient,
+        x.to(ctx.dtype),
+        index,
+        weights,
+        up.to(ctx.dtype),
+        down.to(ctx.dtype),
+        ctx.act,
+        ctx.first,
+        *biases,
+    )
+    dbiases = [
+        None if bias is None else bias_gradient.to(bias.dtype)
+        for bias, bias_gradient in zip(biases, bias_gradients, strict=True)
+    ]
+    return (
+        dx.to(x.dtype),
+        None,
+        dweights,
+        dup.to(up.dtype),
+        ddown.to(down.dtype),
+        None,
+        None,
+        *dbiases,
+    )
 
 
 _experts.register_autograd(_gradients, setup_context=_setup)
@@ -316,24 +442,26 @@ def balanced(
 
 @contextmanager
 def as_one_call(model: nn.Module) -> Iterator[None]:
-    """Within it the experts of transformers' models are one call each; others are as they were."""
+    """Make the experts of transformers' models one call each within."""
     registry = sys.modules.get("transformers.integrations.moe")
     if registry is None:
         yield
         return
     registry.ALL_EXPERTS_FUNCTIONS.register(NAME, _of_transformers)
-    before = [(config, getattr(config, IMPLEMENTATION)) for config in _configurations(model)]
-    for config, _ in before:
+    implementations = [
+        (config, getattr(config, IMPLEMENTATION)) for config in _configurations(model)
+    ]
+    for config, _ in implementations:
         setattr(config, IMPLEMENTATION, NAME)
     try:
         yield
     finally:
-        for config, own in before:
-            setattr(config, IMPLEMENTATION, own)
+        for config, implementation in implementations:
+            setattr(config, IMPLEMENTATION, implementation)
 
 
 def loop_over_experts(model: nn.Module) -> None:
-    """Has transformers' models run their experts as their classes have them written.
+    """Make transformers' models run their experts as their classes have them written.
 
     The grouped products that they prefer have no double precision (torch 2.13).
     """
@@ -342,7 +470,7 @@ def loop_over_experts(model: nn.Module) -> None:
 
 
 def _configurations(model: nn.Module) -> list[Any]:
-    """Those that name a way to run experts."""
+    """Return the configurations that name a way to run experts."""
     owners = [getattr(m, "config", None) for m in model.modules() if hasattr(m, "is_concatenated")]
     return list({id(c): c for c in owners if hasattr(c, IMPLEMENTATION)}.values())
 
@@ -350,14 +478,15 @@ def _configurations(model: nn.Module) -> list[Any]:
 def _of_transformers(
     module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """The forward pass of a module of experts.
+    """Run the forward pass of a module of experts of transformers.
 
     Raises:
         CaptureError: it has a norm behind, or a gate whose rows and columns do not stay apart.
     """
-    name, act = type(module).__name__, CLASSES.get(type(getattr(module, "act_fn", None)).__name__)
-    plain = gate_of(type(module)) is transformers_names.default_apply_gate
-    if act is None or (module.has_gate and not (plain and module.is_concatenated)):
+    name = type(module).__name__
+    act = CLASSES.get(type(getattr(module, "act_fn", None)).__name__)
+    has_default_gate = gate_of(type(module)) is transformers_names.default_apply_gate
+    if act is None or (module.has_gate and not (has_default_gate and module.is_concatenated)):
         act = _gate_of(module)
     norm = getattr(module, "has_post_expert_norm", False)
     if norm or act is None:
@@ -365,16 +494,19 @@ def _of_transformers(
             f"{name}: its experts have {'a norm' if norm else 'a gate that mixes what it reads'}, "
             "and cannot be cut; write them by gnnplace.experts(x, index, weights, up, down, act)"
         )
-    up, down = module.gate_up_proj if module.has_gate else module.up_proj, module.down_proj
-    up, down = (up.mT, down.mT) if module.is_transposed else (up, down)
-    first = "gate_up_proj_bias" if module.has_gate else "up_proj_bias"
-    biases = (getattr(module, first), module.down_proj_bias) if module.has_bias else (None, None)
+    up_name = "gate_up_proj" if module.has_gate else "up_proj"
+    up, down = getattr(module, up_name), module.down_proj
+    if module.is_transposed:
+        up, down = up.mT, down.mT
+    biases: tuple[Tensor | None, ...] = (None, None)
+    if module.has_bias:
+        biases = (getattr(module, f"{up_name}_bias"), module.down_proj_bias)
     weights = top_k_weights.to(hidden_states.dtype)
     return experts(hidden_states, top_k_index, weights, up, down, act, *biases)
 
 
 class _Reads:
-    """A module of which attributes are read, which are noted."""
+    """A module whose attributes are noted as they are read."""
 
     def __init__(self, module: nn.Module) -> None:
         self.__dict__.update(of=module, read={})
@@ -384,31 +516,35 @@ class _Reads:
 
 
 def _gate_of(module: Any) -> str | None:
-    """The name of what a module makes of the rows of its first matrices; None: it mixes them.
+    """Return the name of a module's gate in `GATES`; None if it mixes rows or columns.
 
-    It stands for the formula and the numbers that this reads, which every process finds alike.
+    The name has the formula and the numbers that it reads, so that every process finds the same.
     """
-    kind, groups = type(module), 1 + (module.has_gate and module.is_concatenated)
-    formula = gate_of(kind) if module.has_gate else lambda own, made: own.act_fn(made)
+    kind = type(module)
+    groups = 1 + (module.has_gate and module.is_concatenated)
+    formula = gate_of(kind) if module.has_gate else lambda module, rows: module.act_fn(rows)
     reads = _Reads(module)
     with disable_current_modes(), DisableTorchFunction(), torch.no_grad():
         rows = torch.linspace(-9, 9, 32 * (1 + module.has_gate)).view(4, -1)
         halves = [x.flatten(1) for x in rows.unflatten(1, (groups, -1)).chunk(2, 2)]
-        parts = ((rows.split(1), 0), (halves, 1))
-        made = [torch.cat([formula(reads, x) for x in split], axis) for split, axis in parts]
-        apart = all(torch.allclose(x, formula(reads, rows)) for x in made)
-    told = {k: (str(v), _numbers(v)) for k, v in sorted(reads.read.items())}
-    if not apart or any(known is None for _, known in told.values()):
+        # By rows, and by halves of the columns, the formula must give what it gives at once.
+        splits = ((rows.split(1), 0), (halves, 1))
+        joined = [torch.cat([formula(reads, x) for x in split], axis) for split, axis in splits]
+        is_independent = all(torch.allclose(x, formula(reads, rows)) for x in joined)
+    attributes = {k: (str(v), _numbers(v)) for k, v in sorted(reads.read.items())}
+    if not is_independent or any(numbers is None for _, numbers in attributes.values()):
         return None
-    name = f"{kind.__module__}.{kind.__qualname__}{told}"
+    name = f"{kind.__module__}.{kind.__qualname__}{attributes}"
     if name not in GATES:  # modules are copied: those of a model in parts refuse to be called
         GATES[name] = Gate(partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups)
     return name
 
 
 def _numbers(value: Any) -> Any:
-    """What is plain data in an attribute; None where it may be more."""
+    """Return the plain data in an attribute; None if it may hold more."""
     if isinstance(value, nn.Module):
-        held = [*value.parameters(), *value.buffers(), *value.children()]
-        return None if held else [(k, v) for k, v in vars(value).items() if isinstance(v, DATA)]
+        tensors_and_modules = [*value.parameters(), *value.buffers(), *value.children()]
+        if tensors_and_modules:
+            return None
+        return [(k, v) for k, v in vars(value).items() if isinstance(v, DATA)]
     return value if isinstance(value, DATA) else None

@@ -3,8 +3,8 @@
 A torch with CUDA that finds no GPU (what plain `pip install torch` brings to a Linux machine
 without one) registers eight pretended GPUs as soon as a `FakeTensorMode` is entered. The next
 backward pass then starts a thread for each of them, and no process that is forked afterwards can
-run a backward pass: the workers of `execute` fail. Nothing that is followed here needs a pretended
-GPU, so neither the modes that are made here register any, nor those that torch makes on the way.
+run a backward pass: the workers of `execute` fail. No step needs a pretended GPU, so neither the
+modes that are made here register any, nor those that torch makes on the way.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ class _WithoutPretendedGpus(FakeTensorMode):
 
 @contextmanager
 def without_pretended_gpus() -> Iterator[None]:
-    """Within it no `FakeTensorMode` registers pretended GPUs."""
+    """Keep every `FakeTensorMode` from registering pretended GPUs within."""
     with patch_private(c_library, PRETENDED_GPUS, nullcontext, "torch"):
         yield

@@ -28,13 +28,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.attributes import OURS as OURS
     from gnnplace.tracing.guards.attributes import OWN as OWN
     from gnnplace.tracing.guards.attributes import Attributes as Attributes
-    from gnnplace.tracing.guards.attributes import own_gradients as own_gradients
+    from gnnplace.tracing.guards.attributes import custom_gradients as custom_gradients
     from gnnplace.tracing.guards.attributes import unchanged as unchanged
     from gnnplace.tracing.guards.deviations import check_layouts as check_layouts
     from gnnplace.tracing.guards.deviations import check_memory as check_memory
     from gnnplace.tracing.guards.deviations import check_model as check_model
     from gnnplace.tracing.guards.deviations import give as give
     from gnnplace.tracing.guards.deviations import notices as notices
+    from gnnplace.tracing.guards.eager import SIZED as SIZED
+    from gnnplace.tracing.guards.eager import as_eager as as_eager
+    from gnnplace.tracing.guards.eager import as_numbers as as_numbers
     from gnnplace.tracing.guards.failures import UNKNOWN as UNKNOWN
     from gnnplace.tracing.guards.failures import blame as blame
     from gnnplace.tracing.guards.failures import is_static as is_static
@@ -57,13 +60,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.proof import lasting as lasting
     from gnnplace.tracing.guards.proof import prove as prove
     from gnnplace.tracing.guards.proof import proved_apart as proved_apart
-    from gnnplace.tracing.guards.watch import SIZED as SIZED
-    from gnnplace.tracing.guards.watch import as_eager as as_eager
-    from gnnplace.tracing.guards.watch import as_numbers as as_numbers
-    from gnnplace.tracing.guards.watch import module_paths as module_paths
     from gnnplace.tracing.guards.watch import other_autocasts as other_autocasts
     from gnnplace.tracing.guards.watch import other_generators as other_generators
-    from gnnplace.tracing.guards.watch import recurrent_layers as recurrent_layers
     from gnnplace.tracing.guards.watch import watched as watched
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -1,11 +1,11 @@
-"""Layers that compute alike: a proof numbers two of each kind, and one value stands for the others.
+"""Layers that compute alike: a proof numbers two of each kind, and stand-ins replace the others.
 
-Siblings of one class are alike where all that their code goes by is: names, classes and flags of
-their submodules, geometry and flags of parameters and buffers, attributes (those that differ must
-not have been read, such as `layer_idx`), no hooks, no memory shared with others. What is so of
-their recorded calls is for the recorder to say. Then what is proven of the first and the last holds
-for those between, by the same code on the same things; and where that is not sure, it is not said:
-state that a step leaves in attributes, globals or classes excludes all.
+Siblings of one class are alike if all that their code goes by is: names, classes and flags of their
+submodules, geometry and flags of parameters and buffers, attributes (those that differ must not
+have been read, such as `layer_idx`), no hooks, no memory shared with others. The recorder compares
+their recorded calls. Then what is proven of the first and the last holds for those between, by the
+same code on the same things; and where that is not sure, it is not said: state that a step leaves
+in attributes, globals or classes excludes all.
 
 A layer that is left out makes values of the recorded geometry from what it read, forward and
 backward, in the step and in its recording alike (`StandIn`). O(modules + attributes).
@@ -33,11 +33,11 @@ NUMBERED = 2
 """Layers of each kind that are numbered: the first and the last."""
 HELD = (list, dict, set, deque)
 Description = list[Any]
-"""What two modules that are alike have equal."""
+"""Facts of a module that are equal for modules that are alike."""
 
 
 class Geometry(NamedTuple):
-    """What a tensor is without its numbers."""
+    """A tensor without its numbers."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -47,14 +47,14 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Geometry:
-        """That of a strided tensor."""
+        """Return the geometry of a strided tensor."""
         device = getattr(tensor, "fake_device", None) or tensor.device
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad)
 
 
 @dataclass(frozen=True)
 class Given:
-    """The tensor among the arguments of a call, by its position among their leaves."""
+    """A tensor among the arguments of a call, by its position among their leaves."""
 
     position: int
 
@@ -68,10 +68,10 @@ class Made:
 
 @dataclass(frozen=True)
 class StandIn:
-    """A layer that is left out; called as it is.
+    """A stand-in for a layer that is left out; called as the layer is.
 
     Attributes:
-        name: of the layer.
+        name: name of the layer.
         reads: positions, among the leaves of its arguments, of the tensors that it reads.
         made: geometry of the tensors that it makes.
         output: what it returns, `Given` and `Made` for tensors.
@@ -83,120 +83,131 @@ class StandIn:
     output: Any
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """The output of the layer, of the right geometry."""
+        """Return the output of the layer, of the right geometry."""
         leaves = pytree.tree_leaves((args, options))
-        made = self.tensors([leaves[i] for i in self.reads])
+        tensors = self.tensors([leaves[i] for i in self.reads])
 
-        def filled(leaf: Any) -> Any:
+        def fill(leaf: Any) -> Any:
             if isinstance(leaf, Made):
-                return made[leaf.position]
+                return tensors[leaf.position]
             return leaves[leaf.position] if isinstance(leaf, Given) else leaf
 
-        return pytree.tree_map(filled, self.output)
+        return pytree.tree_map(fill, self.output)
 
     def tensors(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What the layer makes of the tensors that it reads, in the order of `made`."""
+        """Return the tensors that the layer makes, in the order of `made`."""
         anchor = torch.empty((), requires_grad=True)  # gradients of its parameters are asked for
-        found: tuple[torch.Tensor, ...] = _Layer.apply(self, anchor, *read)
-        return found
+        tensors: tuple[torch.Tensor, ...] = _Layer.apply(self, anchor, *read)
+        return tensors
 
 
 class _Layer(torch.autograd.Function):
     """One op forward and one backward in place of a layer's own."""
 
     @staticmethod
-    def forward(ctx: Any, stand: StandIn, anchor: torch.Tensor, *read: torch.Tensor) -> Any:
-        made = [
+    def forward(
+        ctx: Any, stand: StandIn, anchor: torch.Tensor, *read: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        results = [
             torch.empty_strided(g.shape, g.stride, dtype=g.dtype, device=g.device)
             for g in stand.made
         ]
-        ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, made)
-        still = [x for x, g in zip(made, stand.made, strict=True) if not g.learns]
-        ctx.mark_non_differentiable(*still)
-        return tuple(made)
+        ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, results)
+        pairs = zip(results, stand.made, strict=True)
+        ctx.mark_non_differentiable(*(x for x, geometry in pairs if not geometry.learns))
+        return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        asked = ctx.needs_input_grad[2:]
-        found = [torch.empty_like(x) if need else None
-                 for x, need in zip(ctx.read, asked, strict=True)]  # fmt: skip
-        _numbering().made_by(ctx.number, gradients, [x for x in found if x is not None])
-        return (None, None, *found)
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        pairs = zip(ctx.read, ctx.needs_input_grad[2:], strict=True)
+        results = [torch.empty_like(x) if is_needed else None for x, is_needed in pairs]
+        _numbering().made_by(ctx.number, gradients, [x for x in results if x is not None])
+        return (None, None, *results)
 
 
 def _numbering() -> Numbering:
-    """The numbering that runs now."""
+    """Return the numbering that runs now."""
     stack = get_current_dispatch_mode_stack()
     return next(mode for mode in stack if isinstance(mode, Numbering))
 
 
 @contextmanager
 def left_out(root: nn.Module, stands: Mapping[str, StandIn]) -> Iterator[None]:
-    """Within it, modules are shells of their class and attributes that call their stand-ins."""
-    tables = [(root.get_submodule(path.rpartition(".")[0])._modules, path) for path in stands]
-    own = [(table, path.rpartition(".")[2], table[path.rpartition(".")[2]])
-           for table, path in tables]  # fmt: skip
+    """Make modules shells of their class and attributes that call their stand-ins, within."""
+    layers: list[tuple[dict[str, nn.Module | None], str, nn.Module | None]] = []
+    for path in stands:
+        parent, _, key = path.rpartition(".")
+        table = root.get_submodule(parent)._modules
+        layers.append((table, key, table[key]))
     try:
-        for (table, key, module), stand in zip(own, stands.values(), strict=True):
+        for (table, key, module), stand in zip(layers, stands.values(), strict=True):
             shell = object.__new__(type(module))
             empty: dict[str, Any] = {name: {} for name in OWN}
             shell.__dict__.update({**vars(module), **empty, "forward": stand})
             table[key] = shell
         yield
     finally:
-        for table, key, module in own:
+        for table, key, module in layers:
             table[key] = module
 
 
 def siblings(root: nn.Module) -> list[list[str]]:
-    """Paths of children that have one class and more than `NUMBERED` of it; outer ones first."""
-    found = []
+    """Return paths of children, more than `NUMBERED` of one class; outer ones first."""
+    groups = []
     for path, module in root.named_modules():
         kinds: dict[type, list[str]] = {}
         for name, child in module._modules.items():
             kinds.setdefault(type(child), []).append(f"{path}.{name}" if path else name)
-        found += [paths for paths in kinds.values() if len(paths) > NUMBERED]
-    return found
+        groups += [paths for paths in kinds.values() if len(paths) > NUMBERED]
+    return groups
 
 
 def memory(root: nn.Module) -> Counter[int]:
-    """How many places of a model's tables each storage stands in."""
-    return Counter(storage_of(t) for m in root.modules() for _, _, t in _tensors(m))
+    """Return how many places of a model's tables each storage stands in."""
+    return Counter(
+        storage_of(tensor) for module in root.modules() for _, _, tensor in _tensors(module)
+    )
 
 
-def description(module: nn.Module, read: set[tuple[int, str]], held: Counter[int]) -> Description:
-    """What a module computes with, so that two that compute alike have it equal.
+def description(module: nn.Module, read: set[tuple[int, str]], shared: Counter[int]) -> Description:
+    """Return what a module computes with, so that two that compute alike have it equal.
 
     Args:
         module: any.
         read: id of module and name of attributes that code has read.
-        held: `memory` of the model.
+        shared: `memory` of the model.
     """
-    own: dict[int, int] = {}
-    found: Description = []
+    positions: dict[int, int] = {}
+    facts: Description = []
     local = memory(module)
     for name, part in module.named_modules():
-        names = tuple((key, child is None) for key, child in part._modules.items())
-        found += [name, type(part), names]
+        children = tuple((key, child is None) for key, child in part._modules.items())
+        facts += [name, type(part), children]
         for key, value in sorted(vars(part).items()):
-            if key in HIDDEN or key == "training" or (id(part), key) in read:
-                found += [] if key in OWN else [key, _plain(value)]
-        for key, t_name, t in _tensors(part):
-            place = own.setdefault(storage_of(t), len(own))
-            alone = local[storage_of(t)] == held[storage_of(t)]
-            bare = not t._backward_hooks and not getattr(t, "_post_accumulate_grad_hooks", None)
-            found += [key, t_name, type(t), t.layout, place, t.is_leaf, _plain(vars(t))]
-            found += [Geometry.of(t) if alone and bare else object()]
-    return found
+            is_read = key in HIDDEN or key == "training" or (id(part), key) in read
+            if is_read and key not in OWN:
+                facts += [key, _plain(value)]
+        for table, key, tensor in _tensors(part):
+            storage = storage_of(tensor)
+            position = positions.setdefault(storage, len(positions))
+            facts += [table, key, type(tensor), tensor.layout, position, tensor.is_leaf]
+            facts.append(_plain(vars(tensor)))
+            # A tensor that others share, or that has hooks, is alike no other.
+            is_alone = local[storage] == shared[storage]
+            accumulate_hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
+            has_hooks = bool(tensor._backward_hooks or accumulate_hooks)
+            facts.append(Geometry.of(tensor) if is_alone and not has_hooks else object())
+    return facts
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield table, name and tensor of the parameters and buffers of a module itself."""
     for key in ("_parameters", "_buffers"):
         yield from ((key, n, t) for n, t in getattr(module, key).items() if t is not None)
 
 
-def _plain(value: Any) -> Hashable:
-    """What stands for an attribute: data by type and value, all else by identity."""
+def _plain(value: object) -> Hashable:
+    """Return what stands for an attribute: data by type and value, all else by identity."""
     if isinstance(value, DATA):
         return type(value), value
     if isinstance(value, list | tuple):
@@ -209,12 +220,12 @@ def _plain(value: Any) -> Hashable:
 
 
 def surroundings(root: nn.Module) -> Description:
-    """Plain data in classes of modules and in the globals that their code sees, as it is now."""
+    """Return plain data in classes of modules and in the globals that their code sees."""
     kinds = {k for m in root.modules() for k in type(m).__mro__ if k.__module__[:6] != "torch."}
     files = {sys.modules[k.__module__] for k in kinds if k.__module__ in sys.modules}
-    found: Description = []
+    facts: Description = []
     for owner in (*kinds - {object}, *files):
         for key, value in vars(owner).items():
             if isinstance(value, DATA) or type(value) in HELD:
-                found.append((owner, key, value if isinstance(value, DATA) else content(value)))
-    return found
+                facts.append((owner, key, value if isinstance(value, DATA) else content(value)))
+    return facts

@@ -7,13 +7,14 @@ not taken. `answer` finds out from the code that asks:
 * The statement is an `if` all of whose branches behind the condition end in `raise`, or an
   `assert`; of an `if` with an `else` one of the two.
 * No `try` that would go on after the error, and no `suppress`, is around it, up to the step.
-* Which way of the condition's jump does not raise, the bytecode says. A part of a condition (`a and
+* The bytecode says which way of the condition's jump does not raise. A part of a condition (`a and
   b`, `0 < x < 5`) is answered so that the whole one does not raise.
 * Where a call reads the number inside a condition, as `any`, `bool` or `math.isnan` do, the syntax
   says which answer does not raise. `item()` inside a condition stays a tensor, which a comparison
   takes as well; a name for such a number may stand in conditions alone.
 
-All else is no assertion, and whoever asks is refused. Code whose source cannot be read has none.
+All other code is no assertion, and whoever asks is refused. Code whose source cannot be read has
+none.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ _DECIDING = (ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.NamedExpr, 
 
 
 def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | None:
-    """Return what an assertion is told that asks for a tensor's number; None: it is no assertion.
+    """Return the answer to an assertion that asks for a tensor's number; None: it is no assertion.
 
     Args:
-        name: Of the function that asks, as torch names it: "__bool__", "item" and the like.
+        name: Name of the function that asks, as torch has it: "__bool__", "item" and the like.
         tensor: The tensor that is asked.
     """
     frame = _asking_frame()
@@ -127,7 +128,7 @@ class _Assertion:
         """Return which value of the part lets the condition pass; None where it does not say.
 
         Args:
-            name: Of the function that asks, as of `answer`.
+            name: Name of the function that asks, as of `answer`.
         """
         outcome, node = self.passes, self.node
         if isinstance(node, ast.Call):
@@ -303,6 +304,7 @@ def _truth_without_error(code: CodeType, jump: dis.Instruction, test: ast.expr) 
 
 @lru_cache(16)
 def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """Return the instructions of code."""
     return tuple(dis.get_instructions(code))
 
 
@@ -349,12 +351,12 @@ _Position = tuple[int, int, int, int]
 
 def _position(code: CodeType, offset: int) -> _Position | None:
     """Return the place in the source of the instruction at an offset."""
-    at = _instructions(code)[_index_of(code, offset)].positions
-    if at is None or at.lineno is None or at.end_lineno is None:
+    place = _instructions(code)[_index_of(code, offset)].positions
+    if place is None or place.lineno is None or place.end_lineno is None:
         return None
-    if at.col_offset is None or at.end_col_offset is None:
+    if place.col_offset is None or place.end_col_offset is None:
         return None
-    return at.lineno, at.end_lineno, at.col_offset, at.end_col_offset
+    return place.lineno, place.end_lineno, place.col_offset, place.end_col_offset
 
 
 def _covers(node: ast.AST, place: _Position | None) -> bool:

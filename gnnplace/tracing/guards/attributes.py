@@ -1,4 +1,4 @@
-"""`Attributes`: what modules hold beside parameters, buffers and submodules.
+"""`Attributes`: what modules have beside parameters, buffers and submodules.
 
 A forward pass may set plain attributes: `self.calls += 1`, `self.cache = y`, `self.losses.append`.
 Tracing runs it several times, on tensors without numbers, so all of that is put back; and what the
@@ -42,34 +42,37 @@ class SetNames:
     """Names of a class, an object, a function or a file that code sets.
 
     Args:
-        holder: what has them, or its dict.
-        names: those that code sets somewhere.
+        holder: the object that has them, or its dict.
+        names: names that code sets somewhere.
     """
 
     def __init__(self, holder: object, names: Collection[str]) -> None:
         self._holder, self._names = holder, names
 
     def now(self) -> dict[str, Any]:
-        """What they are bound to; nothing of those that are not."""
-        held = self._table()
-        return {name: held[name] for name in self._names if name in held}
+        """Return what they are bound to; nothing of those that are not."""
+        table = self._table()
+        return {name: table[name] for name in self._names if name in table}
 
-    def _table(self) -> Any:
+    def _table(self) -> dict[str, Any]:
+        """Return the dict that has the names."""
         return self._holder if isinstance(self._holder, dict) else vars(self._holder)
 
-    def write(self, before: Mapping[str, Any]) -> None:
-        """Binds them to what they were bound to."""
-        holder, now = self._holder, self.now()
-        for name in [name for name in now if name not in before]:
+    def write(self, values_before: Mapping[str, Any]) -> None:
+        """Bind them to what they were bound to."""
+        holder, values_now = self._holder, self.now()
+        for name in [name for name in values_now if name not in values_before]:
             if isinstance(holder, type):
                 delattr(holder, name)
             else:
                 del self._table()[name]
-        for name in [name for name in before if now.get(name) is not before[name]]:
+        for name in [
+            name for name in values_before if values_now.get(name) is not values_before[name]
+        ]:
             if isinstance(holder, type):
-                setattr(holder, name, before[name])
+                setattr(holder, name, values_before[name])
             else:  # whatever an object does where it is set
-                self._table()[name] = before[name]
+                self._table()[name] = values_before[name]
 
 
 class Attributes:
@@ -94,7 +97,11 @@ class Attributes:
 
     @contextmanager
     def restored(self, back: bool = True) -> Iterator[None]:
-        """Notes what was changed in the block, and puts everything back unless told not to."""
+        """Note what is changed within, and put everything back unless told not to.
+
+        Args:
+            back: Whether to put it back.
+        """
         saved = list(_snapshot(self._root, self._elsewhere))
         computed = [cached.cache_info().misses for cached in self._caches]
         try:
@@ -105,29 +112,29 @@ class Attributes:
                     cached.cache_clear()
             changed: dict[str, None] = {}
             self._left = []
-            for name, item, before in saved:
-                now = _now(item)
-                keys = _differences(before, now)
+            for name, item, content_before in saved:
+                content_now = _now(item)
+                keys = _differences(content_before, content_now)
                 changed.update((_joined(name, key, item), None) for key in keys)
-                for noted in WRITES:
-                    noted.update((id(item), key) for key in keys)
+                for written in WRITES:
+                    written.update((id(item), key) for key in keys)
                 if keys and back:
-                    self._left.append((item, now))
-                    _write(item, before)
+                    self._left.append((item, content_now))
+                    _write(item, content_before)
             self.changed = tuple(n for n in changed if n.rpartition(".")[2] not in DERIVED)
 
     def advance(self, renew: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Puts the modules into the state that the last `restored()` took back.
+        """Put the modules into the state that the last `restored()` took back.
 
         Args:
             renew: Called on every tensor that is put there; returns what stands for it.
         """
-        for item, now in self._left:
-            _write(item, _renewed(now, renew))
+        for item, content_left in self._left:
+            _write(item, _renewed(content_left, renew))
 
 
 def owners(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules whose attributes code reads and sets, with their paths."""
+    """Yield modules whose attributes code reads and sets, with their paths."""
     for path, module in root.named_modules():
         yield path, module
         if CODE in module.__dict__:
@@ -137,38 +144,41 @@ def owners(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _snapshot(
     root: nn.Module, elsewhere: Iterable[tuple[str, Any]]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Name, object and content of every module and of every container that one can reach."""
-    seen: set[int] = set()
+    """Yield name, object and content of every module and container that one can reach."""
+    visited: set[int] = set()
     for path, module in owners(root):
-        own = _now(module)
-        yield path, module, own
-        for key, value in own.items():
-            yield from _containers(f"{path}.{key}" if path else key, value, seen)
+        attributes = _now(module)
+        yield path, module, attributes
+        for key, value in attributes.items():
+            yield from _containers(f"{path}.{key}" if path else key, value, visited)
     for title, item in elsewhere:
-        if id(item) not in seen:
-            seen.add(id(item))
+        if id(item) not in visited:
+            visited.add(id(item))
             yield title, item, _now(item)
 
 
-def _containers(name: str, value: object, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
+def _containers(name: str, value: object, visited: set[int]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, object and content of a container and of all within it."""
     pending = [value]
     while pending:
         item = pending.pop()
-        if id(item) in seen or isinstance(item, (*OPAQUE, *DATA)):
+        if id(item) in visited or isinstance(item, (*OPAQUE, *DATA)):
             continue
-        seen.add(id(item))
-        held = content(item)
-        if held is None:
+        visited.add(id(item))
+        items = content(item)
+        if items is None:
             continue
         if not isinstance(item, tuple | frozenset):
-            yield name, item, held
-        pending += held.values() if isinstance(held, dict) else held
+            yield name, item, items
+        pending += items.values() if isinstance(items, dict) else items
 
 
 def content(item: object) -> Any:
-    """A shallow copy of what an object holds; `None` of one that cannot be looked into."""
+    """Return a shallow copy of what an object holds; None if it cannot be looked into."""
     if isinstance(item, dict):
-        return {key: dict.__getitem__(item, key) for key in item}  # what classes make of it is new
+        return {
+            key: dict.__getitem__(item, key) for key in item
+        }  # a class may make new values of it
     if isinstance(item, list | tuple | deque):
         return list(item)
     if isinstance(item, set | frozenset):
@@ -177,17 +187,19 @@ def content(item: object) -> Any:
         return {"state": repr(item.getstate())}
     if isinstance(item, np.random.Generator):
         return {"state": repr(item.bit_generator.state)}
-    inside = getattr(item, "__dict__", None)
-    return dict(inside) if isinstance(inside, dict) else None
+    attributes = getattr(item, "__dict__", None)
+    return dict(attributes) if isinstance(attributes, dict) else None
 
 
 def _now(item: object) -> Any:
+    """Return what an object of a snapshot holds at this moment."""
     if isinstance(item, nn.Module):
         return {k: v for k, v in item.__dict__.items() if k not in OWN}
     return item.now() if isinstance(item, SetNames) else content(item)
 
 
 def _write(item: Any, content: Any) -> None:
+    """Give an object of a snapshot another content, in place."""
     if isinstance(item, list | deque):
         if not _same_items(item, content):
             item.clear()
@@ -210,29 +222,37 @@ def _write(item: Any, content: Any) -> None:
         table.update(content)
 
 
-def _differences(before: Any, now: Any) -> list[Any]:
-    """Keys of a dict whose values differ; of another container `[None]` if it differs."""
-    if isinstance(before, Mapping):
-        keys = {**before, **now}
-        return [k for k in keys if k not in before or k not in now or not same(before[k], now[k])]
-    if isinstance(before, set):
-        return [] if before == now else [None]
-    return [] if _same_items(before, now) else [None]
+def _differences(content_before: Any, content_now: Any) -> list[Any]:
+    """Return keys of a dict whose values differ; of another container `[None]` if it differs."""
+    if isinstance(content_before, Mapping):
+        keys = {**content_before, **content_now}
+        return [
+            k
+            for k in keys
+            if k not in content_before
+            or k not in content_now
+            or not same(content_before[k], content_now[k])
+        ]
+    if isinstance(content_before, set):
+        return [] if content_before == content_now else [None]
+    return [] if _same_items(content_before, content_now) else [None]
 
 
-def _same_items(before: Any, now: Any) -> bool:
-    return len(before) == len(now) and all(map(same, before, now))
+def _same_items(content_before: Collection[Any], content_now: Collection[Any]) -> bool:
+    """Return whether two containers have the same items in order."""
+    return len(content_before) == len(content_now) and all(map(same, content_before, content_now))
 
 
-def same(before: object, now: object) -> bool:
-    """Whether an attribute is the object that it was, or equal data of the same type."""
-    return before is now or (
-        isinstance(before, DATA) and type(before) is type(now) and bool(before == now)
-    )
+def same(value_before: object, value_now: object) -> bool:
+    """Return whether an attribute is the object that it was, or equal data of the same type."""
+    if value_before is value_now:
+        return True
+    is_data = isinstance(value_before, DATA) and type(value_before) is type(value_now)
+    return is_data and bool(value_before == value_now)
 
 
 def _joined(name: str, key: object, item: object) -> str:
-    """The attribute's name: a key of a module is one, a key of what it holds is not."""
+    """Return the attribute's name: a key of a module is one, a key within its content is not."""
     if isinstance(item, SetNames):
         return f"{name}'s {key!r}"
     if not isinstance(item, nn.Module):
@@ -241,6 +261,7 @@ def _joined(name: str, key: object, item: object) -> str:
 
 
 def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a content with other tensors."""
     if isinstance(content, torch.Tensor):
         return renew(content)
     if isinstance(content, dict):
@@ -260,26 +281,28 @@ def unchanged(module: nn.Module) -> Iterator[None]:
         yield
 
 
-def own_gradients(made: object) -> list[str]:
-    """What makes gradients in ways of its own on the way to some tensors.
+def custom_gradients(tensors: object) -> list[str]:
+    """Return hooks and autograd functions that made gradients on the way to some tensors.
 
     `torch.export` traces the forward pass of a `torch.autograd.Function` and would differentiate
     that, in place of its own backward, and drops hooks of modules' backward passes.
 
     Args:
-        made: Tensors, in any containers.
+        tensors: Tensors, in any containers.
     """
-    todo = [x.grad_fn for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
-    seen, found = set(), dict[str, None]()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
+    leaves = pytree.tree_leaves(tensors)
+    pending = [leaf.grad_fn for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    visited = set()
+    names: dict[str, None] = {}
+    while pending:
+        node = pending.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
-        todo += [other for other, _ in node.next_functions]
+        visited.add(node)
+        pending += [next_node for next_node, _ in node.next_functions]
         kind = getattr(type(node), "_forward_cls", None)
         if kind is not None and not kind.__module__.startswith(OURS):
-            found[f"autograd function {kind.__name__}"] = None
+            names[f"autograd function {kind.__name__}"] = None
         elif kind is BackwardHookFunction:
-            found[MODULE_HOOK] = None
-    return list(found)
+            names[MODULE_HOOK] = None
+    return list(names)

@@ -1,10 +1,10 @@
-"""What a captured step does otherwise than the model, each in one line; and which are refused.
+"""Deviations of a captured step from the model: a line for each, or a refusal.
 
 Lines stand in `Program.notices`; `capture` gives each as a `ChangedWarning`, and the command line
-prints them. Some steps cannot be kept for what the model is, whatever its code does:
+prints them. Some steps cannot be kept because of what the model is, whatever its code does:
 
 * A hook behind the accumulation of a gradient (`register_post_accumulate_grad_hook`) acts on
-  `.grad`, which a captured step has not; often it is the optimizer itself.
+  `.grad`, which a captured step does not have; often it is the optimizer itself.
 * Distributed wrappers exchange gradients behind autograd's back.
 * Tensors that share memory without being one tensor: a step that changes one changes the other, but
   each is placed by itself.
@@ -28,7 +28,7 @@ WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
 def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[str, ...]:
-    """What is said about a captured step.
+    """Return the lines about a captured step.
 
     Args:
         step: The model and its loss as one module.
@@ -39,12 +39,13 @@ def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[
 
 
 def give(lines: Iterable[str]) -> None:
-    """Warns of each line."""
+    """Warn of each line."""
     for line in lines:
         warnings.warn(line, ChangedWarning, stacklevel=3)
 
 
 def _random(ops: Iterable[ProgramOp]) -> Iterator[str]:
+    """Yield a line about random numbers."""
     drawing = [op for op in ops if op.target is operations.seeded]
     if drawing:
         count = "1 random op" if len(drawing) == 1 else f"{len(drawing)} random ops"
@@ -56,13 +57,14 @@ def _random(ops: Iterable[ProgramOp]) -> Iterator[str]:
 
 
 def _inputs(traced: Traced) -> Iterator[str]:
+    """Yield a line about an input that the model changes."""
     changed = sorted({slot.name for slot, _ in traced.outputs if slot.kind == "ignored"})
     if changed:
         yield f"the model changes its input {changed[0]} in place: the caller's stays as it is"
 
 
 def _hooks(step: nn.Module) -> Iterator[str]:
-    """Hooks of the user's own, not those by which torch computes weights."""
+    """Yield lines about hooks of the user's, not those by which torch computes weights."""
     for name, module in step.named_modules():
         hooks = [hook for table in HOOKS for hook in (getattr(module, table, None) or {}).values()]
         homes = (str(getattr(h, "__module__", None) or type(h).__module__) for h in hooks)
@@ -75,6 +77,7 @@ def _hooks(step: nn.Module) -> Iterator[str]:
 
 
 def _outside(traced: Traced) -> Iterator[str]:
+    """Yield lines about constants that need a gradient."""
     owner = traced.graph.owning_module
     for node in traced.graph.find_nodes(op="get_attr"):
         tensor = getattr(owner, str(node.target), None)
@@ -89,16 +92,18 @@ def check_layouts(step: StepModule) -> None:
     """Refuse tensors that are not dense, which no recorded step keeps.
 
     Raises:
-        CaptureError: names the tensor.
+        CaptureError: the tensor is named.
     """
-    held = [
+    tensors: list[tuple[str, object]] = [
         *((f"parameter {_shown(name)!r}", tensor) for name, tensor in step.named_parameters()),
         *((f"buffer {_shown(name)!r}", tensor) for name, tensor in step.named_buffers()),
         *((f"input {i}", tensor) for i, tensor in enumerate(step.inputs())),
     ]
     for path, module in step.named_modules():
-        held += [(f"attribute {_shown(f'{path}.{name}')!r}", x) for name, x in vars(module).items()]
-    for what, tensor in held:
+        tensors += [
+            (f"attribute {_shown(f'{path}.{name}')!r}", x) for name, x in vars(module).items()
+        ]
+    for what, tensor in tensors:
         if isinstance(tensor, torch.Tensor) and (
             tensor.layout != torch.strided or tensor.is_quantized
         ):
@@ -110,10 +115,10 @@ def check_layouts(step: StepModule) -> None:
 
 
 def check_model(step: nn.Module) -> None:
-    """Refuse what is known before tracing.
+    """Refuse a model that cannot be captured, before it is traced.
 
     Raises:
-        CaptureError: names the parameter or the module.
+        CaptureError: the parameter or the module is named.
     """
     for name, parameter in step.named_parameters():
         if parameter._post_accumulate_grad_hooks:
@@ -123,10 +128,11 @@ def check_model(step: nn.Module) -> None:
             )
     for name, module in step.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
-        if odd := kinds.intersection(WRAPPERS):
+        wrappers = kinds.intersection(WRAPPERS)
+        if wrappers:
             raise CaptureError(
-                f"module {_shown(name) or 'model'!r} is wrapped in {min(odd)}, whose exchange of "
-                "gradients cannot be captured; give the module inside"
+                f"module {_shown(name) or 'model'!r} is wrapped in {min(wrappers)}, whose exchange "
+                "of gradients cannot be captured; give the module inside"
             )
 
 
@@ -134,24 +140,24 @@ def check_memory(traced: Traced) -> None:
     """Refuse a step that changes a tensor whose memory another one shares.
 
     Raises:
-        CaptureError: two tensors share memory; names both.
+        CaptureError: two tensors share memory; both are named.
     """
     changed = {slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")}
-    held: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in (*_read(traced), *_constants(traced)):
-        held.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
-    for shared in held.values():
+        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
+    for shared in by_storage.values():
         for i, (name, tensor) in enumerate(shared):
-            for other, view in shared[i + 1 :]:
-                if not changed.isdisjoint((name, other)) and _overlap(tensor, view):
+            for other_name, view in shared[i + 1 :]:
+                if not changed.isdisjoint((name, other_name)) and _overlap(tensor, view):
                     raise CaptureError(
-                        f"{_shown(name)!r} and {_shown(other)!r} share memory, and the step "
+                        f"{_shown(name)!r} and {_shown(other_name)!r} share memory, and the step "
                         "changes it under one name; let both be one tensor, or copy it"
                     )
 
 
 def _read(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of the model that the step reads."""
+    """Yield tensors of the model that the step reads."""
     for node in traced.graph.find_nodes(op="placeholder"):
         name = traced.inputs[node.name].name
         if node.users and name in traced.tensors:
@@ -159,7 +165,7 @@ def _read(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _constants(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors outside of the model that its code reads."""
+    """Yield tensors outside of the model that its code reads."""
     owner = traced.graph.owning_module
     for node in traced.graph.find_nodes(op="get_attr"):
         tensor = getattr(owner, str(node.target), None)
@@ -168,13 +174,14 @@ def _constants(traced: Traced) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _overlap(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage have a byte in common."""
     begin, end = _extent(tensor)
     other_begin, other_end = _extent(other)
     return begin < other_end and other_begin < end
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte in the storage, and the one behind the last."""
+    """Return the first byte in the storage, and the one behind the last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach = sum((int(n) - 1) * int(stride) for n, stride in steps)
     begin = int(tensor.storage_offset()) * tensor.element_size()
@@ -182,4 +189,5 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _shown(name: str) -> str:
+    """Return a name as the model has it."""
     return name.removeprefix("model").lstrip(".")

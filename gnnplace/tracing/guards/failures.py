@@ -1,9 +1,9 @@
-"""Which module and which line a failed capture stumbled over, and what to write instead.
+"""The module and the line that a failed capture stumbled over, and what to write instead.
 
-A captured step is recorded on tensors without numbers. What asks for one (an `if`, `item()`), what
-makes a tensor whose shape depends on them (a boolean mask, `nonzero`), or what leaves torch (NumPy,
-a formatted print) has no recording. Which of these it is shows in the op that failed, in the line
-of the user's code and in the module; each has its own way out.
+A captured step is recorded on tensors without numbers. Code has no recording if it asks for a
+number (an `if`, `item()`), makes a tensor whose shape depends on numbers (a boolean mask,
+`nonzero`), or leaves torch (NumPy, a formatted print). The op that failed, the line of the user's
+code and the module show which of these it is; each has its own way out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 import torch
 from torch import fx, nn
@@ -53,16 +52,18 @@ READ = re.compile(r"\.item\(|\.tolist\(|\b(float|int|bool)\(|\.any\(\)|\.all\(\)
 
 
 def blame(error: BaseException, root: nn.Module) -> str:
-    """One line that says what failed, in which module and at which line.
+    """Return one line that says what failed, in which module and at which line.
+
+    Frames that hide themselves from tracebacks as pytest's do (`__tracebackhide__`) are left out.
 
     Args:
-        error: What was raised while `root` was traced.
+        error: The error that was raised while `root` was traced.
         root: A module that holds the model as its submodule `model`.
-
-    Frames that hide themselves from tracebacks as pytest's do (`__tracebackhide__`) are not told.
     """
     names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
-    module, inner, line, inside, last = "", "", "", False, None
+    module, inner, line = "", "", ""
+    inside = False
+    last: nn.Module | None = None
     for frame, number in _frames(error):
         if "__tracebackhide__" in frame.f_locals:
             continue
@@ -82,18 +83,18 @@ def blame(error: BaseException, root: nn.Module) -> str:
 
 
 def node_place(node: fx.Node) -> str:
-    """Module and line of a traced node, as far as they are known: ' in module X at FILE:LINE'."""
+    """Return module and line of a traced node, if they are known: ' in module X at FILE:LINE'."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
-    own = [p for p in places if not p[0].startswith(_OURS)] or places
+    user_places = [p for p in places if not p[0].startswith(_OURS)] or places
     module = f" in module {path!r}" if path else ""
-    return module + (f" at {own[-1][0]}:{own[-1][1]}" if own else "")
+    return module + (f" at {user_places[-1][0]}:{user_places[-1][1]}" if user_places else "")
 
 
 @contextmanager
-def loss_lines(function: Any) -> Iterator[None]:
-    """Within it a traced node tells the lines of a loss function too, not of `forward`s alone."""
+def loss_lines(function: object) -> Iterator[None]:
+    """Have traced nodes tell the lines of a loss function, too, not of `forward`s alone."""
     anchors: set[tuple[str, str]] = getattr(proxy, "_STACK_TRACE_ANCHORS", set())
     code = getattr(function, "__code__", None)
     added = set() if code is None else {(code.co_filename, code.co_name)} - anchors
@@ -105,11 +106,11 @@ def loss_lines(function: Any) -> Iterator[None]:
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """Frames of the error and of what caused it, the outermost error first."""
-    seen: set[int] = set()
+    """Yield frames of the error and of its causes, the outermost error first."""
+    visited: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
         trace: TracebackType | None = current.__traceback__
         while trace is not None:
             yield trace.tb_frame, trace.tb_lineno
@@ -118,10 +119,11 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
+    """Return what failed, and what to write instead."""
     if type(error).__name__ in UNKNOWN:
-        told = on_numbers(str(error).partition("(")[0], place, module)
-        chosen = source_line(place).startswith("if ")
-        return told + (_of_chance(module) if chosen else _of_experts(module))
+        what = on_numbers(str(error).partition("(")[0], place, module)
+        is_branch = source_line(place).startswith("if ")
+        return what + (_of_chance(module) if is_branch else _of_experts(module))
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
     if "constant's list" in str(error):
@@ -132,34 +134,34 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     if "requires_grad flags" in str(error):
         return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = lines[0] if lines else "no message"
+    what = lines[0] if lines else "no message"
     if LIBRARY in place and not isinstance(error, GnnplaceError):
-        told = f"its class does not take these inputs ({told})"
+        what = f"its class does not take these inputs ({what})"
     elif not isinstance(error, GnnplaceError):
-        told = f"{type(error).__name__}: {told}"
-    instead = on_error(str(error), place)
-    return f"{told}; {instead}" if instead else told
+        what = f"{type(error).__name__}: {what}"
+    remedy = on_error(str(error), place)
+    return f"{what}; {remedy}" if remedy else what
 
 
 def _of_chance(module: nn.Module | None) -> str:
-    """The rate by which a model of transformers leaves out layers, where it has one."""
+    """Return the rate by which a model of transformers leaves out layers, if it has one."""
     fields = getattr(getattr(module, "config", None), "__dict__", {})
     rates = [name for name, rate in fields.items() if "layerdrop" in name and rate]
     return f"; layers are left out by chance: configure {rates[0]}=0" if rates else ""
 
 
 def _of_experts(module: nn.Module | None) -> str:
-    """What the experts of a mixture can be written by, where a module looks like them."""
+    """Return what the experts of a mixture can be written by, if a module looks like them."""
     if module is None or hasattr(module, "add_self_loops"):
         return ""
-    solid = [p.shape[0] for p in module.parameters(recurse=False) if p.dim() == 3]
-    alike = any(
+    stacked = [p.shape[0] for p in module.parameters(recurse=False) if p.dim() == 3]
+    has_equal_children = any(
         isinstance(child, nn.ModuleList)
         and len(child) > 1
         and len({(type(m), *(p.shape for p in m.parameters())) for m in child}) == 1
         for child in module.children()
     )
-    if not alike and (len(solid) < 2 or len(set(solid)) > 1):
+    if not has_equal_children and (len(stacked) < 2 or len(set(stacked)) > 1):
         return ""
     return (
         "; experts of a mixture are one call that can be cut: gnnplace.experts(x, index, weights, "
@@ -168,13 +170,13 @@ def _of_experts(module: nn.Module | None) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file's code is neither torch's nor Python's nor this package's."""
+    """Return whether a file's code is neither torch's nor Python's nor this package's."""
     library = path.startswith(_PYTHON) and "site-packages" not in path
     return not path.startswith(_NOT_USERS) and not library
 
 
 def user_place() -> str:
-    """Line of the innermost caller that is neither torch nor this package: ' at FILE:LINE'."""
+    """Return the line of the innermost caller outside torch and this package: ' at FILE:LINE'."""
     frame = inspect.currentframe()
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -183,8 +185,8 @@ def user_place() -> str:
     return ""
 
 
-def on_numbers(op: str, place: str, module: Any = None) -> str:
-    """What is said of a step that depends on the numbers of a tensor.
+def on_numbers(op: str, place: str, module: nn.Module | None = None) -> str:
+    """Return the error for a step that depends on the numbers of a tensor.
 
     Args:
         op: The op that asked for them.
@@ -197,12 +199,12 @@ def on_numbers(op: str, place: str, module: Any = None) -> str:
             "loops among the edges; make it with add_self_loops=False, and add them to edge_index "
             "before the model (torch_geometric.utils.add_remaining_self_loops)"
         )
-    what, instead = _of_numbers(op, source_line(place))
-    return f"the step depends on the numbers of a tensor{what}, and {STEP}; {instead}"
+    what, remedy = _of_numbers(op, source_line(place))
+    return f"the step depends on the numbers of a tensor{what}, and {STEP}; {remedy}"
 
 
 def _of_numbers(op: str, line: str) -> tuple[str, str]:
-    """What of a line does it, and what to write instead."""
+    """Return what of a line asks for numbers, and what to write instead."""
     shape = next((name for name in SHAPES if name in op or f"{name}(" in line), "")
     if "ctc_loss" in op or "ctc_loss(" in line:
         return " (ctc_loss asks for its lengths)", ("call it as torch.nn.functional.ctc_loss")
@@ -236,7 +238,7 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
 
 
 def on_error(text: str, place: str) -> str:
-    """What to try after another error; empty if nothing is known."""
+    """Return what to try after another error; empty if nothing is known."""
     line = source_line(place)
     if "torch.cond(" in line:
         return COND
@@ -250,12 +252,12 @@ def on_error(text: str, place: str) -> str:
 
 
 def source_line(place: str) -> str:
-    """The line of code at "FILE:LINE", stripped; empty where it cannot be read."""
+    """Return the line of code at "FILE:LINE", stripped; empty if it cannot be read."""
     path, _, number = place.rpartition(" at ")[2].rpartition(":")
     return linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
 
 
 def is_static(node: fx.Node) -> bool:
-    """Whether a node holds no tensor at all."""
+    """Return whether a node holds no tensor at all."""
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor | list | tuple)

@@ -3,19 +3,19 @@
 A storage has one number: the hash of the op of ATen that wrote it, of the op's constants and of the
 numbers that it read (value numbering: Kildall, 1973, over a trace, not a program text). A view of
 it is read with its geometry beside, a write in place renews the number, a copy keeps it. So a run
-of a user's step and a run of what was recorded of it have equal numbers where, and only where, they
-make the same values by the same ops, whatever Python did on the way: hooks, autocast, checkpoints.
-It works on tensors without numbers. O(ops); a hash may collide (2^-61).
+of a user's step and a run of its recording have equal numbers where, and only where, they make the
+same values by the same ops, whatever Python did on the way: hooks, autocast, checkpoints. It works
+on tensors without numbers. O(ops); a hash may collide (2^-61).
 
 Deviations from what ops say of themselves (torch 2.13): a batch norm's schema hides its writes; a
 fill does not read what it writes; autograd takes a gradient as it is or copies it, by counts of
-references, so that a copy in place keeps the number of what it copies; the tag of random ops stands
-also at attention without dropout and in eval mode.
+references, so that a copy in place keeps the number of what it copies; attention without dropout
+and ops in eval mode have the tag of random ops, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -33,8 +33,18 @@ SMALL = 1 << 16
 CHANCES = ("dropout_p", "dropout", "p")
 MODES = ("train", "training")
 """Arguments with which an op that may draw does not: where they are 0 or False."""
-TORCH = ("aten", "prim", "prims", "mkldnn", "quantized", "torchvision", "_c10d_functional", "c10d",
-         "gnnplace")  # fmt: skip
+TORCH = (
+    "aten",
+    "prim",
+    "prims",
+    "mkldnn",
+    "quantized",
+    "torchvision",
+    "_c10d_functional",
+    "c10d",
+    "gnnplace",
+)
+"""Namespaces of ops whose schema says all that they do."""
 TWINS = ("mkldnn_rnn_layer_backward",)
 """Ops of which two results are one tensor, which the cache of fake tensors forgets (torch 2.13)."""
 PLAIN = (bool, int, float, type(None), str)
@@ -42,37 +52,53 @@ DEVICE, INDEX = torch.ops.prim.device.default, torch.ops.aten.index.Tensor
 ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 UNLIKE = "no two steps would be alike; leave it out"
 Cell = list[Any]
-"""Number and geometry of a storage, as the tensor has it that wrote the whole of it."""
+"""Number and geometry of a storage, as the tensor has it that wrote all of it."""
+Origin = tuple[str, str, list[int]]
+"""Place, op and numbers read, of a number."""
 
 
 def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
-    said = _signature(func)
-    if not said.seeded:
-        return said.foreign
-    arguments = func._schema.arguments
-    given = {a.name: a.default_value for a in arguments}
-    given |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
-    return all(given.get(k, 1) for k in CHANCES) and all(given.get(k) is not False for k in MODES)
+    """Return whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
+    signature = _signature(func)
+    if not signature.seeded:
+        return signature.foreign
+    parameters = func._schema.arguments
+    values = {parameter.name: parameter.default_value for parameter in parameters}
+    values |= dict(zip((parameter.name for parameter in parameters), args, strict=False)) | kwargs
+    has_chance = all(values.get(name, 1) for name in CHANCES)
+    return has_chance and all(values.get(name) is not False for name in MODES)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What tensors that share memory have in common."""
+    """Return a number that tensors which share memory have in common."""
     strided = tensor.layout == torch.strided
     return tensor.untyped_storage()._cdata if strided else id(tensor)
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Tensors among arguments or results, in order."""
+def tensors_in(tree: object) -> list[torch.Tensor]:
+    """Return the tensors among arguments or results, in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
-    if type(tree) in (tuple, list):
+    if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
         return [t for x in tree if not isinstance(x, PLAIN) for t in tensors_in(x)]
     return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 class _Signature:
-    """What the schema of an op says."""
+    """The schema of an op.
+
+    Attributes:
+        written: Positions of the arguments that it writes.
+        shares: Whether a result may share memory with an argument.
+        name: Its name, the same for its twin in place.
+        plain: Its name without namespace.
+        seeded: Whether it is tagged as random; a choice among kernels is none.
+        inquires: Whether it only asks about a tensor.
+        foreign: Whether it is a custom op.
+        asks: Whether its result depends on numbers that a recording does not have.
+        norm: Whether it is a batch norm, which may write its running averages.
+        mask: Position of the argument of a backward op that says which results it makes.
+    """
 
     def __init__(self, func: Any) -> None:
         arguments = func._schema.arguments
@@ -89,34 +115,41 @@ class _Signature:
         self.norm = "batch_norm" in self.plain and "backward" not in self.plain
         masks = (i for i, a in enumerate(arguments) if str(a.type) == "List[bool]")
         self.mask = next(masks, None)
-        """Which argument of a backward op says what it is to make; a result is the same without."""
+
+    def argument_mask(self, args: tuple[Any, ...]) -> list[bool] | None:
+        """Return the argument that says which results a backward op makes; None if it has none."""
+        if self.mask is None or len(args) <= self.mask:
+            return None
+        mask: list[bool] = args[self.mask]
+        return mask
 
 
 @cache
 def _signature(func: object) -> _Signature:
+    """Return the signature of an op."""
     return _Signature(func)
 
 
 class Numbering(BareMode):
-    """Within it every value gets a number.
+    """A mode in which every value gets a number.
 
     Args:
-        names: what stands for tensors that are there before, by `storage_of`.
-        inputs: which of these names are inputs.
-        places: called for every op, returns where the user's code is; None: nobody asks.
+        names: names of tensors that exist before, by `storage_of`.
+        inputs: those of these names that are inputs.
+        places: called for every op, returns where the user's code is; None: places are empty.
         mode: makes tensors without numbers: what an op would write is one, as torch (2.13) writes
-            real ones else, where all that it reads has numbers.
+            real tensors else, if all that it reads has numbers.
 
     Attributes:
-        label: of the calls that run now, for `random`.
+        label: label of the calls that run, for `random`.
         random: label of every draw, in order.
         seen: all numbers.
         where: place, op and numbers read, by the number that was made.
         batch: numbers that depend on an input.
         moments: numbers that batch norms wrote.
-        fixed: numbers that no input, parameter, buffer or draw comes into.
+        fixed: numbers that depend on no input, parameter, buffer or draw.
         faults: what no recording can repeat, in words.
-        asked: place and op of what asked first for numbers that are others in every step.
+        asked: place and op of the first question for numbers that differ from step to step.
     """
 
     def __init__(
@@ -131,7 +164,7 @@ class Numbering(BareMode):
         self.label: int | None = None
         self.random: list[int | None] = []
         self.seen: set[int] = set()
-        self.where: dict[int, tuple[str, str, list[int]]] = {}
+        self.where: dict[int, Origin] = {}
         self.batch: set[int] = set()
         self.moments: set[int] = set()
         self.fixed: set[int] = set()
@@ -142,27 +175,27 @@ class Numbering(BareMode):
         self._drawn = False
 
     def carry(self, other: Numbering) -> None:
-        """Takes over what an earlier run has left and every run would make alike: cached masks."""
+        """Take over what an earlier run has left and every run would make alike: cached masks."""
         self._alive.extend(other._alive)
-        kept = {
-            k: c for k, c in other._cells.items() if c[0] in other.fixed and k not in self.names
-        }
-        self._cells.update((key, list(cell)) for key, cell in kept.items())
-        self.seen.update(cell[0] for cell in kept.values())
-        self.fixed.update(cell[0] for cell in kept.values())
+        for key, cell in other._cells.items():
+            if cell[0] in other.fixed and key not in self.names:
+                self._cells[key] = list(cell)
+                self.seen.add(cell[0])
+                self.fixed.add(cell[0])
 
     def number(self, tensor: torch.Tensor) -> int:
-        """The number of what a tensor holds now."""
-        (number, whole), geometry = self._cell(tensor)
-        return int(number) if whole == geometry else hash((number, geometry))
+        """Return the number of a tensor as it is at this moment."""
+        (number, storage_geometry), geometry = self._cell(tensor)
+        return int(number) if storage_geometry == geometry else hash((number, geometry))
 
-    def _cell(self, tensor: torch.Tensor) -> tuple[Cell, Any]:
-        """The storage's number, and the tensor's own geometry."""
+    def _cell(self, tensor: torch.Tensor) -> tuple[Cell, Hashable]:
+        """Return the storage's number and geometry, and the tensor's own geometry."""
         key, geometry = storage_of(tensor), _geometry(tensor)
         if key not in self._cells:
             self._alive.append(tensor)
             name = self.names.get(key)
-            number = hash((self._content(tensor, key) if name is None else name, geometry[0]))
+            content = self._content(tensor, key) if name is None else name
+            number = hash((content, tuple(tensor.shape)))
             self._cells[key] = [number, geometry]
             self.seen.add(number)
             if name is None:
@@ -172,7 +205,7 @@ class Numbering(BareMode):
         return self._cells[key], geometry
 
     def _content(self, tensor: torch.Tensor, key: int) -> Hashable:
-        """Of a tensor that no op made: its bytes, or its address."""
+        """Return the bytes of a tensor that no op made, or its address."""
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
         if isinstance(tensor, FakeTensor) or not plain or not 0 < tensor.numel() <= SMALL:
             return key
@@ -180,59 +213,103 @@ class Numbering(BareMode):
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
             return bytes(flat.view(torch.uint8).numpy())
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # what is asked for two times an op
-        said, kwargs = _signature(func), kwargs or {}
-        if said.inquires:
+            return args[0].fake_device  # which is asked for twice an op
+        kwargs = kwargs or {}
+        signature = _signature(func)
+        if signature.inquires:
             return func(*args, **kwargs)
+
+        # What the op reads, before it may change it.
         self._drawn = False
         read: list[int] = []
-        given = (None, *args[1:]) if said.plain in FILLS else args
-        mask = None if said.mask is None or len(args) <= said.mask else args[said.mask]
-        if mask is not None:
-            given = tuple(None if x is mask else x for x in given)
-        rest = tuple((k, self._hashed(v, read)) for k, v in kwargs.items() if k != "out")
-        number = hash((said.name, self._hashed(given, read), rest))
-        self._judge(said.plain, func, args, kwargs)
-        asks = said.asks and not self.fixed.issuperset(read)
-        masks = (torch.bool, torch.uint8)
-        whole = func is INDEX and not any(x is not None and x.dtype in masks for x in args[1])
-        if asks and not self.asked[1] and not whole:
-            self.asked = user_place(), said.plain
-        place = (self.places() if self.places else "", said.plain)
-        targets = self._targets(said, args, kwargs)
-        if said.plain in TWINS and self.mode is not None:
-            with patch.object(self.mode, "cache_enabled", False):
-                result = func(*args, **kwargs)
-        elif targets and self.mode is not None:
-            result = func(*self._fake(args), **self._fake(kwargs))
-        else:
-            result = func(*args, **kwargs)
-        made = tensors_in(result)
+        number = self._op_number(signature, args, kwargs, read)
+        self._judge(signature.plain, func, args, kwargs)
+        self._note_question(func, signature, args, read)
+        origin = (self.places() if self.places else "", signature.plain, read)
+        targets = self._targets(signature, args, kwargs)
+
+        result = self._run(func, signature, args, kwargs, bool(targets))
+
+        # What it wrote and made.
+        results = tensors_in(result)
         first = next(iter(tensors_in(args) or tensors_in(kwargs)), None)
-        if first is not None and _copies(said.plain, args, made, first):
-            number = self.number(args[1] if said.plain == "copy_" else first)
-        self._write(said, number, targets, (*place, read))
-        ranks = range(len(made)) if mask is None else [i for i, wanted in enumerate(mask) if wanted]
-        self._make(said, number, zip(ranks, made, strict=True), first, (*place, read))
+        if first is not None and _copies(signature.plain, args, results, first):
+            number = self.number(args[1] if signature.plain == "copy_" else first)
+        self._write(signature, number, targets, origin)
+        mask = signature.argument_mask(args)
+        if mask is None:
+            positions: Sequence[int] = range(len(results))
+        else:
+            positions = [i for i, is_made in enumerate(mask) if is_made]
+        self._make(signature, number, zip(positions, results, strict=True), first, origin)
         return result
 
-    def made_by(
-        self, key: Hashable, given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    def _op_number(
+        self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[int]
     ) -> int:
-        """Says that tensors are made of others by what a key stands for; returns the number."""
+        """Return the number of a call's results; the numbers that it reads are added to `read`.
+
+        A result is the same whatever else the call makes, and a fill does not read its target.
+        """
+        operands = (None, *args[1:]) if signature.plain in FILLS else args
+        mask = signature.argument_mask(args)
+        if mask is not None:
+            operands = tuple(None if operand is mask else operand for operand in operands)
+        options = tuple(
+            (key, self._hashed(value, read)) for key, value in kwargs.items() if key != "out"
+        )
+        return hash((signature.name, self._hashed(operands, read), options))
+
+    def _note_question(
+        self, func: object, signature: _Signature, args: tuple[Any, ...], read: list[int]
+    ) -> None:
+        """Note the first op that asks for numbers which differ from step to step."""
+        if self.asked[1] or not signature.asks or self.fixed.issuperset(read):
+            return
+        masks = (torch.bool, torch.uint8)
+        if func is INDEX and not any(x is not None and x.dtype in masks for x in args[1]):
+            return  # an index by positions asks for none
+        self.asked = user_place(), signature.plain
+
+    def _run(
+        self,
+        func: Any,
+        signature: _Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        writes: bool,
+    ) -> Any:
+        """Run the op, on fake tensors if it would write real ones."""
+        if signature.plain in TWINS and self.mode is not None:
+            with patch.object(self.mode, "cache_enabled", False):
+                return func(*args, **kwargs)
+        if writes and self.mode is not None:
+            return func(*self._fake(args), **self._fake(kwargs))
+        return func(*args, **kwargs)
+
+    def made_by(
+        self, key: Hashable, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> int:
+        """Give tensors a number as made of others by what a key stands for, and return it."""
         read: list[int] = []
-        number = hash((key, self._hashed(given, read)))
+        number = hash((key, self._hashed(operands, read)))
         self._drawn = True  # or may have: it is not looked into
-        for i, tensor in enumerate(made):
+        for i, tensor in enumerate(results):
             self._alive.append(tensor)
             cell = self._cells[storage_of(tensor)] = [hash((number, i)), _geometry(tensor)]
             self._note(cell[0], ("", str(key), read))
         return number
 
     def _hashed(self, value: object, read: list[int]) -> Hashable:
-        """What stands for an argument; numbers of tensors are noted in `read`."""
+        """Return what stands for an argument; numbers of tensors are added to `read`."""
         if isinstance(value, torch.Tensor):
             number = self.number(value)
             if number not in self.seen:  # a view
@@ -244,8 +321,8 @@ class Numbering(BareMode):
         plain = isinstance(value, bool | int | float | complex)  # 1 == 1.0 == True hash alike
         return (type(value), value) if plain else str(value)
 
-    def _judge(self, op: str, func: Any, args: Any, kwargs: Any) -> None:
-        """Notes draws, and what no recording can repeat."""
+    def _judge(self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note draws, and what no recording can repeat."""
         self._drawn = draws(func, args, kwargs)
         if self._drawn:
             self.random.append(self.label)
@@ -253,7 +330,7 @@ class Numbering(BareMode):
                 self.faults["generator"] = f"{op} draws from a generator of its own: {UNLIKE}"
 
     def _fake(self, arguments: object) -> Any:
-        """Arguments without numbers."""
+        """Return arguments without numbers."""
         mode = self.mode
         assert mode is not None
 
@@ -263,38 +340,55 @@ class Numbering(BareMode):
 
         return pytree.tree_map(fake, arguments)
 
-    def _targets(self, said: _Signature, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        """Tensors that an op writes."""
-        written = said.written
-        if said.norm and not written:
-            running = [i for i in (3, 4) if isinstance(args[i], torch.Tensor)]
-            written = tuple(running) if args[5] else ()
+    def _targets(
+        self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor]:
+        """Return the tensors that an op writes."""
+        written = signature.written
+        if signature.norm and not written:
+            averages = [i for i in (3, 4) if isinstance(args[i], torch.Tensor)]
+            written = tuple(averages) if args[5] else ()
         return tensors_in([args[i] for i in written if i < len(args)] + [kwargs.get("out")])
 
-    def _write(self, said: _Signature, number: int, targets: Any, origin: Any) -> None:
+    def _write(
+        self, signature: _Signature, number: int, targets: list[torch.Tensor], origin: Origin
+    ) -> None:
+        """Give new numbers to tensors that an op wrote; a part of a storage keeps the others'."""
+        place, op, read = origin
         for i, tensor in enumerate(targets):
             cell, geometry = self._cell(tensor)
-            whole = cell[1] == geometry
-            before = [] if whole else [cell[0]]
-            plain = whole and i == 0 and not said.norm
-            cell[0] = number if plain else hash((number, i, () if whole else (geometry, *before)))
-            self._note(cell[0], (*origin[:2], [*origin[2], *before]))
-            if said.norm:
+            is_entire = cell[1] == geometry
+            old_numbers = [] if is_entire else [cell[0]]
+            if is_entire and i == 0 and not signature.norm:
+                cell[0] = number
+            else:
+                cell[0] = hash((number, i, () if is_entire else (geometry, *old_numbers)))
+            self._note(cell[0], (place, op, [*read, *old_numbers]))
+            if signature.norm:
                 self.moments.add(cell[0])
 
-    def _make(self, said: _Signature, number: int, made: Any, first: Any, origin: Any) -> None:
-        for i, tensor in made:
+    def _make(
+        self,
+        signature: _Signature,
+        number: int,
+        results: Iterable[tuple[int, torch.Tensor]],
+        first: torch.Tensor | None,
+        origin: Origin,
+    ) -> None:
+        """Give numbers to results of an op, by their positions; a view has its base's number."""
+        for i, tensor in results:
             key = storage_of(tensor)
             self._alive.append(tensor)
-            if key in self._cells and (said.shares or said.plain == "_unsafe_view"):
+            if key in self._cells and (signature.shares or signature.plain == "_unsafe_view"):
                 continue
-            if said.shares and first is not None:  # a stand-in of a real tensor's memory
+            if signature.shares and first is not None:  # a stand-in of a real tensor's memory
                 self._cells[key] = self._cell(first)[0]
                 continue
             self._cells[key] = [number if i == 0 else hash((number, i)), _geometry(tensor)]
             self._note(self._cells[key][0], origin)
 
-    def _note(self, number: int, origin: tuple[str, str, list[int]]) -> None:
+    def _note(self, number: int, origin: Origin) -> None:
+        """Note where a number comes from, and whether it depends on an input or on nothing."""
         self.seen.add(number)
         self.where.setdefault(number, origin)
         if not self.batch.isdisjoint(origin[2]):
@@ -302,32 +396,35 @@ class Numbering(BareMode):
         if self.fixed.issuperset(origin[2]) and not self._drawn:
             self.fixed.add(number)
 
-    def origins(self, numbers: list[int], known: set[int]) -> Iterator[tuple[str, str]]:
-        """Places and ops of the first numbers that are unknown elsewhere, whose operands are known.
+    def origins(self, numbers: list[int], other_numbers: set[int]) -> Iterator[tuple[str, str]]:
+        """Yield places and ops of the first numbers that another run lacks but for operands.
 
         Args:
             numbers: where to begin, of this run.
-            known: numbers of another run.
+            other_numbers: numbers of the other run.
         """
         pending, passed = list(numbers), set(numbers)
         while pending:
             place, op, read = self.where.get(pending.pop(), ("", "", []))
-            later = [r for r in read if r not in known and r not in passed]
-            if op and not [r for r in read if r not in known]:
+            later = [r for r in read if r not in other_numbers and r not in passed]
+            if op and not [r for r in read if r not in other_numbers]:
                 yield place, op
             passed.update(later)
             pending += later
 
 
-def _geometry(tensor: torch.Tensor) -> Any:
+def _geometry(tensor: torch.Tensor) -> Hashable:
+    """Return what tells views of a storage apart."""
     if tensor.layout != torch.strided:
         return tuple(tensor.shape), tensor.dtype
-    where = (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
-    return tuple(tensor.shape), tensor.dtype, *where
+    layout = (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
+    return tuple(tensor.shape), tensor.dtype, *layout
 
 
-def _copies(op: str, args: Any, made: list[torch.Tensor], first: torch.Tensor) -> bool:
-    """Whether an op makes what it reads once more."""
+def _copies(
+    op: str, args: tuple[Any, ...], results: list[torch.Tensor], first: torch.Tensor
+) -> bool:
+    """Return whether an op makes what it reads once more."""
     if op == "copy_":
         return bool(args[0].dtype == args[1].dtype and args[0].shape == args[1].shape)
-    return op in COPIES or (op == "_to_copy" and made[0].dtype == first.dtype)
+    return op in COPIES or (op == "_to_copy" and results[0].dtype == first.dtype)

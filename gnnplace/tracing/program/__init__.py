@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program.program import ProgramOp as ProgramOp
     from gnnplace.tracing.program.program import Ref as Ref
     from gnnplace.tracing.program.program import ValueInfo as ValueInfo
+    from gnnplace.tracing.program.program import alias_roots as alias_roots
     from gnnplace.tracing.program.program import base_name as base_name
     from gnnplace.tracing.program.program import clone_initial as clone_initial
     from gnnplace.tracing.program.program import map_refs as map_refs

@@ -1,4 +1,4 @@
-"""What is otherwise on a GPU: which ops have a kernel there, and which types their results have.
+"""What differs on a GPU: which ops have a kernel there, and which types their results have.
 
 A torch with CUDA is asked itself for kernels. Any other is not registered for CUDA at all; there
 the list that torch's own dispatcher is generated from is read (`native_functions.yaml`, which the
@@ -48,7 +48,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def has_cuda_kernel(op: OpOverload) -> bool:
-    """Whether an ATen overload, or one of the user's own, can run on a GPU."""
+    """Return whether an ATen overload, or one of the user's own, can run on a GPU."""
     name = op.name()
     if op.namespace == "aten":
         plain_name = name.removeprefix("aten::")
@@ -63,23 +63,23 @@ def has_cuda_kernel(op: OpOverload) -> bool:
 
 @cache
 def _listed() -> dict[str, bool]:
-    """Whether an overload has a kernel by torch's own list, by its name."""
+    """Return, for every overload of torch's own list, whether it has a kernel for CUDA."""
     entries = {str(entry["func"]).partition("(")[0]: entry for entry in _entries()}
 
-    def found(name: str) -> bool:
+    def has_kernel(name: str) -> bool:
         twin = entries[name].get("structured_delegate")
         if twin is not None:
-            return found(twin)
+            return has_kernel(twin)
         if "ufunc_inner_loop" in entries[name]:
             return True  # written once, generated for the CPU and for CUDA
         keys = _keys(entries[name])
         return CUDA in keys or not keys.isdisjoint(EVERYWHERE)
 
-    return {name: found(name) for name in entries}
+    return {name: has_kernel(name) for name in entries}
 
 
 def _keys(entry: dict[str, Any]) -> set[str]:
-    """Dispatch keys of an entry; one without any is composed of other ops."""
+    """Return the dispatch keys of an entry; one without any is composed of other ops."""
     table = entry.get("dispatch")
     if not table:
         return {EVERYWHERE[0]}
@@ -87,7 +87,7 @@ def _keys(entry: dict[str, Any]) -> set[str]:
 
 
 def _entries() -> list[dict[str, Any]]:
-    """The list; empty of a torch that comes without it."""
+    """Return torch's list of overloads; empty of a torch that comes without it."""
     spec = find_spec("torchgen")
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -97,7 +97,7 @@ def _entries() -> list[dict[str, Any]]:
 
 
 def on_cuda(program: Program) -> Program:
-    """The program with its values as they are on GPUs; the ops are the same."""
+    """Return the program with its values as they are on GPUs; the ops are the same."""
     values = dict(program.values)
     for op in program.ops:
         for i in STATISTICS.get(op.target, ()):  # type: ignore[call-overload]
@@ -108,6 +108,6 @@ def on_cuda(program: Program) -> Program:
 
 
 def _single(info: ValueInfo) -> ValueInfo:
-    """The same in float32."""
+    """Return the same tensor in float32."""
     itemsize = torch.float32.itemsize
     return replace(info, dtype=torch.float32, bytes=info.bytes // info.dtype.itemsize * itemsize)

@@ -26,11 +26,11 @@ Options = dict[str, Any]
 
 
 class Seeded(TorchDispatchMode):
-    """Seeds the generator before every op that draws.
+    """A mode that seeds the generator before every op that draws.
 
     Args:
-        seed: Of a draw, by its number.
-        number: Of the first draw within.
+        seed: Seed of a draw, by its number.
+        number: Number of the first draw within.
     """
 
     def __init__(self, seed: Seed, number: int = 0) -> None:
@@ -57,7 +57,7 @@ class Seeded(TorchDispatchMode):
 
 
 class SeededAgain(Seeded):
-    """Seeds draws that checkpoints repeat as at first: they begin in the generator's state then."""
+    """A mode that seeds draws which checkpoints repeat as at first, by the generator's state."""
 
     def __init__(self, seed: Seed) -> None:
         super().__init__(seed)
@@ -78,11 +78,12 @@ class SeededAgain(Seeded):
 
 
 def _state() -> bytes:
+    """Return the state of the CPU's generator as bytes."""
     return bytes(torch.get_rng_state().numpy())
 
 
 class ProgramDraws(SeededAgain):
-    """Lets a module draw what the step draws that was recorded of it, in the same order.
+    """A mode in which a module draws what its recorded step draws, in the same order.
 
     Args:
         program: The recorded step.
@@ -93,13 +94,12 @@ class ProgramDraws(SeededAgain):
     """
 
     def __init__(self, program: Program) -> None:
-        first: dict[
-            str, ProgramOp
-        ] = {}  # an op that a checkpoint repeats has the name of the first
+        # An op that a checkpoint repeats has the seed's name of the first.
+        op_by_seed: dict[str, ProgramOp] = {}
         for op in program.ops:
             if op.target is seeded:
-                first.setdefault(str(op.args[0]), op)
-        self._ops = list(first.values())
+                op_by_seed.setdefault(str(op.args[0]), op)
+        self._ops = list(op_by_seed.values())
         self._program = program
         self._drawn: set[int] = set()
         self.count = len(self._ops)

@@ -10,7 +10,6 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.problem.microbatching import check_microbatches
-from gnnplace.tracing.aten import alias_roots
 from gnnplace.tracing.program import operations
 from gnnplace.tracing.program.program import (
     UPDATE,
@@ -19,6 +18,7 @@ from gnnplace.tracing.program.program import (
     ProgramOp,
     Ref,
     ValueInfo,
+    alias_roots,
     iter_refs,
     map_refs,
 )
@@ -50,14 +50,15 @@ def microbatched(program: Program, count: int) -> Program:
         raise InputError(f"{program.name}: already cut into {program.microbatches} micro-batches")
     if count == 1:
         return program
-    made = _Cut(program, count).program()
+    copies = _MicrobatchTransform(program, count).program()
     batch = program.batch
-    known = batch is not None and program.initial and len(batch.shares) == count
-    return with_inputs(made, batch.shares) if batch is not None and known else made
+    if batch is None or not program.initial or len(batch.shares) != count:
+        return copies
+    return with_inputs(copies, batch.shares)
 
 
 def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) -> Program:
-    """The program with other example inputs.
+    """Return the program with other example inputs.
 
     Args:
         program: Cut into M micro-batches, or not (M = 1).
@@ -80,14 +81,16 @@ def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) 
                 f"{program.name}: input {name!r} has shape {tuple(tensor.shape)} and type "
                 f"{tensor.dtype}; {info.shape} and {info.dtype} were captured"
             )
-    given = {} if program.batch is None else program.batch.values(program.batch.joined(inputs))
-    numbers = {name: given[name].clone() for name in given if name in program.inputs}
-    initial = {**program.initial, **dict(zip(names, flat, strict=True)), **numbers}
+    initial = {**program.initial, **dict(zip(names, flat, strict=True))}
+    if program.batch is not None:
+        # Every share reads the same numbers of the whole batch.
+        batch_values = program.batch.values(program.batch.joined(inputs))
+        initial.update({n: v.clone() for n, v in batch_values.items() if n in program.inputs})
     return replace(program, initial=initial)
 
 
 def buffer_turns(program: Program) -> list[tuple[int, int]]:
-    """Pairs of ops (a, b), by index: `b` reads or changes a buffer that `a` changes."""
+    """Return pairs of ops (a, b), by index: `b` reads or changes a buffer that `a` changes."""
     writers: dict[str, list[int]] = {}
     for i, op in enumerate(program.ops):
         if op.target is operations.copy_buffer:
@@ -103,7 +106,9 @@ def buffer_turns(program: Program) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
-class _Cut:
+class _MicrobatchTransform:
+    """A program and the names of its parts in every micro-batch."""
+
     def __init__(self, program: Program, count: int) -> None:
         self.source, self.count = program, count
         self.single = {n for n, i in program.inputs.items() if i.kind != "input"}
@@ -116,29 +121,33 @@ class _Cut:
             self.turns.setdefault(names[1], []).append(names[0])
 
     def program(self) -> Program:
-        p = self.source
+        """Return the program with all copies."""
+        source = self.source
         return replace(
-            p,
+            source,
             ops=tuple(self.ops()),
-            inputs=self.per_copy(p.inputs, self.input),
-            values=self.per_copy(p.values, _same),
-            loss=None if p.loss is None else self.value(p.loss, 0),
-            gradients={k: self.value(v, 0) for k, v in p.gradients.items()},
-            buffers={k: self.value(v, self.count - 1) for k, v in p.buffers.items()},
-            initial=self.per_copy(p.initial, _same),
-            outputs=tuple(self.value(v, k) for k in range(self.count) for v in p.outputs),
+            inputs=self.per_copy(source.inputs, self.input),
+            values=self.per_copy(source.values, _same),
+            loss=None if source.loss is None else self.value(source.loss, 0),
+            gradients={k: self.value(v, 0) for k, v in source.gradients.items()},
+            buffers={k: self.value(v, self.count - 1) for k, v in source.buffers.items()},
+            initial=self.per_copy(source.initial, _same),
+            outputs=tuple(self.value(v, k) for k in range(self.count) for v in source.outputs),
             microbatches=self.count,
         )
 
     def ops(self) -> list[ProgramOp]:
-        cut = [op for op in self.source.ops if op.name not in self.updates]
-        copies = [self.copy(op, k) for k in range(self.count) for op in cut]
+        """Return the ops of every copy, then the updates."""
+        repeated = [op for op in self.source.ops if op.name not in self.updates]
+        copies = [self.copy(op, k) for k in range(self.count) for op in repeated]
         return copies + [self.update(op) for op in self.source.ops if op.name in self.updates]
 
     def value(self, name: str, copy: int) -> str:
+        """Return the name of a value in a copy."""
         return name if name in self.single else f"{name}#{copy}"
 
     def per_copy(self, entries: dict[str, Any], change: Callable[[Any, int], Any]) -> Any:
+        """Return entries by value name: single ones, then those of every copy by `change`."""
         result = {name: entry for name, entry in entries.items() if name in self.single}
         for k in range(self.count):
             for name, entry in entries.items():
@@ -147,9 +156,12 @@ class _Cut:
         return result
 
     def input(self, entry: ProgramInput, copy: int) -> ProgramInput:
+        """Return the user input of a copy."""
         return replace(entry, source=f"{entry.source}#{copy}")
 
     def copy(self, op: ProgramOp, index: int) -> ProgramOp:
+        """Return an op of forward or backward in the copy of an index."""
+
         def renamed(ref: Ref) -> Ref:
             return Ref(self.value(ref.name, index))
 
@@ -162,25 +174,25 @@ class _Cut:
             args=args,
             kwargs=map_refs(op.kwargs, renamed),
             results=tuple(None if r is None else self.value(r, index) for r in op.results),
-            after=tuple(f"{name}#{index}" for name in op.after) + self.before(op, index),
+            after=tuple(f"{name}#{index}" for name in op.after) + self.previous_turns(op, index),
         )
 
-    def before(self, op: ProgramOp, index: int) -> tuple[str, ...]:
-        """Ops of the previous copy that change a buffer which this one touches."""
+    def previous_turns(self, op: ProgramOp, index: int) -> tuple[str, ...]:
+        """Return the ops of the previous copy that change a buffer which this one touches."""
         return tuple(f"{name}#{index - 1}" for name in self.turns.get(op.name, ()) if index > 0)
 
     def update(self, op: ProgramOp) -> ProgramOp:
-        after = tuple(
-            other
-            for name in op.after
-            for other in (
-                [name] if name in self.updates else [f"{name}#{k}" for k in range(self.count)]
-            )
-        )
-        return replace(op, args=tuple(self.spread(a) for a in op.args), after=after)
+        """Return the update with the gradients of all copies, after the ops of all copies."""
+        after: list[str] = []
+        for name in op.after:
+            if name in self.updates:
+                after.append(name)
+            else:
+                after += [f"{name}#{k}" for k in range(self.count)]
+        return replace(op, args=tuple(self.spread(a) for a in op.args), after=tuple(after))
 
     def spread(self, argument: Any) -> Any:
-        """A list of gradients has those of every copy."""
+        """Return an argument of an update; a list of gradients has those of every copy."""
         if not isinstance(argument, list):
             return argument
         refs = [ref.name for ref in iter_refs(argument)]
@@ -188,4 +200,5 @@ class _Cut:
 
 
 def _same(entry: ValueInfo, copy: int) -> ValueInfo:
+    """Return what is the same in every copy."""
     return entry

@@ -28,14 +28,14 @@ def set_step(step: int) -> None:
 
 
 def op_seed(name: str, step: int) -> int:
-    """Seed of the random op `name` at `step`: 63 bits of a SHA-256, equal on every machine."""
+    """Return the seed of op `name` at `step`: 63 bits of a SHA-256, equal on every machine."""
     digest = hashlib.sha256(f"{name}:{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 @lru_cache
 def overload(name: str) -> Callable[..., Any]:
-    """The ATen overload of a dotted name such as "aten.native_dropout.default"."""
+    """Return the ATen overload of a dotted name such as "aten.native_dropout.default"."""
     return reduce(getattr, name.split("."), torch.ops)  # type: ignore[arg-type, return-value]
 
 
@@ -56,15 +56,15 @@ def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
 
 
 def _place(args: tuple[Any, ...], options: dict[str, Any]) -> torch.device:
-    """Where an op runs: with its tensors, or where it shall make some."""
-    tensors = [a.device for a in args if isinstance(a, torch.Tensor)]
-    there = [device for device in tensors if device.type != "cpu"] or tensors
-    return there[0] if there else options.get("device") or torch.device("cpu")
+    """Return where an op runs: with its tensors, or where it is to make some."""
+    tensor_devices = [a.device for a in args if isinstance(a, torch.Tensor)]
+    devices = [device for device in tensor_devices if device.type != "cpu"] or tensor_devices
+    return devices[0] if devices else options.get("device") or torch.device("cpu")
 
 
 @contextmanager
 def drawing(device: torch.device, seed: int) -> Iterator[None]:
-    """Seeds the default generator of one device inside; it is as before afterwards.
+    """Seed the default generator of one device within; it is as before afterwards.
 
     Args:
         device: Whose numbers are drawn.
@@ -73,8 +73,8 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
     generator = torch.default_generator
     if device.type == "cuda":
         torch.cuda.init()
-        at = torch.cuda.current_device() if device.index is None else device.index
-        generator = torch.cuda.default_generators[at]
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator = torch.cuda.default_generators[index]
     state = generator.get_state()
     generator.manual_seed(seed)
     try:
@@ -84,13 +84,13 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def only(target: str, *args: Any, **options: Any) -> torch.Tensor:
-    """The one element of what an ATen op returns as a list, so that one result is a tensor."""
+    """Return the one element of what an ATen op returns as a list; a result is a tensor."""
     element: torch.Tensor = overload(target)(*args, **options)[0]
     return element
 
 
 def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The gradient of the batch from those of its micro-batches, each a share 1/M of it.
+    """Return the gradient of the batch from those of its micro-batches, each a share 1/M of it.
 
     Args:
         gradients: One gradient for each micro-batch, of equal shape.
@@ -110,7 +110,7 @@ def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
 def sgd_update(
     parameter: torch.Tensor, gradients: list[torch.Tensor], lr: float, weight_decay: float
 ) -> None:
-    """`p -= lr * (g + weight_decay * p)`, in place, as `torch.optim.SGD` computes it.
+    """Update in place, `p -= lr * (g + weight_decay * p)`, as `torch.optim.SGD` computes it.
 
     Args:
         parameter: The parameter, which is changed in place.
@@ -132,7 +132,7 @@ def momentum_update(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """`v = momentum * v + g; p -= lr * v`, in place, as `torch.optim.SGD` computes it.
+    """Update in place, `v = momentum * v + g; p -= lr * v`, as `torch.optim.SGD` computes it.
 
     A velocity of zero at the start equals torch's lazily made one (its first step copies `g`).
 
@@ -162,7 +162,7 @@ def adamw_update(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """One step of AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW` computes it.
+    """Do a step of AdamW (Loshchilov and Hutter, ICLR 2019), as `torch.optim.AdamW` computes it.
 
     Args:
         parameter: The parameter, which is changed in place.
@@ -190,7 +190,7 @@ def adam_update(
     eps: float,
     weight_decay: float,
 ) -> None:
-    """One step of Adam (Kingma and Ba, ICLR 2015), as `torch.optim.Adam` computes it.
+    """Do a step of Adam (Kingma and Ba, ICLR 2015), as `torch.optim.Adam` computes it.
 
     Arguments are those of `adamw_update`, but for the decay, which is the factor of the L2 penalty.
     A complex number is two real ones.
@@ -199,7 +199,8 @@ def adam_update(
     if weight_decay:
         gradient = gradient.add(parameter, alpha=weight_decay)
     if parameter.is_complex():
-        real = [torch.view_as_real(t.resolve_conj()) for t in (parameter, gradient, first, second)]
+        complex_tensors = (parameter, gradient, first, second)
+        real = [torch.view_as_real(tensor.resolve_conj()) for tensor in complex_tensors]
         parameter, gradient, first, second = real
     step += 1
     count = step.item()

@@ -20,7 +20,7 @@ class Optimizer:
         name: "sgd", "adam" or "adamw", or the class of an optimizer that runs its own step.
         update: Function of `operations`, called as `update(parameter, gradients, *state,
             *constants)`.
-        state: Names of the state tensors of a parameter; "step" is a scalar, the others have
+        state: Names of the state tensors of a parameter; "step" is a scalar, each other one has
             the parameter's shape; all start at zero.
         constants: Hyper-parameters that the update is called with.
     """
@@ -31,11 +31,11 @@ class Optimizer:
     constants: tuple[Any, ...]
 
     def takes_sparse(self) -> bool:
-        """Whether its twin in `torch.optim` updates by sparse gradients."""
+        """Return whether its twin in `torch.optim` updates by sparse gradients."""
         return self.name == "sgd" and not self.constants[-1]
 
     def states(self, parameter: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
-        """State tensors that a parameter begins with, by their names.
+        """Return the state tensors that a parameter begins with, by their names.
 
         Args:
             parameter: The parameter; it may be fake.
@@ -45,12 +45,12 @@ class Optimizer:
         return dict(zip(self.state, self.new_state(parameter), strict=True))
 
     def update_of(self, name: str) -> Callable[..., None]:
-        """What updates the parameter of a name; called as `update` is."""
+        """Return what updates the parameter of a name; called as `update` is."""
         del name  # all parameters are updated alike
         return self.update
 
     def new_state(self, parameter: torch.Tensor) -> list[torch.Tensor]:
-        """Zero state tensors for a (real or fake) parameter, in the order of `state`."""
+        """Return zero state tensors for a real or fake parameter, in the order of `state`."""
         return [
             torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(parameter)
             for name in self.state
@@ -61,7 +61,7 @@ ADAM_STATE = ("step", "mean", "square")
 
 
 def sgd(lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """Stochastic gradient descent as `torch.optim.SGD` does it, with momentum if it is not 0."""
+    """Return stochastic gradient descent as `torch.optim.SGD` does it, with momentum if not 0."""
     if momentum:
         constants = (lr, momentum, weight_decay)
         return Optimizer("sgd", operations.momentum_update, ("momentum",), constants)
@@ -74,7 +74,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
 ) -> Optimizer:
-    """AdamW with the defaults of `torch.optim.AdamW`."""
+    """Return AdamW with the defaults of `torch.optim.AdamW`."""
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
     return Optimizer("adamw", operations.adamw_update, ADAM_STATE, constants)
 
@@ -85,13 +85,13 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Adam with the defaults of `torch.optim.Adam`."""
+    """Return Adam with the defaults of `torch.optim.Adam`."""
     constants = (lr, (betas[0], betas[1]), eps, weight_decay)
     return Optimizer("adam", operations.adam_update, ADAM_STATE, constants)
 
 
 def optimizer(name: str | Optimizer) -> Optimizer:
-    """The optimizer of a name with its default hyper-parameters.
+    """Return the optimizer of a name with its default hyper-parameters.
 
     Raises:
         InputError: neither "sgd" nor "adamw".

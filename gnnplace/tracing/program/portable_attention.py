@@ -32,7 +32,7 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the logarithm of its normaliser.
+    """Compute attention and the logarithm of its normaliser.
 
     Args:
         query: [batch, heads, length, width]; `key` and `value` may have another length.
@@ -67,7 +67,7 @@ def attention_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value.
+    """Compute the gradients of query, key and value.
 
     Args:
         grad: Gradient of the output.
@@ -83,8 +83,7 @@ def attention_backward(
     """
     if query.device.type == "cpu":
         options = {"attn_mask": attn_mask, "scale": scale}
-        given = (grad, query, key, value, out, normaliser, dropout_p, is_causal)
-        return BACKWARD(*given, **options)
+        return BACKWARD(grad, query, key, value, out, normaliser, dropout_p, is_causal, **options)
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights = torch.exp(scores - normaliser.unsqueeze(-1))
     upstream = grad.float()
@@ -103,12 +102,14 @@ PORTABLE: Mapping[Any, Callable[..., Any]] = {FORWARD: attention, BACKWARD: atte
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
+    """Return the scale of the scores."""
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
 def _scores(
     query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None
 ) -> Tensor:
+    """Return the masked scores in float32. [batch, heads, queries, keys]"""
     scores = query.float() @ key.float().transpose(-1, -2) * _scale(query, scale)
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

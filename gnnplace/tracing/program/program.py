@@ -7,7 +7,7 @@ op by op, written as a straight line (`CallWriter`) and replayed with the same n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,8 +22,6 @@ FORWARD = "forward"
 BACKWARD = "backward"
 UPDATE = "update"
 PLAIN = (int, str, bool, type(None))
-
-
 VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
@@ -36,7 +34,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """What a tensor is without its numbers.
+    """A tensor without its numbers.
 
     Attributes:
         shape: The size of each axis.
@@ -52,7 +50,7 @@ class ValueInfo:
 
     @property
     def occupied_bytes(self) -> int:
-        """Bytes of memory: an expanded dimension, whose stride is zero, is there once."""
+        """Return the bytes of memory; an expanded axis, whose stride is zero, counts once."""
         if 0 not in self.stride or not self.bytes:
             return self.bytes
         occupied = self.dtype.itemsize
@@ -67,11 +65,11 @@ class ProgramOp:
 
     Attributes:
         name: Unique in the program.
-        target: An ATen overload, or a function of `gnnplace.tracing.program.operations`.
+        target: An ATen overload, or a function of `operations`.
         args: Positional arguments; nested lists, tuples and dicts of constants and `Ref`s.
         kwargs: Keyword arguments, of the same kinds.
-        results: Names of the values made. Several: the target returns a tuple; `None` is an
-            element that nobody reads. None at all: an op that only changes its arguments.
+        results: Names of the values that it makes. Several: the target returns a tuple, and
+            `None` is an element that nobody reads. Empty: the op only changes its arguments.
         phase: "forward", "backward" or "update".
         module: Qualified name of the module whose code it is, such as "features.0".
         after: Ops that come before it although no value flows (those that read what it changes).
@@ -92,7 +90,7 @@ class ProgramOp:
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Names of the values that it reads, each once, in the order of the arguments."""
+        """Return the names of the values that it reads, each once, in the order of arguments."""
         return tuple(dict.fromkeys(ref.name for ref in iter_refs((self.args, self.kwargs))))
 
 
@@ -113,7 +111,7 @@ class ProgramInput:
     info: ValueInfo
 
     def home(self, device: torch.device) -> torch.device:
-        """Where its tensor is kept for ops on `device`.
+        """Return where its tensor is kept for ops on `device`.
 
         A number of an optimizer's state, its count of steps, stays on the host, as in
         `torch.optim`: every update reads it, and would wait for a GPU to tell it.
@@ -162,17 +160,17 @@ class Program:
 
     @cached_property
     def producer(self) -> dict[str, int]:
-        """Index of the op that makes each value (inputs have none)."""
+        """Return the index of the op that makes each value; inputs have none."""
         return {r: i for i, op in enumerate(self.ops) for r in op.results if r is not None}
 
     @cached_property
     def op_index(self) -> dict[str, int]:
-        """Position of each op by name."""
+        """Return the position of each op by name."""
         return {op.name: i for i, op in enumerate(self.ops)}
 
     @cached_property
     def losses(self) -> tuple[str, ...]:
-        """The loss value of every micro-batch (one as captured, none forward-only)."""
+        """Return the loss value of every micro-batch: one as captured, none forward-only."""
         if self.loss is None:
             return ()
         if self.microbatches == 1:
@@ -181,12 +179,12 @@ class Program:
 
 
 def base_name(name: str) -> str:
-    """Name of an op or value without its micro-batch: `mm_3#1` -> `mm_3`."""
+    """Return the name of an op or value without its micro-batch: `mm_3#1` -> `mm_3`."""
     return name.rpartition("#")[0] or name
 
 
 def iter_refs(value: Any) -> Iterator[Ref]:
-    """Every reference inside nested lists, tuples, dicts and slices, in order."""
+    """Yield every reference inside nested lists, tuples and dicts, in order."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -199,7 +197,7 @@ def iter_refs(value: Any) -> Iterator[Ref]:
 
 
 def map_refs(value: Any, function: Callable[[Ref], Any]) -> Any:
-    """The same nested value with `function(ref)` in the place of every reference."""
+    """Return the same nested value with `function(ref)` in the place of every reference."""
     if isinstance(value, Ref):
         return function(value)
     if isinstance(value, list):
@@ -211,33 +209,43 @@ def map_refs(value: Any, function: Callable[[Ref], Any]) -> Any:
     return value
 
 
+def alias_roots(ops: Iterable[ProgramOp]) -> Mapping[str, frozenset[str]]:
+    """Return, for each value that may share memory, the values at the root of its views."""
+    roots: dict[str, frozenset[str]] = {}
+    for op in ops:
+        if op.view:
+            shared = frozenset().union(*(roots.get(r, frozenset((r,))) for r in op.reads))
+            roots.update({r: shared for r in op.results if r is not None})
+    return roots
+
+
 def value_info(tensor: torch.Tensor) -> ValueInfo:
-    """What a (real or fake) tensor is."""
+    """Return the shape, strides, type and bytes of a real or fake tensor."""
     return ValueInfo(
-        tuple(int(s) for s in tensor.shape),
-        tuple(int(s) for s in tensor.stride()),
-        tensor.dtype,
-        int(tensor.numel()) * tensor.element_size(),
+        shape=tuple(int(size) for size in tensor.shape),
+        stride=tuple(int(stride) for stride in tensor.stride()),
+        dtype=tensor.dtype,
+        bytes=int(tensor.numel()) * tensor.element_size(),
     )
 
 
 def clone_initial(program: Program) -> dict[str, torch.Tensor]:
-    """Copies of the initial tensors, free to be changed, with their strides if not expanded.
+    """Return copies of the initial tensors that may be changed, strided alike unless expanded.
 
     Raises:
         InputError: the program was captured without tensors.
     """
     if not program.initial and program.inputs:
         raise InputError(f"{program.name}: captured without tensors (fake); it cannot be run")
-    own = {n: t if all(t.stride()) else t.contiguous() for n, t in program.initial.items()}
+    tensors = {n: t if all(t.stride()) else t.contiguous() for n, t in program.initial.items()}
     return {
         name: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
-        for name, t in own.items()
+        for name, t in tensors.items()
     }
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """What stands on `device` for a constant of a program, or for the function of an op.
+    """Return what stands on `device` for a constant of a program, or for the function of an op.
 
     Devices become this one. A view that strides at capture allow may need a copy where kernels lay
     their results out otherwise: `reshape` copies where it must.
@@ -250,7 +258,7 @@ def on_device(value: Any, device: torch.device) -> Any:
 
 
 class CallWriter:
-    """Writes calls.
+    """A writer of ops as lines of Python source.
 
     Args:
         name_of: The local name of a value of the program.
@@ -270,7 +278,7 @@ class CallWriter:
         self.constants: dict[str, Any] = {}
 
     def lines(self, op: ProgramOp) -> list[str]:
-        """The op's call, and a line that lets go of results that nobody reads."""
+        """Return the op's call, and a line that lets go of results that nobody reads."""
         arguments = [self.text(value) for value in op.args]
         arguments += [f"{key}={self.text(value)}" for key, value in op.kwargs.items()]
         call = f"{self.constant(self.constant_of(op.target))}({', '.join(arguments)})"
@@ -279,7 +287,7 @@ class CallWriter:
         return [*written, "_ = None"] if "_" in targets else written
 
     def text(self, value: Any) -> str:
-        """An argument as source."""
+        """Return an argument as source."""
         if isinstance(value, Ref):
             return self.name_of(value.name)
         if type(value) in PLAIN:
@@ -295,7 +303,7 @@ class CallWriter:
         return "(" + "".join(f"{self.text(item)}, " for item in value) + ")"
 
     def constant(self, value: Any) -> str:
-        """A global name for a value."""
+        """Return a global name for a value."""
         name = f"c{len(self.constants)}"
         self.constants[name] = value
         return name

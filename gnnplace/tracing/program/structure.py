@@ -1,4 +1,4 @@
-"""The graph of a program: ops, tensors between them, what they hold and where they belong."""
+"""The graph of a program: ops, tensors between them, their memory and where they belong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.graph import ComputationGraph
 from gnnplace.problem import PHASES, UPDATE
-from gnnplace.tracing.aten import alias_roots
-from gnnplace.tracing.program.program import Program, ProgramOp
+from gnnplace.tracing.program.program import Program, ProgramOp, alias_roots
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,17 @@ def program_graph(program: Program) -> ProgramGraph:
         phase=np.array(phases, dtype=np.int8),
         colocate=_classes(program),
         module=tuple(modules),
-        state=_held(program, ("parameter", "buffer", "optimizer", "constant")),
-        inputs=_held(program, ("input",)),
+        state=_bytes_by_op(program, ("parameter", "buffer", "optimizer", "constant")),
+        inputs=_bytes_by_op(program, ("input",)),
         attach=_attach(program),
     )
 
 
 def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, list[int]]]]:
+    """Return the value of each tensor of the graph, and producer, bytes and consumers of each.
+
+    Tensors without a value come last: each is an order between ops.
+    """
     consumers: dict[str, list[int]] = {}
     linked: set[tuple[int, int]] = set()
     for i, op in enumerate(program.ops):
@@ -93,21 +96,21 @@ def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, 
 
 
 def _orders(program: Program, linked: set[tuple[int, int]]) -> list[tuple[int, float, list[int]]]:
-    """A tensor of no bytes from each op that others come `after` and are not linked to."""
+    """Return a tensor of no bytes from each op that others come `after` and are not linked to."""
     followers: dict[int, list[int]] = {}
     for i, op in enumerate(program.ops):
         for name in op.after:
-            before = program.op_index[name]
-            if (before, i) not in linked:
-                followers.setdefault(before, []).append(i)
-    return [(before, 0.0, followers[before]) for before in sorted(followers)]
+            earlier = program.op_index[name]
+            if (earlier, i) not in linked:
+                followers.setdefault(earlier, []).append(i)
+    return [(earlier, 0.0, followers[earlier]) for earlier in sorted(followers)]
 
 
 def touched(program: Program) -> dict[str, list[int]]:
-    """Ops that read or change each parameter, optimizer tensor and changing buffer, its views too.
+    """Return the ops that read or change each parameter, optimizer tensor and changing buffer.
 
-    A parameter's class also has the op that makes its gradient, and buffers that one module
-    changes share a class.
+    Views of these count too. A parameter's class also has the op that makes its gradient, and
+    buffers that one module changes share a class.
     """
     roots = alias_roots(program.ops)
     keys = _state_keys(program)
@@ -124,7 +127,7 @@ def touched(program: Program) -> dict[str, list[int]]:
 
 
 def _state_keys(program: Program) -> Mapping[str, str]:
-    """Class name of each value that must not travel."""
+    """Return the class name of each value that must not travel."""
     keys = {}
     for name, entry in program.inputs.items():
         if entry.kind == "parameter":
@@ -137,6 +140,7 @@ def _state_keys(program: Program) -> Mapping[str, str]:
 
 
 def _classes(program: Program) -> tuple[str | None, ...]:
+    """Return the class of each op by the state that it touches; None of the others. [num_ops]"""
     from scipy.cluster.hierarchy import DisjointSet  # late: a tenth of a second
 
     same = DisjointSet(range(len(program.ops)))
@@ -152,18 +156,28 @@ def _classes(program: Program) -> tuple[str | None, ...]:
 
 
 def _roots(program: Program, values: Sequence[str]) -> IntArray:
-    """Values with one root are of its class; those with several are alone, as orders are."""
-    roots, classes = alias_roots(program.ops), dict[object, int]()
-    stays = _state_keys(program).keys()
-    keys = [roots.get(name, frozenset((name,))) if name else frozenset[str]() for name in values]
-    named = [next(iter(key)) if len(key) == 1 else i for i, key in enumerate(keys)]
-    found = [classes.setdefault(key, len(classes)) for key in named]
-    within = [bool(key) and key <= stays for key in keys]
-    return np.where(within, -1, found).astype(np.int32)
+    """Return the class of memory of each tensor; -1 of a view of state. [num_tensors]
+
+    Values with one root are of its class; those with several are alone, as orders are.
+    """
+    roots = alias_roots(program.ops)
+    state = _state_keys(program).keys()
+    classes: dict[object, int] = {}
+    class_of: list[int] = []
+    for index, name in enumerate(values):
+        value_roots = roots.get(name, frozenset((name,))) if name else frozenset[str]()
+        key = next(iter(value_roots)) if len(value_roots) == 1 else index
+        memory_class = classes.setdefault(key, len(classes))
+        is_state = bool(value_roots) and value_roots <= state
+        class_of.append(-1 if is_state else memory_class)
+    return np.array(class_of, dtype=np.int32)
 
 
-def _held(program: Program, kinds: Sequence[str]) -> FloatArray:
-    """Bytes at the op that changes a value in place, else at the first that reads it."""
+def _bytes_by_op(program: Program, kinds: Sequence[str]) -> FloatArray:
+    """Return bytes of inputs of some kinds by the op that they count at. [num_ops]
+
+    That is the op that changes the value in place, else the first that reads it.
+    """
     state = np.zeros(len(program.ops))
     owner = _first_readers(program.ops)
     for i, op in enumerate(program.ops):
@@ -176,18 +190,20 @@ def _held(program: Program, kinds: Sequence[str]) -> FloatArray:
 
 
 def _first_readers(ops: Iterable[ProgramOp]) -> dict[str, int]:
-    first: dict[str, int] = {}
+    """Return the index of the first op that reads each value."""
+    first_readers: dict[str, int] = {}
     for i, op in enumerate(ops):
         for read in op.reads:
-            first.setdefault(read, i)
-    return first
+            first_readers.setdefault(read, i)
+    return first_readers
 
 
 def _attach(program: Program) -> IntArray:
+    """Return the op that each op must stay with, -1 if there is none. [num_ops]"""
     attach = np.full(len(program.ops), -1, dtype=np.int32)
     for i, op in enumerate(program.ops):
-        made = [program.producer[read] for read in op.reads if read in program.producer]
+        producers = [program.producer[read] for read in op.reads if read in program.producer]
         copies = not op.results and op.phase != PHASES[UPDATE]
-        if (op.view or copies) and made:
-            attach[i] = made[0]
+        if (op.view or copies) and producers:
+            attach[i] = producers[0]
     return attach

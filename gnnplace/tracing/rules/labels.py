@@ -14,8 +14,8 @@ class Exchanged(NamedTuple):
     """What the parts of a label exchange while they compute, forward and as much backward.
 
     Attributes:
-        elements: of each part's own place in a sum over parts; of all rows of all parts, there
-            and back, where they are sent.
+        elements: in a sum over parts, elements of each part; where rows are sent, those of all
+            rows of all parts, there and back.
         sent: rows are sent to other parts, an all-to-all; else parts add up, an all-reduce.
     """
 
@@ -24,21 +24,21 @@ class Exchanged(NamedTuple):
 
 
 def base_label(label: str) -> str:
-    """A label without its groups."""
+    """Return a label without its groups."""
     return label.partition("|")[0]
 
 
 def groups_of(label: str) -> int:
-    """How many groups of an axis a label cuts; 1: the axis as a whole."""
+    """Return how many groups of an axis a label cuts; 1 if it cuts the axis itself."""
     return int(label.partition("|")[2] or 1)
 
 
 def labels_of(entry: str | None) -> tuple[str, ...]:
-    """The labels that cut an axis, each with its groups; see `Shape`."""
+    """Return the labels that cut an axis, each with its groups; see `Rule`."""
     return () if entry is None else tuple(entry.split("/"))
 
 
 def first_label(entry: str | None) -> str | None:
-    """The first of the labels that cut an axis, if it cuts the axis as a whole."""
+    """Return the first of the labels that cut an axis, if it cuts the axis itself."""
     first = None if entry is None else entry.partition("/")[0]
     return None if first is None or "|" in first else first

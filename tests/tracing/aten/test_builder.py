@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from gnnplace.errors import CaptureError
-from gnnplace.tracing.aten.builder import alias_roots, live, with_order
+from gnnplace.tracing.aten.builder import live, with_order
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.operations import sgd_update
-from gnnplace.tracing.program.program import ProgramOp, Ref
+from gnnplace.tracing.program.program import ProgramOp, Ref, alias_roots
 from tests.tracing import models
 
 ATEN = torch.ops.aten

@@ -46,10 +46,10 @@ def followed(
     follower._walk()
     share.recompile()
     result = flat_nodes(share.graph.output_node())[0]
-    for name, node in follower.found.given.items():
+    for name, node in follower.result.given.items():
         setattr(share, name, whole_value(whole, node, inputs))
     outputs = [share(*part) for part in shares]
-    return follower.states[result], follower.found, module(*inputs), outputs
+    return follower.states[result], follower.result, module(*inputs), outputs
 
 
 def whole_value(

@@ -8,7 +8,7 @@ from torch.autograd import Function
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.segments.chains import why_not
 from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.tracing.calls.autograd_functions import own_functions
+from gnnplace.tracing.calls.autograd_functions import user_functions
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
@@ -289,7 +289,7 @@ def test_what_is_too_large_is_tried_at_smaller_sizes():
 
 def test_torchs_own_functions_are_none():
     x = torch.ones(2, requires_grad=True)
-    with own_functions() as found:
+    with user_functions() as found:
         torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=True)
         Gelu.apply(x)
     assert [call.words for call in found] == ["autograd function Gelu"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnplace.tracing.guards.attributes import Attributes, own_gradients, unchanged
+from gnnplace.tracing.guards.attributes import Attributes, custom_gradients, unchanged
 from gnnplace.tracing.models import capture
 from tests.tracing import models
 from tests.tracing.oracle import eager
@@ -62,10 +62,10 @@ def test_a_backward_of_the_model_s_own_is_kept() -> None:
 def test_what_makes_gradients_of_its_own_is_found_behind_any_name() -> None:
     x, apply, layer = torch.ones(2, requires_grad=True), Double.apply, nn.Linear(2, 2)
     y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
-    assert own_gradients([y, x]) == []
+    assert custom_gradients([y, x]) == []
     layer.register_full_backward_hook(lambda module, given, made: None)
-    assert own_gradients({"a": apply(y)}) == ["autograd function Double"]
-    assert own_gradients(layer(apply(y))) == ["hook of a module", "autograd function Double"]
+    assert custom_gradients({"a": apply(y)}) == ["autograd function Double"]
+    assert custom_gradients(layer(apply(y))) == ["hook of a module", "autograd function Double"]
 
 
 def test_attributes_are_restored() -> None:

@@ -8,9 +8,8 @@ from torch import nn
 
 from gnnplace import zoo
 from gnnplace.problem import UPDATE
-from gnnplace.tracing.aten.builder import alias_roots
 from gnnplace.tracing.models import capture
-from gnnplace.tracing.program.program import Program
+from gnnplace.tracing.program.program import Program, alias_roots
 from gnnplace.tracing.program.structure import program_graph, touched
 
 
