@@ -70,12 +70,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards import SIZED as SIZED
     from gnnplace.tracing.guards import STATE as STATE
     from gnnplace.tracing.guards import UNKNOWN as UNKNOWN
+    from gnnplace.tracing.guards import ArgumentLeaf as ArgumentLeaf
     from gnnplace.tracing.guards import Attributes as Attributes
     from gnnplace.tracing.guards import Description as Description
     from gnnplace.tracing.guards import Fingerprint as Fingerprint
     from gnnplace.tracing.guards import Geometry as Geometry
-    from gnnplace.tracing.guards import Given as Given
-    from gnnplace.tracing.guards import Made as Made
+    from gnnplace.tracing.guards import LayerResult as LayerResult
     from gnnplace.tracing.guards import Numbering as Numbering
     from gnnplace.tracing.guards import Proof as Proof
     from gnnplace.tracing.guards import Replay as Replay
@@ -84,16 +84,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards import as_numbers as as_numbers
     from gnnplace.tracing.guards import blame as blame
     from gnnplace.tracing.guards import check_layouts as check_layouts
-    from gnnplace.tracing.guards import description as description
-    from gnnplace.tracing.guards import draws as draws
-    from gnnplace.tracing.guards import memory as memory
+    from gnnplace.tracing.guards import count_storages as count_storages
+    from gnnplace.tracing.guards import describe_module as describe_module
+    from gnnplace.tracing.guards import describe_surroundings as describe_surroundings
+    from gnnplace.tracing.guards import find_siblings as find_siblings
+    from gnnplace.tracing.guards import may_draw as may_draw
     from gnnplace.tracing.guards import other_generators as other_generators
     from gnnplace.tracing.guards import prove as prove
     from gnnplace.tracing.guards import proved_apart as proved_apart
     from gnnplace.tracing.guards import reading as reading
-    from gnnplace.tracing.guards import siblings as siblings
     from gnnplace.tracing.guards import storage_of as storage_of
-    from gnnplace.tracing.guards import surroundings as surroundings
     from gnnplace.tracing.guards import tensors_in as tensors_in
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import doubled as doubled

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.tracing.guards.alike import ArgumentLeaf as ArgumentLeaf
     from gnnplace.tracing.guards.alike import Description as Description
     from gnnplace.tracing.guards.alike import Geometry as Geometry
-    from gnnplace.tracing.guards.alike import Given as Given
-    from gnnplace.tracing.guards.alike import Made as Made
+    from gnnplace.tracing.guards.alike import LayerResult as LayerResult
     from gnnplace.tracing.guards.alike import StandIn as StandIn
-    from gnnplace.tracing.guards.alike import description as description
-    from gnnplace.tracing.guards.alike import memory as memory
-    from gnnplace.tracing.guards.alike import siblings as siblings
-    from gnnplace.tracing.guards.alike import surroundings as surroundings
+    from gnnplace.tracing.guards.alike import count_storages as count_storages
+    from gnnplace.tracing.guards.alike import describe_module as describe_module
+    from gnnplace.tracing.guards.alike import describe_surroundings as describe_surroundings
+    from gnnplace.tracing.guards.alike import find_siblings as find_siblings
     from gnnplace.tracing.guards.attributes import CODE as CODE
     from gnnplace.tracing.guards.attributes import DATA as DATA
     from gnnplace.tracing.guards.attributes import OURS as OURS
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.fingerprint import Fingerprint as Fingerprint
     from gnnplace.tracing.guards.fingerprint import reading as reading
     from gnnplace.tracing.guards.numbering import Numbering as Numbering
-    from gnnplace.tracing.guards.numbering import draws as draws
+    from gnnplace.tracing.guards.numbering import may_draw as may_draw
     from gnnplace.tracing.guards.numbering import storage_of as storage_of
     from gnnplace.tracing.guards.numbering import tensors_in as tensors_in
     from gnnplace.tracing.guards.proof import Proof as Proof

@@ -53,14 +53,14 @@ class Geometry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Given:
+class ArgumentLeaf:
     """A tensor among the arguments of a call, by its position among their leaves."""
 
     position: int
 
 
 @dataclass(frozen=True)
-class Made:
+class LayerResult:
     """A tensor that a layer makes, by its position among these."""
 
     position: int
@@ -74,7 +74,7 @@ class StandIn:
         name: name of the layer.
         reads: positions, among the leaves of its arguments, of the tensors that it reads.
         made: geometry of the tensors that it makes.
-        output: what it returns, `Given` and `Made` for tensors.
+        output: what it returns, `ArgumentLeaf` and `LayerResult` for tensors.
     """
 
     name: str
@@ -88,9 +88,9 @@ class StandIn:
         tensors = self.tensors([leaves[i] for i in self.reads])
 
         def fill(leaf: Any) -> Any:
-            if isinstance(leaf, Made):
+            if isinstance(leaf, LayerResult):
                 return tensors[leaf.position]
-            return leaves[leaf.position] if isinstance(leaf, Given) else leaf
+            return leaves[leaf.position] if isinstance(leaf, ArgumentLeaf) else leaf
 
         return pytree.tree_map(fill, self.output)
 
@@ -151,7 +151,7 @@ def left_out(root: nn.Module, stands: Mapping[str, StandIn]) -> Iterator[None]:
             table[key] = module
 
 
-def siblings(root: nn.Module) -> list[list[str]]:
+def find_siblings(root: nn.Module) -> list[list[str]]:
     """Return paths of children, more than `NUMBERED` of one class; outer ones first."""
     groups = []
     for path, module in root.named_modules():
@@ -162,24 +162,26 @@ def siblings(root: nn.Module) -> list[list[str]]:
     return groups
 
 
-def memory(root: nn.Module) -> Counter[int]:
+def count_storages(root: nn.Module) -> Counter[int]:
     """Return how many places of a model's tables each storage stands in."""
     return Counter(
         storage_of(tensor) for module in root.modules() for _, _, tensor in _tensors(module)
     )
 
 
-def description(module: nn.Module, read: set[tuple[int, str]], shared: Counter[int]) -> Description:
+def describe_module(
+    module: nn.Module, read: set[tuple[int, str]], shared: Counter[int]
+) -> Description:
     """Return what a module computes with, so that two that compute alike have it equal.
 
     Args:
         module: any.
         read: id of module and name of attributes that code has read.
-        shared: `memory` of the model.
+        shared: `count_storages` of the model.
     """
     positions: dict[int, int] = {}
     facts: Description = []
-    local = memory(module)
+    local = count_storages(module)
     for name, part in module.named_modules():
         children = tuple((key, child is None) for key, child in part._modules.items())
         facts += [name, type(part), children]
@@ -219,7 +221,7 @@ def _plain(value: object) -> Hashable:
     return (set, frozenset(map(_plain, value))) if type(value) is set else id(value)
 
 
-def surroundings(root: nn.Module) -> Description:
+def describe_surroundings(root: nn.Module) -> Description:
     """Return plain data in classes of modules and in the globals that their code sees."""
     kinds = {k for m in root.modules() for k in type(m).__mro__ if k.__module__[:6] != "torch."}
     files = {sys.modules[k.__module__] for k in kinds if k.__module__ in sys.modules}

@@ -57,7 +57,7 @@ Origin = tuple[str, str, list[int]]
 """Place, op and numbers read, of a number."""
 
 
-def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def may_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
     signature = _signature(func)
     if not signature.seeded:
@@ -323,7 +323,7 @@ class Numbering(BareMode):
 
     def _judge(self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note draws, and what no recording can repeat."""
-        self._drawn = draws(func, args, kwargs)
+        self._drawn = may_draw(func, args, kwargs)
         if self._drawn:
             self.random.append(self.label)
             if kwargs.get("generator") is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gnnplace.torch_names import OpOverload, TorchDispatchMode
-from gnnplace.tracing.guards import draws, tensors_in
+from gnnplace.tracing.guards import may_draw, tensors_in
 from gnnplace.tracing.program.operations import drawing, op_seed, seeded
 from gnnplace.tracing.program.program import Program, ProgramOp
 
@@ -40,7 +40,7 @@ class Seeded(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: object, args: Operands = (), kwargs: Options | None = None
     ) -> object:
-        if not draws(func, args, kwargs or {}):
+        if not may_draw(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
         self.begin_draw()
         torch.manual_seed(self.seed(self.number))

@@ -19,7 +19,7 @@ from torch.nn import functional
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured import recording
 from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.tracing.guards.alike import description, memory, surroundings
+from gnnplace.tracing.guards.alike import count_storages, describe_module, describe_surroundings
 from gnnplace.tracing.step import StepModule
 from tests.tracing.guards.test_proof import alike, batch
 
@@ -193,7 +193,7 @@ def test_calls_that_draw_are_known_in_layers_that_are_left_out() -> None:
 
 def told(module: nn.Module, root: nn.Module) -> list[Any]:
     read = {(id(module), name) for name in vars(module)}
-    return description(module, read, memory(root))
+    return describe_module(module, read, count_storages(root))
 
 
 def test_what_differs_between_modules_is_described() -> None:
@@ -217,10 +217,10 @@ def test_what_differs_between_modules_is_described() -> None:
 
 def test_plain_data_of_classes_and_their_files_is_seen_to_change() -> None:
     model = KINDS["alike"]()
-    before = surroundings(model)
-    assert before == surroundings(model)
+    before = describe_surroundings(model)
+    assert before == describe_surroundings(model)
     COUNTED.append(1)
-    assert before != surroundings(model)
+    assert before != describe_surroundings(model)
     COUNTED.clear()
     Block.passes += 1
-    assert before != surroundings(model)
+    assert before != describe_surroundings(model)
