@@ -1,14 +1,15 @@
 """From an `nn.Module` to a program: capture of a training step.
 
 A step goes through this room from the top: `load` finds the model that a command names, `capture`
-and `capture_model` trace its step (`StepModule`) and return a `Program`. Their parts are packages:
+and `capture_model` trace its step (`StepModule`) and return a `Program`. Packages, each of which
+imports only from those below it:
 
 * `aten`: from a step to an ATen graph, and from that to a program.
-* `program`: the program as plain data, and what is computed from it alone.
-* `calls`: the same step as calls of torch, which layers are split by.
-* `rules`: how each kind of call is split.
-* `batch`: what a batch may be, and how it is cut into shares.
+* `batch`: a step over a batch as steps over its shares.
 * `guards`: what a captured step may not do, and the proof that it is the user's step.
+* `rules`: how each kind of call is split.
+* `calls`: the step as calls of torch, which layers are split by.
+* `program`: the program as plain data, and what is computed from it alone.
 * `fakes`: tensors without numbers.
 
 All other rooms import from this file alone. Names are imported when they are first used, so that
@@ -21,27 +22,14 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.aten import check_cut as check_cut
-    from gnnplace.tracing.aten import is_view as is_view
+    from gnnplace.tracing.aten import check_layouts as check_layouts
     from gnnplace.tracing.aten import quiet as quiet
     from gnnplace.tracing.batch import ADDED as ADDED
     from gnnplace.tracing.batch import EVEN as EVEN
-    from gnnplace.tracing.batch import GIVEN as GIVEN
-    from gnnplace.tracing.batch import NAMED as NAMED
-    from gnnplace.tracing.batch import NEGLIGIBLE as NEGLIGIBLE
     from gnnplace.tracing.batch import SUMMED as SUMMED
-    from gnnplace.tracing.batch import TOLERANCE as TOLERANCE
     from gnnplace.tracing.batch import UNRULED as UNRULED
     from gnnplace.tracing.batch import UNSAID as UNSAID
-    from gnnplace.tracing.batch import VANISHED as VANISHED
-    from gnnplace.tracing.batch import BatchStructure as BatchStructure
     from gnnplace.tracing.batch import Cutter as Cutter
-    from gnnplace.tracing.batch import as_inputs as as_inputs
-    from gnnplace.tracing.batch import coarsest as coarsest
-    from gnnplace.tracing.batch import largest_of as largest_of
-    from gnnplace.tracing.batch import leaves_by_path as leaves_by_path
-    from gnnplace.tracing.batch import refuse_input_gradients as refuse_input_gradients
-    from gnnplace.tracing.batch import register_types as register_types
-    from gnnplace.tracing.batch import relative_error as relative_error
     from gnnplace.tracing.calls import BUFFER as BUFFER
     from gnnplace.tracing.calls import CALL as CALL
     from gnnplace.tracing.calls import CONSTANT as CONSTANT
@@ -56,26 +44,23 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.calls import function_name as function_name
     from gnnplace.tracing.calls import user_functions as user_functions
     from gnnplace.tracing.fakes import BareMode as BareMode
-    from gnnplace.tracing.fakes import Claims as Claims
-    from gnnplace.tracing.fakes import DeviceFault as DeviceFault
-    from gnnplace.tracing.fakes import DeviceWatch as DeviceWatch
-    from gnnplace.tracing.fakes import MixedDevices as MixedDevices
-    from gnnplace.tracing.fakes import claimed as claimed
     from gnnplace.tracing.fakes import make_fake_mode as make_fake_mode
-    from gnnplace.tracing.fakes import unguarded as unguarded
     from gnnplace.tracing.fakes import without_numbers as without_numbers
     from gnnplace.tracing.guards import CODE as CODE
-    from gnnplace.tracing.guards import DATA as DATA
     from gnnplace.tracing.guards import MEMORY as MEMORY
     from gnnplace.tracing.guards import SIZED as SIZED
     from gnnplace.tracing.guards import STATE as STATE
     from gnnplace.tracing.guards import UNKNOWN as UNKNOWN
     from gnnplace.tracing.guards import ArgumentLeaf as ArgumentLeaf
     from gnnplace.tracing.guards import Attributes as Attributes
+    from gnnplace.tracing.guards import Claims as Claims
     from gnnplace.tracing.guards import Description as Description
+    from gnnplace.tracing.guards import DeviceFault as DeviceFault
+    from gnnplace.tracing.guards import DeviceWatch as DeviceWatch
     from gnnplace.tracing.guards import Fingerprint as Fingerprint
     from gnnplace.tracing.guards import Geometry as Geometry
     from gnnplace.tracing.guards import LayerResult as LayerResult
+    from gnnplace.tracing.guards import MixedDevices as MixedDevices
     from gnnplace.tracing.guards import Numbering as Numbering
     from gnnplace.tracing.guards import Proof as Proof
     from gnnplace.tracing.guards import Replay as Replay
@@ -83,18 +68,22 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards import as_eager as as_eager
     from gnnplace.tracing.guards import as_numbers as as_numbers
     from gnnplace.tracing.guards import blame as blame
-    from gnnplace.tracing.guards import check_layouts as check_layouts
+    from gnnplace.tracing.guards import claimed as claimed
     from gnnplace.tracing.guards import count_storages as count_storages
     from gnnplace.tracing.guards import describe_module as describe_module
     from gnnplace.tracing.guards import describe_surroundings as describe_surroundings
     from gnnplace.tracing.guards import find_siblings as find_siblings
-    from gnnplace.tracing.guards import may_draw as may_draw
     from gnnplace.tracing.guards import other_generators as other_generators
     from gnnplace.tracing.guards import prove as prove
     from gnnplace.tracing.guards import proved_apart as proved_apart
     from gnnplace.tracing.guards import reading as reading
-    from gnnplace.tracing.guards import storage_of as storage_of
-    from gnnplace.tracing.guards import tensors_in as tensors_in
+    from gnnplace.tracing.guards import unguarded as unguarded
+    from gnnplace.tracing.inputs import NAMED as NAMED
+    from gnnplace.tracing.inputs import BatchStructure as BatchStructure
+    from gnnplace.tracing.inputs import as_inputs as as_inputs
+    from gnnplace.tracing.inputs import leaves_by_path as leaves_by_path
+    from gnnplace.tracing.inputs import refuse_input_gradients as refuse_input_gradients
+    from gnnplace.tracing.inputs import register_types as register_types
     from gnnplace.tracing.loading import cut as cut
     from gnnplace.tracing.loading import doubled as doubled
     from gnnplace.tracing.loading import in_double as in_double
@@ -110,6 +99,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.options import CaptureOptions as CaptureOptions
     from gnnplace.tracing.program import BACKWARD as BACKWARD
     from gnnplace.tracing.program import FORWARD as FORWARD
+    from gnnplace.tracing.program import GIVEN as GIVEN
     from gnnplace.tracing.program import UPDATE as UPDATE
     from gnnplace.tracing.program import CallWriter as CallWriter
     from gnnplace.tracing.program import Optimizer as Optimizer
@@ -139,6 +129,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program import seeded as seeded
     from gnnplace.tracing.program import set_step as set_step
     from gnnplace.tracing.program import value_info as value_info
+    from gnnplace.tracing.rounding import NEGLIGIBLE as NEGLIGIBLE
+    from gnnplace.tracing.rounding import TOLERANCE as TOLERANCE
+    from gnnplace.tracing.rounding import VANISHED as VANISHED
+    from gnnplace.tracing.rounding import coarsest as coarsest
+    from gnnplace.tracing.rounding import largest_of as largest_of
+    from gnnplace.tracing.rounding import relative_error as relative_error
     from gnnplace.tracing.rules import DISPATCH as DISPATCH
     from gnnplace.tracing.rules import EXPERTS as EXPERTS
     from gnnplace.tracing.rules import ROWS as ROWS
@@ -155,6 +151,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.rules import labels_of as labels_of
     from gnnplace.tracing.rules import local_shape as local_shape
     from gnnplace.tracing.rules import rules_of as rules_of
+    from gnnplace.tracing.signatures import is_view as is_view
+    from gnnplace.tracing.signatures import may_draw as may_draw
     from gnnplace.tracing.step import Inputs as Inputs
     from gnnplace.tracing.step import StepModule as StepModule
     from gnnplace.tracing.step import arguments as arguments
@@ -163,5 +161,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.step import default_loss as default_loss
     from gnnplace.tracing.step import initialise_lazy as initialise_lazy
     from gnnplace.tracing.step import is_uninitialised as is_uninitialised
+    from gnnplace.tracing.tensors import DATA as DATA
+    from gnnplace.tracing.tensors import storage_of as storage_of
+    from gnnplace.tracing.tensors import tensors_in as tensors_in
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -22,9 +22,9 @@ from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
 from gnnplace.models import find_model, nearest_names
 from gnnplace.torch_names import FakeTensorMode, fake_tensor, pytree, unset_fake_temporarily
-from gnnplace.tracing.batch import as_inputs
 from gnnplace.tracing.calls import loop_over_experts
 from gnnplace.tracing.fakes import make_fake_mode
+from gnnplace.tracing.inputs import as_inputs
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 

@@ -16,22 +16,14 @@ from torch import nn
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.torch_names import FakeTensor, NormBase, pytree
-from gnnplace.tracing.aten import Builder, quiet, trace
-from gnnplace.tracing.batch import (
-    MEND,
-    CutBatch,
-    Cutter,
-    UncutBatch,
-    as_inputs,
-    batch_axes,
-    finished,
-    leaves_by_path,
-)
+from gnnplace.tracing.aten import Builder, give, notices, quiet, trace
+from gnnplace.tracing.batch import MEND, Cutter, UncutBatch, batch_axes, finished
 from gnnplace.tracing.fakes import make_fake_mode
-from gnnplace.tracing.guards import as_eager, batch_statistics, give, notices
+from gnnplace.tracing.guards import as_eager, batch_statistics
+from gnnplace.tracing.inputs import as_inputs, leaves_by_path
 from gnnplace.tracing.loading import applied, cut, is_sized, load
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Optimizer, Program
+from gnnplace.tracing.program import CutBatch, Optimizer, Program
 from gnnplace.tracing.program import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule, initialise_lazy
 from gnnplace.zoo import Workload

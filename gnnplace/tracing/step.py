@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.batch import as_inputs
+from gnnplace.tracing.inputs import as_inputs
 
 Inputs = Any
 """A batch as people write it; see `gnnplace.tracing.as_inputs`."""

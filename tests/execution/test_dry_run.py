@@ -22,7 +22,7 @@ from gnnplace.execution.dry_run import DryRun, dry_run, walk
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, write_placement
-from gnnplace.tracing.fakes.claims import Claims, DeviceFault, DeviceWatch, claimed
+from gnnplace.tracing.guards.claims import Claims, DeviceFault, DeviceWatch, claimed
 from gnnplace.tracing.models import capture, capture_model
 from gnnplace.tracing.program import operations
 from gnnplace.tracing.program.microbatching import microbatched

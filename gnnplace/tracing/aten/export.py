@@ -33,6 +33,7 @@ from gnnplace.torch_names import (
     functorch_config,
     tracing,
 )
+from gnnplace.tracing.aten.deviations import check_layouts, check_memory, check_model
 from gnnplace.tracing.aten.module_stack import module_paths
 from gnnplace.tracing.aten.recompute import checkpoints
 from gnnplace.tracing.aten.recurrent import recurrent_layers
@@ -53,9 +54,6 @@ from gnnplace.tracing.guards import (
     Attributes,
     as_eager,
     blame,
-    check_layouts,
-    check_memory,
-    check_model,
     custom_gradients,
     differs_later,
     lasting,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from gnnplace.tracing.program import (
     operations,
     value_info,
 )
+from gnnplace.tracing.signatures import is_random, is_view
 
 ALIASES = (
     torch.ops.aten.detach.default,
@@ -163,22 +164,6 @@ def _no_tensor(node: fx.Node) -> str:
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
-
-
-def is_view(target: OpOverload) -> bool:
-    """Return whether the overload returns memory of an argument."""
-    return any(r.alias_info is not None for r in target._schema.returns)
-
-
-def is_random(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the op draws random numbers; with a dropout rate of 0 it does not."""
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    parameters = target._schema.arguments
-    values = dict(zip((parameter.name for parameter in parameters), args, strict=False))
-    values.update(kwargs)
-    rates = [parameter for parameter in parameters if parameter.name in ("dropout_p", "dropout")]
-    return not rates or any(values.get(rate.name, rate.default_value) != 0 for rate in rates)
 
 
 def phase_of(node: fx.Node) -> str:

@@ -17,13 +17,13 @@ from torch import fx
 from gnnplace.errors import OtherLossError
 from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.batch.axis import Flow, follow
-from gnnplace.tracing.batch.cut import GIVEN, CutBatch, batch_axes, subgraph, write_out_counts
+from gnnplace.tracing.batch.cut import batch_axes, subgraph, write_out_counts
 from gnnplace.tracing.batch.numbers import differences, step_differences
 from gnnplace.tracing.batch.state import MIXED, UNKNOWN, State, op_name
 from gnnplace.tracing.batch.twins import make_alike
 from gnnplace.tracing.calls import UserCall, find_mixing, user_functions
 from gnnplace.tracing.guards import node_place
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.program import GIVEN, CutBatch, Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 

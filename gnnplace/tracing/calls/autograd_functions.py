@@ -26,8 +26,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from gnnplace.errors import CaptureError
 from gnnplace.torch_names import SingleLevelFunction, disable_current_modes, pytree
-from gnnplace.tracing.batch import SCALES, coarsest, relative_error
-from gnnplace.tracing.guards import DATA, OURS, tensors_in, user_place
+from gnnplace.tracing.rounding import SCALES, coarsest, relative_error
+from gnnplace.tracing.tensors import DATA, tensors_in
+from gnnplace.tracing.user_code import OUR_MODULES, user_place
 
 BASE = SingleLevelFunction
 MOST_ELEMENTS = 1 << 18
@@ -117,7 +118,7 @@ def user_functions() -> Iterator[list[UserCall]]:
     calls: list[UserCall] = []
 
     def apply(cls: type, *args: Any) -> Any:
-        if cls.__module__.startswith(OURS):
+        if cls.__module__.startswith(OUR_MODULES):
             return UserFunction(cls)(*args)
         call = UserCall.of(UserFunction(cls), args, torch.Tensor)
         opaque_types = [type(x).__name__ for x in call.leaves if not isinstance(x, (Like, *DATA))]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gnnplace.tracing.guards import tensors_in
+from gnnplace.errors import ChangedWarning
+from gnnplace.tracing.tensors import tensors_in
 
 Tensors = list[torch.Tensor]
 CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input", "constant"
@@ -127,9 +129,8 @@ class CallGraph:
 
     def give_notices(self) -> None:
         """Warn of each notice."""
-        from gnnplace.tracing.guards import give
-
-        give(self.notices)
+        for line in self.notices:
+            warnings.warn(line, ChangedWarning, stacklevel=2)
 
     def readers(self, buffer: str) -> tuple[int, ...]:
         """Return the calls that read a buffer as a step finds it, and not what a call left."""

@@ -34,7 +34,7 @@ from torch.nn import functional
 from gnnplace import transformers_names
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.torch_names import DisableTorchFunction, disable_current_modes
-from gnnplace.tracing.guards import DATA
+from gnnplace.tracing.tensors import DATA
 from gnnplace.transformers_names import gate_of
 
 Tensor = torch.Tensor

@@ -1,10 +1,9 @@
 """Tensors without numbers: shape, type and device alone.
 
 `make_fake_mode` makes torch's own fake mode fit for a process without a GPU. `without_numbers`
-makes it quick for layers that repeat. `Claims` has tensors that claim to be on a GPU, and
-`DeviceWatch` refuses ops that would fail there.
+makes ops quick for layers that repeat.
 
-Tracing, proofs and dry runs use them. Nothing here computes with numbers.
+Tracing, recording and proofs use them. Nothing here computes with numbers.
 """
 
 from typing import TYPE_CHECKING
@@ -12,12 +11,6 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.tracing.fakes.claims import Claims as Claims
-    from gnnplace.tracing.fakes.claims import DeviceFault as DeviceFault
-    from gnnplace.tracing.fakes.claims import DeviceWatch as DeviceWatch
-    from gnnplace.tracing.fakes.claims import MixedDevices as MixedDevices
-    from gnnplace.tracing.fakes.claims import claimed as claimed
-    from gnnplace.tracing.fakes.claims import unguarded as unguarded
     from gnnplace.tracing.fakes.mode import make_fake_mode as make_fake_mode
     from gnnplace.tracing.fakes.mode import without_pretended_gpus as without_pretended_gpus
     from gnnplace.tracing.fakes.quick import BareMode as BareMode

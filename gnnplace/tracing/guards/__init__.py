@@ -5,8 +5,11 @@ While a step is traced, `watched` refuses code that would do otherwise at the ne
 own step by value numbers (`Numbering`). Afterwards a `Fingerprint` finds what was changed in the
 model, the optimizer or the globals that the code reads.
 
-Capture, sharding and compiled training steps call it. A guard never changes what is computed; what
-a captured step does otherwise is said in a notice.
+`Claims` and `DeviceWatch` run a worker's ops on tensors that claim to be on a GPU, and refuse ops
+that would fail there.
+
+Capture, sharding, dry runs and compiled training steps call it. A guard never changes the numbers
+that a step computes.
 """
 
 from typing import TYPE_CHECKING
@@ -24,17 +27,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.alike import describe_surroundings as describe_surroundings
     from gnnplace.tracing.guards.alike import find_siblings as find_siblings
     from gnnplace.tracing.guards.attributes import CODE as CODE
-    from gnnplace.tracing.guards.attributes import DATA as DATA
-    from gnnplace.tracing.guards.attributes import OURS as OURS
     from gnnplace.tracing.guards.attributes import OWN as OWN
     from gnnplace.tracing.guards.attributes import Attributes as Attributes
     from gnnplace.tracing.guards.attributes import custom_gradients as custom_gradients
     from gnnplace.tracing.guards.attributes import unchanged as unchanged
-    from gnnplace.tracing.guards.deviations import check_layouts as check_layouts
-    from gnnplace.tracing.guards.deviations import check_memory as check_memory
-    from gnnplace.tracing.guards.deviations import check_model as check_model
-    from gnnplace.tracing.guards.deviations import give as give
-    from gnnplace.tracing.guards.deviations import notices as notices
+    from gnnplace.tracing.guards.claims import Claims as Claims
+    from gnnplace.tracing.guards.claims import DeviceFault as DeviceFault
+    from gnnplace.tracing.guards.claims import DeviceWatch as DeviceWatch
+    from gnnplace.tracing.guards.claims import MixedDevices as MixedDevices
+    from gnnplace.tracing.guards.claims import claimed as claimed
+    from gnnplace.tracing.guards.claims import unguarded as unguarded
     from gnnplace.tracing.guards.eager import SIZED as SIZED
     from gnnplace.tracing.guards.eager import as_eager as as_eager
     from gnnplace.tracing.guards.eager import as_numbers as as_numbers
@@ -44,15 +46,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.failures import loss_lines as loss_lines
     from gnnplace.tracing.guards.failures import node_place as node_place
     from gnnplace.tracing.guards.failures import on_numbers as on_numbers
-    from gnnplace.tracing.guards.failures import user_place as user_place
     from gnnplace.tracing.guards.fingerprint import MEMORY as MEMORY
     from gnnplace.tracing.guards.fingerprint import STATE as STATE
     from gnnplace.tracing.guards.fingerprint import Fingerprint as Fingerprint
     from gnnplace.tracing.guards.fingerprint import reading as reading
     from gnnplace.tracing.guards.numbering import Numbering as Numbering
-    from gnnplace.tracing.guards.numbering import may_draw as may_draw
-    from gnnplace.tracing.guards.numbering import storage_of as storage_of
-    from gnnplace.tracing.guards.numbering import tensors_in as tensors_in
     from gnnplace.tracing.guards.proof import Proof as Proof
     from gnnplace.tracing.guards.proof import Replay as Replay
     from gnnplace.tracing.guards.proof import batch_statistics as batch_statistics

@@ -25,9 +25,10 @@ import torch
 from torch import nn
 
 from gnnplace.torch_names import get_current_dispatch_mode_stack, pytree
-from gnnplace.tracing.guards.attributes import DATA, OWN, content
+from gnnplace.tracing.guards.attributes import OWN, content
 from gnnplace.tracing.guards.fingerprint import HIDDEN
-from gnnplace.tracing.guards.numbering import Numbering, storage_of
+from gnnplace.tracing.guards.numbering import Numbering
+from gnnplace.tracing.tensors import DATA, storage_of
 
 NUMBERED = 2
 """Layers of each kind that are numbered: the first and the last."""

@@ -22,15 +22,15 @@ import torch
 from torch import nn
 
 from gnnplace.torch_names import BackwardHookFunction, pytree
+from gnnplace.tracing.tensors import DATA
+from gnnplace.tracing.user_code import OUR_MODULES
 
 OWN = ("_parameters", "_buffers", "_modules")
 """Tables of a module that are not plain attributes."""
 DERIVED = ("_flat_weights", "_flat_weight_refs")
 """Of a recurrent layer: lists of its parameters, made anew whenever one of them is set."""
 MODULE_HOOK = "hook of a module"
-OURS = ("torch.", "gnnplace.")
 OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
-DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 WRITES: list[set[tuple[int, Any]]] = []
 """Sets that get what code changes within `restored`: ids of objects, and keys."""
@@ -301,7 +301,7 @@ def custom_gradients(tensors: object) -> list[str]:
         visited.add(node)
         pending += [next_node for next_node, _ in node.next_functions]
         kind = getattr(type(node), "_forward_cls", None)
-        if kind is not None and not kind.__module__.startswith(OURS):
+        if kind is not None and not kind.__module__.startswith(OUR_MODULES):
             names[f"autograd function {kind.__name__}"] = None
         elif kind is BackwardHookFunction:
             names[MODULE_HOOK] = None

@@ -46,8 +46,9 @@ from gnnplace.torch_names import (
 from gnnplace.tracing.calls import SelectedRow, ctc_loss, selection_of
 from gnnplace.tracing.fakes import without_pretended_gpus
 from gnnplace.tracing.guards import assertions
-from gnnplace.tracing.guards.failures import on_numbers, user_place
-from gnnplace.tracing.guards.numbering import storage_of
+from gnnplace.tracing.guards.failures import on_numbers
+from gnnplace.tracing.tensors import storage_of
+from gnnplace.tracing.user_code import user_place
 
 _PACKAGE = str(Path(__file__).parents[2])
 QUESTIONS = (

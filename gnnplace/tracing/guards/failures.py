@@ -8,12 +8,10 @@ code and the module show which of these it is; each has its own way out.
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
@@ -21,11 +19,9 @@ from torch import fx, nn
 from torch.fx import proxy
 
 from gnnplace.errors import GnnplaceError
+from gnnplace.tracing.user_code import NOT_USERS, OUR_FILES
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
-_ROOMS = (str(Path(__file__).parents[2] / room) for room in ("tracing", "sharding"))
-_OURS = (str(Path(torch.__file__).parent), *_ROOMS)
-_NOT_USERS = (*_OURS, "<")
 UNKNOWN = (
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -33,7 +29,6 @@ UNKNOWN = (
 )
 """Errors of tensors without numbers that were asked for one."""
 LIBRARY = "/site-packages/transformers/"  # of a path: the checks there are no code of the user's
-_PYTHON = str(Path(inspect.__file__).parent)
 STEP = "a captured step is always the same"
 SHAPES = {
     "nonzero": "give the positions as an input, or keep all entries and weight the others with 0",
@@ -77,7 +72,7 @@ def blame(error: BaseException, root: nn.Module) -> str:
             last = owner
             inner = f" at {frame.f_code.co_filename}:{number}"
         path = frame.f_code.co_filename
-        if inside and not path.startswith(_NOT_USERS):
+        if inside and not path.startswith(NOT_USERS):
             line = f" at {path}:{number}"
     return f"capture failed{module}{line or inner}: {_first_line(error, line or inner, last)}"
 
@@ -87,7 +82,7 @@ def node_place(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
-    user_places = [p for p in places if not p[0].startswith(_OURS)] or places
+    user_places = [p for p in places if not p[0].startswith(OUR_FILES)] or places
     module = f" in module {path!r}" if path else ""
     return module + (f" at {user_places[-1][0]}:{user_places[-1][1]}" if user_places else "")
 
@@ -167,22 +162,6 @@ def _of_experts(module: nn.Module | None) -> str:
         "; experts of a mixture are one call that can be cut: gnnplace.experts(x, index, weights, "
         "up, down, act), with the matrices of all experts as parameters [E, I or 2 I, H], [E, H, I]"
     )
-
-
-def is_users(path: str) -> bool:
-    """Return whether a file's code is neither torch's nor Python's nor this package's."""
-    library = path.startswith(_PYTHON) and "site-packages" not in path
-    return not path.startswith(_NOT_USERS) and not library
-
-
-def user_place() -> str:
-    """Return the line of the innermost caller outside torch and this package: ' at FILE:LINE'."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def on_numbers(op: str, place: str, module: nn.Module | None = None) -> str:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.tracing.guards.attributes import DATA, OPAQUE, OWN, WRITES, content, owners, same
+from gnnplace.tracing.guards.attributes import OPAQUE, OWN, WRITES, content, owners, same
 from gnnplace.tracing.guards.outside_reads import (
     HELD,
     array_data,
@@ -33,6 +33,7 @@ from gnnplace.tracing.guards.outside_reads import (
     tensors_in,
     version,
 )
+from gnnplace.tracing.tensors import DATA
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HIDDEN = (

@@ -16,7 +16,6 @@ and ops in eval mode have the tag of random ops, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -24,110 +23,22 @@ import torch
 
 from gnnplace.torch_names import DisableTorchDispatch, FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing.fakes import BareMode
-from gnnplace.tracing.guards.failures import user_place
+from gnnplace.tracing.signatures import Signature, may_draw, signature_of
+from gnnplace.tracing.tensors import storage_of, tensors_in
+from gnnplace.tracing.user_code import user_place
 
 COPIES = ("clone", "lift_fresh", "detach", "alias")
 FILLS = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "exponential_", "random_")
 SMALL = 1 << 16
 """Elements up to which a tensor that no op made is known by its bytes, not by its address."""
-CHANCES = ("dropout_p", "dropout", "p")
-MODES = ("train", "training")
-"""Arguments with which an op that may draw does not: where they are 0 or False."""
-TORCH = (
-    "aten",
-    "prim",
-    "prims",
-    "mkldnn",
-    "quantized",
-    "torchvision",
-    "_c10d_functional",
-    "c10d",
-    "gnnplace",
-)
-"""Namespaces of ops whose schema says all that they do."""
 TWINS = ("mkldnn_rnn_layer_backward",)
 """Ops of which two results are one tensor, which the cache of fake tensors forgets (torch 2.13)."""
-PLAIN = (bool, int, float, type(None), str)
 DEVICE, INDEX = torch.ops.prim.device.default, torch.ops.aten.index.Tensor
-ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 UNLIKE = "no two steps would be alike; leave it out"
 Cell = list[Any]
 """Number and geometry of a storage, as the tensor has it that wrote all of it."""
 Origin = tuple[str, str, list[int]]
 """Place, op and numbers read, of a number."""
-
-
-def may_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call of an op draws random numbers, or may: of custom ops nobody knows."""
-    signature = _signature(func)
-    if not signature.seeded:
-        return signature.foreign
-    parameters = func._schema.arguments
-    values = {parameter.name: parameter.default_value for parameter in parameters}
-    values |= dict(zip((parameter.name for parameter in parameters), args, strict=False)) | kwargs
-    has_chance = all(values.get(name, 1) for name in CHANCES)
-    return has_chance and all(values.get(name) is not False for name in MODES)
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """Return a number that tensors which share memory have in common."""
-    strided = tensor.layout == torch.strided
-    return tensor.untyped_storage()._cdata if strided else id(tensor)
-
-
-def tensors_in(tree: object) -> list[torch.Tensor]:
-    """Return the tensors among arguments or results, in order."""
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
-        return [t for x in tree if not isinstance(x, PLAIN) for t in tensors_in(x)]
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
-
-
-class _Signature:
-    """The schema of an op.
-
-    Attributes:
-        written: Positions of the arguments that it writes.
-        shares: Whether a result may share memory with an argument.
-        name: Its name, the same for its twin in place.
-        plain: Its name without namespace.
-        seeded: Whether it is tagged as random; a choice among kernels is none.
-        inquires: Whether it only asks about a tensor.
-        foreign: Whether it is a custom op.
-        asks: Whether its result depends on numbers that a recording does not have.
-        norm: Whether it is a batch norm, which may write its running averages.
-        mask: Position of the argument of a backward op that says which results it makes.
-    """
-
-    def __init__(self, func: Any) -> None:
-        arguments = func._schema.arguments
-        self.written = tuple(i for i, a in enumerate(arguments) if a.is_write)
-        self.shares = any(r.alias_info is not None for r in func._schema.returns)
-        self.name = func._schema.name.removesuffix("_")
-        self.plain = func._schema.name.split("::")[1]
-        self.seeded = (
-            torch.Tag.nondeterministic_seeded in func.tags and "choice" not in func.__name__
-        )
-        self.inquires = func.namespace == "prim"
-        self.foreign = func.namespace not in TORCH
-        self.asks = bool(ASKS.intersection(func.tags))
-        self.norm = "batch_norm" in self.plain and "backward" not in self.plain
-        masks = (i for i, a in enumerate(arguments) if str(a.type) == "List[bool]")
-        self.mask = next(masks, None)
-
-    def argument_mask(self, args: tuple[Any, ...]) -> list[bool] | None:
-        """Return the argument that says which results a backward op makes; None if it has none."""
-        if self.mask is None or len(args) <= self.mask:
-            return None
-        mask: list[bool] = args[self.mask]
-        return mask
-
-
-@cache
-def _signature(func: object) -> _Signature:
-    """Return the signature of an op."""
-    return _Signature(func)
 
 
 class Numbering(BareMode):
@@ -223,7 +134,7 @@ class Numbering(BareMode):
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # which is asked for twice an op
         kwargs = kwargs or {}
-        signature = _signature(func)
+        signature = signature_of(func)
         if signature.inquires:
             return func(*args, **kwargs)
 
@@ -253,7 +164,7 @@ class Numbering(BareMode):
         return result
 
     def _op_number(
-        self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[int]
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[int]
     ) -> int:
         """Return the number of a call's results; the numbers that it reads are added to `read`.
 
@@ -269,7 +180,7 @@ class Numbering(BareMode):
         return hash((signature.name, self._hashed(operands, read), options))
 
     def _note_question(
-        self, func: object, signature: _Signature, args: tuple[Any, ...], read: list[int]
+        self, func: object, signature: Signature, args: tuple[Any, ...], read: list[int]
     ) -> None:
         """Note the first op that asks for numbers which differ from step to step."""
         if self.asked[1] or not signature.asks or self.fixed.issuperset(read):
@@ -282,7 +193,7 @@ class Numbering(BareMode):
     def _run(
         self,
         func: Any,
-        signature: _Signature,
+        signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         writes: bool,
@@ -341,7 +252,7 @@ class Numbering(BareMode):
         return pytree.tree_map(fake, arguments)
 
     def _targets(
-        self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[torch.Tensor]:
         """Return the tensors that an op writes."""
         written = signature.written
@@ -351,7 +262,7 @@ class Numbering(BareMode):
         return tensors_in([args[i] for i in written if i < len(args)] + [kwargs.get("out")])
 
     def _write(
-        self, signature: _Signature, number: int, targets: list[torch.Tensor], origin: Origin
+        self, signature: Signature, number: int, targets: list[torch.Tensor], origin: Origin
     ) -> None:
         """Give new numbers to tensors that an op wrote; a part of a storage keeps the others'."""
         place, op, read = origin
@@ -369,7 +280,7 @@ class Numbering(BareMode):
 
     def _make(
         self,
-        signature: _Signature,
+        signature: Signature,
         number: int,
         results: Iterable[tuple[int, torch.Tensor]],
         first: torch.Tensor | None,

@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnplace.tracing.guards.attributes import DATA, OWN, SetNames
+from gnnplace.tracing.guards.attributes import OWN, SetNames
+from gnnplace.tracing.tensors import DATA
 
 ENTRIES = ("forward", "__call__", "training_step")
 LIBRARIES = (

@@ -32,10 +32,12 @@ from gnnplace.torch_names import REGION, FakeTensor, FakeTensorMode
 from gnnplace.tracing.fakes import make_fake_mode, without_numbers
 from gnnplace.tracing.guards.alike import StandIn, left_out
 from gnnplace.tracing.guards.attributes import Attributes
-from gnnplace.tracing.guards.failures import is_users, on_numbers
-from gnnplace.tracing.guards.numbering import UNLIKE, Numbering, storage_of, tensors_in
+from gnnplace.tracing.guards.failures import on_numbers
+from gnnplace.tracing.guards.numbering import UNLIKE, Numbering
 from gnnplace.tracing.guards.watch import other_generators
 from gnnplace.tracing.step import StepModule
+from gnnplace.tracing.tensors import storage_of, tensors_in
+from gnnplace.tracing.user_code import is_users
 
 PARAMETER, BUFFER, INPUT = "parameter", "buffer", "input"
 LATER = 10**6

@@ -35,7 +35,7 @@ from torch.overrides import handle_torch_function
 
 from gnnplace.errors import CaptureError
 from gnnplace.torch_names import fake_tensor, torch_utils
-from gnnplace.tracing.guards.failures import user_place
+from gnnplace.tracing.user_code import user_place
 
 TRACED_LIBRARIES = ("transformers",)
 """Libraries that are told that they are being traced."""

@@ -1,10 +1,11 @@
 """The captured program: one training step as a list of ATen operations on named values.
 
 `Program` is plain data: inputs, operations (`ProgramOp`) that name what they read (`Ref`), and a
-shape and type for every value (`ValueInfo`). This package also has what is computed from a program
-alone: its graph (`program_graph`), the same step over micro-batches (`microbatched`), the functions
-that stand in it beside ATen's (`operations`, `optimizers`, fused attention off the CPU), and the
-random numbers that its ops draw (`Seeded`, `ProgramDraws`).
+shape and type for every value (`ValueInfo`). `CutBatch` says which share of a batch it is of. This
+package also has what is computed from a program alone: its graph (`program_graph`), the same step
+over micro-batches (`microbatched`), the functions that stand in it beside ATen's (`operations`,
+`optimizers`, fused attention off the CPU), and the random numbers that its ops draw (`Seeded`,
+`ProgramDraws`).
 
 `gnnplace.tracing.aten` builds programs. Costs, execution and reports read them. Nothing here runs
 the user's code.
@@ -17,6 +18,8 @@ from gnnplace.lazy import lazy_names
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program.cuda import has_cuda_kernel as has_cuda_kernel
     from gnnplace.tracing.program.cuda import on_cuda as on_cuda
+    from gnnplace.tracing.program.cut_batch import GIVEN as GIVEN
+    from gnnplace.tracing.program.cut_batch import CutBatch as CutBatch
     from gnnplace.tracing.program.draws import ProgramDraws as ProgramDraws
     from gnnplace.tracing.program.draws import Seeded as Seeded
     from gnnplace.tracing.program.draws import SeededAgain as SeededAgain

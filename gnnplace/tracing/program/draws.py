@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from gnnplace.torch_names import OpOverload, TorchDispatchMode
-from gnnplace.tracing.guards import may_draw, tensors_in
 from gnnplace.tracing.program.operations import drawing, op_seed, seeded
 from gnnplace.tracing.program.program import Program, ProgramOp
+from gnnplace.tracing.signatures import may_draw
+from gnnplace.tracing.tensors import tensors_in
 
 DROPOUT, BERNOULLI = "native_dropout", "bernoulli"
 Seed = Callable[[int], int]

@@ -16,7 +16,7 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.torch_names import OpOverload
-from gnnplace.tracing.batch import CutBatch
+from gnnplace.tracing.program.cut_batch import CutBatch
 
 FORWARD = "forward"
 BACKWARD = "backward"

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.tracing.batch.cut import CutBatch, batch_axes, subgraph, write_out_counts
+from gnnplace.tracing.batch.cut import batch_axes, subgraph, write_out_counts
+from gnnplace.tracing.program.cut_batch import CutBatch
 
 OPTIONS = list(itertools.product([None, torch.tensor([1.0, 2.0, 0.5])], [-100, 1], [0.0, 0.2]))
 

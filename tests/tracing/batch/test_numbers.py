@@ -13,8 +13,8 @@ from torch import fx, nn
 
 from gnnplace.errors import OtherLossError
 from gnnplace.tracing.batch import numbers
-from gnnplace.tracing.batch.cut import CutBatch
 from gnnplace.tracing.models import capture_workload
+from gnnplace.tracing.program.cut_batch import CutBatch
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.tracing import losses

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.tracing.guards.numbering import Numbering, storage_of
+from gnnplace.tracing.guards.numbering import Numbering
+from gnnplace.tracing.tensors import storage_of
 
 EYE = torch.eye(4)
 

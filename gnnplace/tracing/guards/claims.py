@@ -31,9 +31,9 @@ from gnnplace.torch_names import (
     TorchDispatchMode,
     pytree,
 )
-from gnnplace.tracing.aten import is_random
 from gnnplace.tracing.fakes.mode import make_fake_mode
 from gnnplace.tracing.program import ValueInfo, has_cuda_kernel
+from gnnplace.tracing.signatures import is_random
 
 NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 """Ops that read a number out of a tensor."""

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import CaptureError, ChangedWarning
-from gnnplace.tracing.aten import Traced
+from gnnplace.tracing.aten.traced import Traced
 from gnnplace.tracing.program import ProgramOp, operations
 from gnnplace.tracing.step import StepModule
 

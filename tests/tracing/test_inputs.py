@@ -16,7 +16,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from transformers import BatchEncoding
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.tracing.batch.objects import BatchStructure, as_inputs, leaves_by_path
+from gnnplace.tracing.inputs import BatchStructure, as_inputs, leaves_by_path
 
 X = torch.arange(6.0).view(3, 2)
 
