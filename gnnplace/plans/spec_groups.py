@@ -7,6 +7,7 @@ are priced once for all of them; a family of a group has one ZeRO stage and kind
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import ReplicatedParameters
+from gnnplace.costs import (
+    HIDDEN,
+    HIDES_NOTHING,
+    HIDES_REDUCE,
+    ReplicaGroup,
+    ReplicatedParameters,
+)
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.stages import layers_of
@@ -35,6 +42,8 @@ from gnnplace.plans.spec_cuts import PipelineCuts, fewest_of_first_rank, kind_of
 
 MOST_EXAMPLES = 64
 """Examples of a micro-batch on a replica at most."""
+SERVERS_OF_GROUP = (1, 4, 16, 64)
+"""Servers of the groups of replicas that ZeRO is tried to share over."""
 MOST_CONTEXT = 64
 """Shards of an example's tokens at most."""
 
@@ -76,14 +85,18 @@ class SpecGroup:
     smaller: SpecGroup | None = None
     _costs: dict[tuple[object, ...], StageCost | None] = field(default_factory=dict)
     _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
-    _holds: dict[tuple[int, str], bool] = field(default_factory=dict)
-    _counts: dict[int, int] = field(default_factory=dict)
+    _holds: dict[tuple[int, int | None, str], bool] = field(default_factory=dict)
+    _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
     _shares: list[FloatArray] = field(default_factory=list)
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
         """Return what prices its stages."""
-        return pricer_of_spec(self.setting, self.spec)
+        hidden = self.setting.framework.traits.may_hide
+        spec = self.spec
+        if spec.dp * spec.cp > 1 and hidden != HIDES_NOTHING:
+            spec = spec.with_words(overlap=hidden)
+        return pricer_of_spec(self.setting, spec)
 
     @cached_property
     def sums(self) -> SegmentSums | None:
@@ -128,6 +141,39 @@ class SpecGroup:
         sizes = self.setting.decoder
         return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
 
+    def replicas(self, family: PlanSpec) -> ReplicaGroup:
+        """Return the replicas that add up gradients, with what ZeRO shares among them."""
+        return self.pricer.replicas(
+            self.whole.mesh, self.whole.choice, family.zero, family.zero_group
+        )
+
+    @cached_property
+    def stages_of_zero(self) -> tuple[PlanSpec, ...]:
+        """Return its plan with every ZeRO stage that the framework has, and every group of them.
+
+        Groups are of one server's replicas, or of 4, 16, 64 servers'.
+        """
+        spec, traits = self.spec, self.setting.framework.traits
+        count, hidden = spec.dp * spec.cp, traits.may_hide
+        if count == 1:
+            return (spec.with_words(zero=0),)
+        plans: list[PlanSpec] = []
+        near = self.replicas(spec.with_words(zero=0)).members
+        for zero in traits.zero_stages:
+            overlap = hidden if zero else min(hidden, HIDES_REDUCE, key=HIDDEN.index)
+            plain = spec.with_words(zero=zero)
+            if overlap != HIDES_NOTHING:
+                plain = plain.with_words(overlap=overlap)
+            plans.append(plain)
+            if zero not in traits.zero_groups:
+                continue
+            for servers in SERVERS_OF_GROUP:
+                size = servers * near
+                is_whole = count % size == 0 and size % math.lcm(spec.cp, spec.ep) == 0
+                if 1 < size < count and is_whole:
+                    plans.append(plain.with_words(zero_group=size))
+        return tuple(plans)
+
     @property
     def microbatches(self) -> int:
         """Micro-batches of a step."""
@@ -171,7 +217,7 @@ class SpecGroup:
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
         """Return what the cost of a stage depends on."""
-        return spec.zero, spec.recompute, kind_of_stage(self.setting, first, last)
+        return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
     def past_mean(self) -> int:
@@ -187,7 +233,7 @@ class SpecGroup:
         A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
         fewer micro-batches than are in flight, their sum stays.
         """
-        key = spec.zero, spec.recompute
+        key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:
             smaller = self.smaller is None or self.smaller.holds(spec)
             self._holds[key] = smaller and self._can_hold(spec) and self._first_can_hold(spec)
@@ -209,15 +255,16 @@ class SpecGroup:
 
     def least_layers(self, spec: PlanSpec) -> int:
         """Return the fewest layers that must be recomputed so that rank 0 may hold a plan."""
-        if spec.zero not in self._counts:
+        key = spec.zero, spec.zero_group
+        if key not in self._counts:
             low = 1 if self.smaller is None else self.smaller.least_layers(spec)
             most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
 
             def fits(count: int) -> bool:
                 return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
 
-            self._counts[spec.zero] = first_that(fits, most, low)
-        return self._counts[spec.zero]
+            self._counts[key] = first_that(fits, most, low)
+        return self._counts[key]
 
     @cached_property
     def message(self) -> float:
@@ -304,22 +351,22 @@ def _groups_of_devices(
         yield smaller
 
 
-def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
-    """Yield a group's ZeRO stages and kinds of recomputation that may fit.
+def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
+    """Yield the kinds of recomputation with which plans of a group may fit.
 
     A family that recomputes layers has the fewest with which rank 0 may fit.
+
+    Args:
+        group: Of the plans.
+        plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
-    spec = group.spec
-    zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
-    for zero in zeros:
-        plain = spec.with_words(zero=zero)
-        if not group.holds(plain.with_words(recompute="full")):
-            continue
-        for kind in ("none", "selective"):
-            family = plain.with_words(recompute=kind)
-            if group.holds(family):
-                yield family
-        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+    if not group.holds(plain.with_words(recompute="full")):
+        return
+    for kind in ("none", "selective"):
+        family = plain.with_words(recompute=kind)
+        if group.holds(family):
+            yield family
+    yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
@@ -331,6 +378,9 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
         least: The first number that may hold.
     """
     low, high = min(least, most), most
+    if holds(low):
+        return low
+    low = min(low + 1, most)
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

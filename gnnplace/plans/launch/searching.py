@@ -25,7 +25,7 @@ from gnnplace.plans.launch.importing import (
     completed,
     priced_optimizer,
 )
-from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
 from gnnplace.plans.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
@@ -251,7 +251,7 @@ class LauncherSearch:
         accepts = self._accepts(launcher, setting)
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
         # searched once for all of them.
-        has_free = launcher == OWN or launcher in OF_MEGATRON
+        has_free = launcher in (OWN, *OF_MEGATRON)
         specs = self._find_free(space) if has_free and num_best == 1 else None
         if specs is None or not (specs.best and accepts(specs.best[0].spec)):
             specs = search_specs(
@@ -314,7 +314,7 @@ class LauncherSearch:
     def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
         """Return what says whether a launcher can be told a plan that has a framework's prices."""
         if launcher == OWN:
-            return lambda spec: True
+            return lambda spec: spec.zero_group is None  # which our runner does not have
         target, has_framework = launcher_of(launcher), self.framework is not None
         network = setting.framework.network.each
 
@@ -456,6 +456,8 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         microbatch_size=spec.microbatch_size,
         batch=spec.batch,
         zero=spec.zero,
+        group=spec.zero_group and spec.zero_group // spec.cp,
+        overlap=HIDDEN_EXCHANGES[spec.overlap or "none"],
         recompute=spec.recompute,
         schedule=spec.schedule_name,
         precision=framework.precision,
