@@ -217,7 +217,7 @@ def layers_of_workload(workload: Workload) -> LayerGraph:
         CaptureError: the model cannot be captured; names the module.
     """
     from gnnplace.sharding.captured.split import layer_graph
-    from gnnplace.tracing.step import default_loss
+    from gnnplace.tracing import default_loss
 
     loss = workload.loss or default_loss
     return layer_graph(workload.model, workload.inputs, loss, workload.name)

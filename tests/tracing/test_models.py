@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from gnnplace import zoo
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.tracing import capture, load
-from gnnplace.tracing.optimizers import sgd
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.optimizers import sgd
 from gnnplace.tracing.step import StepModule
 from tests.tracing import models
 from tests.tracing.oracle import Eager, eager
