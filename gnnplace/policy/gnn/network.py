@@ -1,8 +1,8 @@
 """``GnnPolicy``: the graph encoder and the sequence decoder, saved as safetensors and JSON.
 
-After Wang et al. (2022, arXiv 2201.09676): a graph network embeds the ops, and a decoder walks them
-in a traversal order and gives each a device. Deviations are in ``docs/gnn.md``. The encoder is the
-package's (``encoder``), unless ``config.json`` names another one (``custom``).
+A graph network embeds the ops, and a decoder walks them in a traversal order and gives each a
+device. ``docs/gnn.md`` says what Wang et al. (2022, arXiv 2201.09676) do otherwise. The encoder is
+the package's (``encoder``), unless ``config.json`` names another one (``custom``).
 """
 
 from __future__ import annotations
