@@ -151,7 +151,8 @@ ASKED = [
     *[of_format(name) for name in
       ("shard plan", "calibration", "suite", "rows", "best known", "pipedream", "training",
        "dnn-partitioning", "placeto", "networkx", "graphml", "onnx", "chakra", "chakra (JSON)",
-       "checksums", "captured graph", "epochs (CSV)", "epochs (YAML)", "sweep space", "cache entry", "store")],
+       "checksums", "captured graph", "epochs (CSV)", "epochs (YAML)", "sweep space",
+       "cache entry", "store")],
 ]  # fmt: skip
 
 
