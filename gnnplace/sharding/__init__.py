@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.solver.frontier import Frontier as Frontier
     from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
     from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier
+    from gnnplace.sharding.solver.frontier import smallest_within as smallest_within
     from gnnplace.sharding.solver.frontier import warm_frontier as warm_frontier
     from gnnplace.sharding.solver.search import ShardingResult as ShardingResult
     from gnnplace.sharding.solver.search import best_strategy as best_strategy
