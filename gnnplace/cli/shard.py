@@ -24,7 +24,7 @@ from gnnplace.report.sharding import (
     split_lines,
     split_page,
 )
-from gnnplace.sharding.answers import (
+from gnnplace.sharding import (
     TIME,
     AnswerTables,
     SplitGoal,
@@ -55,9 +55,10 @@ def run(args: Namespace) -> int:
 
 def _check(args: Namespace) -> None:
     """Refuse options that would have no effect."""
-    if args.pareto and (args.goal != TIME or args.time_limit is not None):
+    has_goal = args.goal != TIME or args.time_limit is not None
+    if has_goal and args.pareto:
         raise InputError("--goal, --time-limit: --pareto finds every trade; leave them out")
-    if args.executable and (args.goal != TIME or args.time_limit is not None):
+    if has_goal and args.executable:
         raise InputError("--goal, --time-limit: not with --executable, which is for --goal time")
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
@@ -78,7 +79,9 @@ def _best(args: Namespace, goal: SplitGoal) -> int:
         write_text(args.html, split_page(tables.problem, tables.setting, result, goal.name))
     if args.json:
         data = split_data(tables.problem, result, tables.setting)
-        print_json(data if goal.name == TIME else data | {"devices": tables.problem.devices})
+        if goal.name != TIME:
+            data["devices"] = tables.problem.devices
+        print_json(data)
     else:
         print_lines(*goal_lines(answer, goal))
         print_lines(*split_lines(tables.problem, tables.setting, result, goal.name))

@@ -198,10 +198,10 @@ def breadth_first(offset: IntArray, successor: IntArray, sources: IntArray) -> I
             op = order[visited]
             visited += 1
             for k in range(offset[op], offset[op + 1]):
-                other = successor[k]
-                if not met[other]:
-                    met[other] = True
-                    order[count] = other
+                target = successor[k]
+                if not met[target]:
+                    met[target] = True
+                    order[count] = target
                     count += 1
     return order[:count]
 

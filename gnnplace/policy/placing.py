@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.graph.orders import (
+from gnnplace.graph import (
     COORDINATE,
     FIXED_ORDERS,
     WALKED,

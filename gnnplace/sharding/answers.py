@@ -262,9 +262,9 @@ def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
     """Return the fastest split on the fewest devices that keep the limits."""
     if what.endswith(".json") or Path(what).is_file():
         raise InputError("--goal gpus: a sharding file has its own number of devices")
-    most = options.count(DEVICES, options.exchange())
+    max_devices = options.count(DEVICES, options.exchange())
     reasons: dict[int, str] = {}
-    for devices in range(1, most + 1):
+    for devices in range(1, max_devices + 1):
         tables = shard_tables(what, replace(options, devices=devices))
         try:
             result = shard_network(tables, memory_limit=goal.memory_limit)
@@ -275,8 +275,8 @@ def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
             return GoalAnswer(tables, result, reasons)
         reasons[devices] = f"the fastest split takes {result.cost:.6g} s"
     raise InfeasibleError(
-        f"--goal gpus: no split on up to {most} devices is within the limits; on {most}: "
-        f"{reasons[most]}"
+        f"--goal gpus: no split on up to {max_devices} devices is within the limits; on "
+        f"{max_devices}: {reasons[max_devices]}"
     )
 
 

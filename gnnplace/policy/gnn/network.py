@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse
-from gnnplace.graph.orders import base_of, check_network_order
+from gnnplace.graph import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.custom import check_trusted, made

@@ -18,7 +18,7 @@ from itertools import cycle
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.graph.orders import base_of
+from gnnplace.graph import base_of
 from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired
 from gnnplace.policy.decode.aims import Aim, device_limits
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts

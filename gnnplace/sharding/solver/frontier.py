@@ -145,8 +145,8 @@ def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResu
             f"{fastest:.10g} s"
         )
 
-    def corners(known: list[Point]) -> list[Corner]:
-        return [(limit, min(point.memory for point in known if point.time <= limit))]
+    def corners(points: list[Point]) -> list[Corner]:
+        return [(limit, min(point.memory for point in points if point.time <= limit))]
 
     frontier = _answer(supported, corners, 0.0, np.inf, begin)
     return [point for point in frontier.points if point.cost <= limit][-1]
