@@ -196,7 +196,9 @@ def _dependence(table: Table, machines: Sequence[str]) -> list[str]:
                 ratios = logs[listed][:, :, members]
                 values = ratios - ratios.min(axis=(0, 1))
                 losses = Losses(names, tuple(families[members].tolist()), values)
-                shares = shares_of_variance(losses)
+                shares = ["-"] * 4  # all runs under all orders came to the same
+                if values.any():
+                    shares = [f"{share:.0%}" for share in shares_of_variance(losses).values()]
                 means = values.mean(axis=(1, 2))
                 worst = ratio_interval(values[means.argmax()] - values[means.argmin()])
                 gain = worth(losses, one_a_family(losses), one_for_all(losses))
@@ -205,7 +207,7 @@ def _dependence(table: Table, machines: Sequence[str]) -> list[str]:
                         f"{machine}, {walks} walks, {label}",
                         names[int(means.argmin())],
                         text_of(worst),
-                        *(f"{share:.0%}" for share in shares.values()),
+                        *shares,
                         text_of(gain, "+.2f") if gain else "-",
                     ]
                 )
