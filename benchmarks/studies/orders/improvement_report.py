@@ -196,8 +196,8 @@ def _dependence(table: Table, machines: Sequence[str]) -> list[str]:
                 ratios = logs[listed][:, :, members]
                 values = ratios - ratios.min(axis=(0, 1))
                 losses = Losses(names, tuple(families[members].tolist()), values)
-                shares = ["-"] * 4  # all runs under all orders came to the same
-                if values.any():
+                shares = ["-"] * 4  # every run came to the same under all orders
+                if np.ptp(values, axis=0).any():
                     shares = [f"{share:.0%}" for share in shares_of_variance(losses).values()]
                 means = values.mean(axis=(1, 2))
                 worst = ratio_interval(values[means.argmax()] - values[means.argmin()])
