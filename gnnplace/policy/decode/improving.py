@@ -64,7 +64,7 @@ def take_off(walk: Walk, state: PartialSchedule, unit: int, units_on: IntArray) 
         unit: The unit.
         units_on: Number of units on each device; changed. [D]
     """
-    old = np.int64(state.device[unit])
+    old = int(state.device[unit])
     device = Index(old)
     seconds = walk.unit_time[unit, device]
     state.load[device] -= seconds if np.isfinite(seconds) else walk.unit_work[unit]

@@ -51,7 +51,7 @@ def _spellings(field: str) -> AliasChoices:
     return AliasChoices(field, to_camel(field))
 
 
-class _Message(BaseModel):
+class _ProtobufMessage(BaseModel):
     """A message of TensorFlow's, with other fields beside those that are read."""
 
     model_config = ConfigDict(
@@ -62,44 +62,44 @@ class _Message(BaseModel):
     )
 
 
-class GraphNode(_Message):
+class GraphNode(_ProtobufMessage):
     """An op, with its inputs as ``OP``, ``OP:OUTPUT`` or ``^OP``."""
 
     name: Annotated[str, Field(min_length=1)]
     input: list[str] = []
 
 
-class GraphDef(_Message):
+class GraphDef(_ProtobufMessage):
     """All ops."""
 
     node: Annotated[list[GraphNode], Field(min_length=1)]
 
 
-class MetaGraph(_Message):
+class MetaGraph(_ProtobufMessage):
     """The graph that was measured."""
 
     graph_def: GraphDef
 
 
-class AllocationDescription(_Message):
+class AllocationDescription(_ProtobufMessage):
     """What was allocated for an output."""
 
     requested_bytes: NonNegative = 0.0
 
 
-class TensorDescription(_Message):
+class TensorDescription(_ProtobufMessage):
     """An output."""
 
     allocation_description: AllocationDescription = AllocationDescription()
 
 
-class NodeOutput(_Message):
+class NodeOutput(_ProtobufMessage):
     """An output that was measured."""
 
     tensor_description: TensorDescription = TensorDescription()
 
 
-class NodeStats(_Message):
+class NodeStats(_ProtobufMessage):
     """One run of an op, in microseconds from where it was scheduled."""
 
     node_name: str
@@ -108,33 +108,33 @@ class NodeStats(_Message):
     output: list[NodeOutput] = []
 
 
-class DeviceStats(_Message):
+class DeviceStats(_ProtobufMessage):
     """What was measured on a device."""
 
     device: str
     node_stats: list[NodeStats] = []
 
 
-class StepStats(_Message):
+class StepStats(_ProtobufMessage):
     """What was measured in a step."""
 
     dev_stats: list[DeviceStats] = []
 
 
-class OpMemory(_Message):
+class OpMemory(_ProtobufMessage):
     """Bytes of an op's outputs."""
 
     output_memory: list[NonNegative] = []
 
 
-class OpPerformance(_Message):
+class OpPerformance(_ProtobufMessage):
     """What TensorFlow's cost model says of an op."""
 
     node: str
     op_memory: OpMemory = OpMemory()
 
 
-class InputFile(_Message):
+class InputFile(_ProtobufMessage):
     """The contents of an ``input.pkl``."""
 
     optim_mg: MetaGraph
