@@ -38,7 +38,12 @@ from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
 from gnnplace.placers.search.space import LARGE, better
 from gnnplace.policy.decode.aims import Aim
-from gnnplace.policy.decode.improving import IMPROVED, Improvement, ImprovingRollouts
+from gnnplace.policy.decode.improving import (
+    IMPROVED,
+    Improvement,
+    ImprovingRollouts,
+    check_orders,
+)
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.gnn.decodes import SEED, NetworkDecodes
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
@@ -109,6 +114,9 @@ class LearnedPlacer(Placer):
             some size on groups beside their ops.
         network: what loads the graph network that decodes large problems as well; None: none does.
         improvement: improvement walks that take the place of decodes; None: decodes construct.
+
+    Raises:
+        InputError: an order that no placement can be improved in.
     """
 
     name = "learned"
@@ -122,7 +130,10 @@ class LearnedPlacer(Placer):
         improvement: Improvement | None = None,
     ) -> None:
         self.policy = policy
-        self.orders = IMPROVED if improvement and orders is None else orders
+        self.orders = orders
+        if improvement is not None:
+            self.orders = IMPROVED if orders is None else orders
+            check_orders(self.orders)
         self.network = network if self.orders is None else None
         self.on_groups = on_groups
         self.improvement = improvement

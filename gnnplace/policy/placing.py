@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.graph import (
-    COORDINATE,
-    FIXED_ORDERS,
-    WALKED,
-    check_network_order,
-    check_order,
-)
+from gnnplace.graph import FIXED_ORDERS, WALKED, check_network_order, check_order
 from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.rows import Option, PlacerRow, Speed, parse_name
@@ -223,28 +217,19 @@ def _orders(order: str | None) -> tuple[str, ...] | None:
     return (order,)
 
 
-def _improvement(order: str | None, improve: int) -> Improvement | None:
-    """Return the improvement walks that are asked for; None where there are none.
-
-    Raises:
-        InputError: the order is found while a placement is constructed.
-    """
-    if improve == 0:
+def _improvement(walks: int) -> Improvement | None:
+    """Return the improvement walks that are asked for; None where there are none."""
+    if walks == 0:
         return None
-    if order in WALKED and order != COORDINATE:
-        raise InputError(
-            f"order {order!r}: is found while a placement is constructed; with --improve give "
-            f"another one, such as {', '.join(FIXED_ORDERS[:3])}"
-        )
     from gnnplace.policy.decode.improving import Improvement
 
-    return Improvement(improve)
+    return Improvement(walks)
 
 
 def _learned(
     order: str | None = None, checkpoint: str | None = None, improve: int = 0
 ) -> LearnedPlacer:
-    orders, improvement = _orders(order), _improvement(order, improve)
+    orders, improvement = _orders(order), _improvement(improve)
     from gnnplace.policy.learned import LearnedPlacer, load_policy
 
     policy = None if checkpoint is None else load_policy(checkpoint)
@@ -252,7 +237,7 @@ def _learned(
 
 
 def _untrained(order: str | None = None, improve: int = 0) -> Placer:
-    orders, improvement = _orders(order), _improvement(order, improve)
+    orders, improvement = _orders(order), _improvement(improve)
     from gnnplace.policy.learned import untrained
 
     return untrained(orders, improvement)

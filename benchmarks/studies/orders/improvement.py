@@ -143,13 +143,13 @@ class OneGraph:
         search = SepCMA(
             self.start_weights * self.units, STEP_SIZE, population_size=POPULATION, seed=seed
         )
-        best = self.rollouts.finish(aim, Walked(self.rollouts.start()))
+        best = self.rollouts.finish(aim, Walked(self.rollouts.get_start()))
         for _ in range(walks // POPULATION):
             start, outcomes = best, []
             for _ in range(POPULATION):
                 member = search.ask()
                 self.rollouts.weights = np.ascontiguousarray(member / self.units, np.float32)
-                device = self.rollouts.improved(aim, start.unit_device)
+                device = self.rollouts.improve_once(aim, start.unit_device)
                 placement = self.rollouts.finish(aim, Walked(device))
                 outcomes.append((member, float(np.log(placement.score))))
                 if placement.score < best.score:

@@ -18,6 +18,7 @@ one that visits by upward rank is as quick as a decode, since bookings go on fro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -204,6 +205,20 @@ class Improvement:
     stay: float = 0.0
 
 
+def check_orders(orders: Iterable[str]) -> None:
+    """Refuse orders that no placement can be improved in.
+
+    Raises:
+        InputError: An order that the decoder finds while it constructs a placement.
+    """
+    for order in orders:
+        if order in RULES:
+            raise InputError(
+                f"order {order!r}: is found while a placement is constructed; improve in another "
+                "one, such as upward-rank, or leave improve out"
+            )
+
+
 class ImprovingRollouts(Rollouts):
     """Rollouts that improve a placement instead of constructing one.
 
@@ -227,23 +242,18 @@ class ImprovingRollouts(Rollouts):
         improvement: Improvement,
         orders: tuple[str, ...] = IMPROVED,
     ) -> None:
+        check_orders(orders)
         super().__init__(space, policy, orders)
-        for order in orders:
-            if order in RULES:
-                raise InputError(
-                    f"order {order!r}: is found while a placement is constructed; improve in "
-                    "another order, such as upward-rank, or leave improve out"
-                )
         self.improvement = improvement
 
-    def start(self) -> IntArray:
+    def get_start(self) -> IntArray:
         """Return the device of each unit before the first walk. [U]"""
         if self.space.starts:
             return self.space.device_of_units(self.space.starts[0].device)
         allowed = np.isfinite(self.space.work)[:, device_ranking(self.space)]
         return device_ranking(self.space)[allowed.argmax(axis=1)].astype(np.int32)
 
-    def improved(
+    def improve_once(
         self,
         aim: Aim,
         unit_device: IntArray,
@@ -295,11 +305,11 @@ class ImprovingRollouts(Rollouts):
             margin: On the bytes at the peak, for the memory mask; None for the first.
             deadline: When to be back.
         """
-        best = self.finish(aim, Walked(self.start()), deadline)
+        best = self.finish(aim, Walked(self.get_start()), deadline)
         for walk_index in range(self.improvement.walks):
             if walk_index > 0 and now() >= deadline:
                 break
-            device = self.improved(aim, best.unit_device, margin=margin)
+            device = self.improve_once(aim, best.unit_device, margin=margin)
             placement = self.finish(aim, Walked(device), deadline)
             if placement.score >= best.score:
                 break

@@ -142,7 +142,7 @@ def test_walks_go_where_noise_says(seed):
     noise = np.zeros((problem.num_units, problem.num_devices), np.float32)
     noise[np.arange(problem.num_units), wanted] = 1e6
     present = random_placement(rollouts, rng)
-    device = rollouts.improved(aim, present, noise=noise)
+    device = rollouts.improve_once(aim, present, noise=noise)
     assert device.tolist() == wanted.tolist()
 
 
@@ -168,7 +168,7 @@ def test_an_improvement_is_never_worse_than_where_it_began():
     space = rollouts.space
     best = np.array([0, 1, 0, 1], np.int32)
     space.starts = (Found(best, np.arange(4, dtype=np.int32), "given"),)
-    assert rollouts.start().tolist() == best.tolist()
+    assert rollouts.get_start().tolist() == best.tolist()
     assert rollouts.decode(Aim("alpha", 2)).score <= space.score(best, np.arange(4, dtype=np.int32))
 
 

@@ -30,7 +30,7 @@ def small_space(seed=3):
 def test_a_run_never_gets_worse_and_repeats_bit_by_bit():
     graph = OneGraph(small_space(), untrained().policy)
     single = graph.rollouts.space.score(
-        graph.rollouts.space.spread(graph.rollouts.start()),
+        graph.rollouts.space.spread(graph.rollouts.get_start()),
         graph.rollouts.space.problem.graph.topological_order,
     )
     curve = list(graph.run("alpha", 1, 3 * POPULATION))
