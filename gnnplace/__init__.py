@@ -106,6 +106,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.sharding.answers import SplitGoal as SplitGoal
+    from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
