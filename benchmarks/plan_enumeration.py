@@ -95,7 +95,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
         experts = divisors_of(dp * cp) if sizes.experts else [1]
-        shared = list(ways_to_share(setting, dp * cp))
+        shared = list(ways_to_share(setting, dp * cp, tp))
         micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
         for ep, (zero, group, overlap), size, sp, schedule in itertools.product(
             experts, shared, micro, (True, False), schedules
@@ -123,7 +123,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
 
 
 def ways_to_share(
-    setting: PricingSetting, replicas: int
+    setting: PricingSetting, replicas: int, tp: int
 ) -> Iterator[tuple[int, int | None, str | None]]:
     """Yield ZeRO's stages, replicas of a group that shares (None: all), and what is hidden.
 
@@ -133,9 +133,8 @@ def ways_to_share(
     for zero in traits.zero_stages if replicas > 1 else (0,):
         groups: list[int | None] = [None]
         if zero in traits.zero_groups and setting.cluster.num_devices > server:
-            groups += [
-                size for size in divisors_of(replicas) if 1 < size <= min(server, replicas - 1)
-            ]
+            near = setting.framework.replica_group(replicas, 1, tp).members
+            groups += [near] if 1 < near < replicas else []
         overlaps: list[str | None] = [None]
         if traits.may_hide != "none" and replicas > 1:
             overlaps.append("reduce+gather" if zero else "reduce")

@@ -25,7 +25,6 @@ from gnnplace.costs import (
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import SegmentSums, Stage, StageBytes, StageCost
 from gnnplace.plans.segments.chain import divisors_of
@@ -33,7 +32,6 @@ from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import (
     PlanAnswer,
     check_framework,
-    draft_of_sizes,
     price,
     pricer_of_spec,
     stage_of_sizes,
@@ -269,12 +267,13 @@ class SpecGroup:
     @cached_property
     def message(self) -> float:
         """Return the seconds of what crosses a cut."""
-        pp = self.spec.pp
-        if pp == 1:
+        if self.spec.pp == 1:
             return 0.0
-        layers = layers_of(self.setting.decoder, pp, "even")  # every cut has one message's size
-        draft = draft_of_sizes(self.setting, self.spec.with_words(layers=layers))
-        return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
+        sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
+        # Every cut has one message's size.
+        before = stage_of_sizes(sizes, self.spec, 0, 0, 1)
+        after = stage_of_sizes(sizes, self.spec, 1, 1, 2)
+        return self.pricer.message(size, before, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,17 +284,19 @@ class SpecSpace:
         setting: The sizes, the devices and the framework.
         batch: Examples of a step.
         num_devices: Devices that every plan uses; the first of the cluster.
+        modes: A plan with the words that all of them have: `compile`, `tp_overlap`, `gradients`.
     """
 
     setting: PricingSetting
     batch: int
     num_devices: int
+    modes: PlanSpec = field(default_factory=PlanSpec)
     _answers: dict[PlanSpec, PlanAnswer] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
         """Groups of plans; a model that cannot be cut so has no `sums` of one."""
-        return tuple(groups_of(self.setting, self.batch, self.num_devices))
+        return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Return what a plan takes, or why it cannot be."""
@@ -304,7 +305,9 @@ class SpecSpace:
         return self._answers[spec]
 
 
-def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator[SpecGroup]:
+def groups_of(
+    setting: PricingSetting, batch: int, num_devices: int, modes: PlanSpec
+) -> Iterator[SpecGroup]:
     """Yield the groups of plans of so many devices that the framework can say."""
     sizes, framework = setting.decoder, setting.framework
     splits_tokens = framework.constants["splits_tokens"] > 0
@@ -325,7 +328,7 @@ def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator
             for ep, sp in itertools.product(groups, splits):
                 yield from _groups_of_devices(
                     setting,
-                    PlanSpec(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
+                    modes.with_words(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
                     examples,
                 )
 

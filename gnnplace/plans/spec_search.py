@@ -30,6 +30,7 @@ from enum import Enum
 
 import numpy as np
 
+from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages
 from gnnplace.plans.spec_bounds import (
@@ -152,8 +153,7 @@ class _SpecSearch:
         """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
         _, _, group, level, spec = heapq.heappop(self.heap)
         if level is Level.GROUP:
-            for plain in group.stages_of_zero:
-                self._expand_stage(group, plain)
+            self._expand_group(group)
         elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute,)):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
@@ -162,14 +162,20 @@ class _SpecSearch:
         elif level is Level.PLAN and self.accepts(spec):
             self._price(group, spec)
 
-    def _expand_stage(self, group: SpecGroup, plain: PlanSpec) -> None:
-        """Add a group's families with a ZeRO stage, those of `plain`, which recomputes nothing."""
-        if not self._may_accept(group, plain, ("none", "full")):
-            return
-        if family_bound(group, plain) * SLACK >= self.limit:
-            return  # nor is any plan that recomputes faster
-        for family in families_of(group, plain):
-            self._push(family_bound(group, family), group, Level.FAMILY, family)
+    def _expand_group(self, group: SpecGroup) -> None:
+        """Add a group's families: its ZeRO stages with what they may recompute."""
+        slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
+        for plain in group.stages_of_zero:
+            is_slower = plain.zero > SHARDED and plain.zero_group in slow
+            if is_slower or not self._may_accept(group, plain, ("none", "full")):
+                continue
+            # What recomputes nothing is the fastest.
+            if family_bound(group, plain) * SLACK >= self.limit:
+                if plain.zero == SHARDED:
+                    slow.add(plain.zero_group)
+                continue
+            for family in families_of(group, plain):
+                self._push(family_bound(group, family), group, Level.FAMILY, family)
 
     def _may_accept(self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]) -> bool:
         """Return whether any plan with a ZeRO stage may be accepted.
