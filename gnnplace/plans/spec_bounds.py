@@ -38,16 +38,16 @@ def group_bound(group: SpecGroup) -> float:
 
 def family_bound(group: SpecGroup, family: PlanSpec) -> float:
     """Return seconds that no plan with a ZeRO stage and recomputation is below."""
-    least = 0.0
+    bound = 0.0
     if group.spec.pp > 1:
-        least = float(least_rows(group, family).min())
+        bound = float(least_rows(group, family).min())
         if family.zero < SHARDED:
-            return least
+            return bound
     cost = group.stage_cost(family, 1, group.past_mean)
     if cost is None:
         return np.inf
     # Exchanges at the end may be hidden by schedules with several stages a rank; updates not.
-    return max(least, group.microbatches * cost.microbatch + cost.update)
+    return max(bound, group.microbatches * cost.microbatch + cost.update)
 
 
 def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
@@ -93,14 +93,16 @@ def _passes_of_stages(
             elements = columns.parameters[lasts] - columns.parameters[firsts]
             backward += pricer.framework.accumulation(1.0) * elements
         if family.recompute_kind != "none":
-            again = columns.attention if family.recompute_kind == "selective" else columns.layers
-            after = lasts
+            recomputed = (
+                columns.attention if family.recompute_kind == "selective" else columns.layers
+            )
+            stops = lasts
             if family.recompute_kind == "block":
                 # A rank recomputes as many layers in all, of each of its stages as many as of any.
                 chunks = cuts.chunks[cuts.ranks // group.spec.pp]
                 counts = np.ceil(family.recompute_layers / chunks).astype(np.int64)
-                after = np.minimum(lasts, np.maximum(firsts, 1) + counts)
-            backward += np.maximum(again[after] - again[firsts], 0.0)
+                stops = np.minimum(lasts, np.maximum(firsts, 1) + counts)
+            backward += np.maximum(recomputed[stops] - recomputed[firsts], 0.0)
     return pricer.floored(forward, backward, host)
 
 
@@ -130,12 +132,12 @@ def _least_reductions(
     pricer = group.pricer
     framework = pricer.framework
     replicas = group.replicas(family)
-    least = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
+    whole = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
     shares = group.dense_shares(cuts)
     exchanges = ReplicaExchanges(
-        scattered=least.scattered * shares,
-        bucketed=least.bucketed * shares,
-        gathered=least.gathered * shares,
+        scattered=whole.scattered * shares,
+        bucketed=whole.bucketed * shares,
+        gathered=whole.gathered * shares,
     )
     following = min(group.spec.pp, group.microbatches)
     windows = pricer.window(cuts.chunks, following)[:, np.newaxis]

@@ -271,9 +271,9 @@ class SpecGroup:
             return 0.0
         sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
         # Every cut has one message's size.
-        before = stage_of_sizes(sizes, self.spec, 0, 0, 1)
-        after = stage_of_sizes(sizes, self.spec, 1, 1, 2)
-        return self.pricer.message(size, before, after)
+        sender = stage_of_sizes(sizes, self.spec, 0, 0, 1)
+        receiver = stage_of_sizes(sizes, self.spec, 1, 1, 2)
+        return self.pricer.message(size, sender, receiver)
 
 
 @dataclass(frozen=True, eq=False)

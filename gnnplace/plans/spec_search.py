@@ -260,10 +260,10 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
         family: Its words.
         limit: Seconds; plans that cannot be below are left out.
     """
-    cuts, least = pipeline_cuts(group.setting, family.pp), np.zeros(1)
+    cuts, bounds = pipeline_cuts(group.setting, family.pp), np.zeros(1)
     if family.pp > 1:
-        least = least_rows(group, family) * SLACK
-    for cut in np.flatnonzero(least < limit).tolist():
+        bounds = least_rows(group, family) * SLACK
+    for cut in np.flatnonzero(bounds < limit).tolist():
         row = family.with_words(schedule=cuts.schedules[cut], layers=cuts.layers[cut])
         if family.recompute_kind != "block":
             if not first_rank_lacks(group, row):

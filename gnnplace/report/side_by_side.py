@@ -79,8 +79,8 @@ def trade_lines(plan: Plan) -> list[str]:
         return []
     fastest = min(trade.step_time for trade in trades)
     numbers = {trade.num_devices for trade in trades}
-    what = "more devices" if len(numbers) > 1 else "less and less memory"
-    lines = [f"{plan.file.launcher}'s fastest plans with {what}:"]
+    bought = "more devices" if len(numbers) > 1 else "less and less memory"
+    lines = [f"{plan.file.launcher}'s fastest plans with {bought}:"]
     for trade in trades:
         bar = "█" * max(1, round(BAR * fastest / trade.step_time))
         lines.append(

@@ -292,13 +292,13 @@ class LauncherSearch:
         """
         setting = self._setting(launcher, answer.setting.framework.name)
         spec = answer.best[0].spec
-        found = FoundSpec(spec, price(setting, spec))
+        priced = FoundSpec(spec, price(setting, spec))
         return replace(
             answer,
             plan=launch_plan_of(setting, spec),
-            answer=found.answer,
+            answer=priced.answer,
             setting=setting,
-            best=(found,),
+            best=(priced,),
         )
 
     def _refusal(self, launcher: str) -> InfeasibleError:

@@ -107,11 +107,11 @@ def launcher_plans(
 
     ordered = sorted(entries, key=rank)
     best, *slower = plans[ordered[0]][: options.top]
-    found = {
+    keys = {
         "alternatives": {name: entries[name] for name in ordered},
         "trades": _trades(search, ordered[0], options),
     }
-    file = best.file.model_copy(update=found)
+    file = best.file.model_copy(update=keys)
     notices = best.notices
     if options.launcher is not None and options.goal != LEANEST:
         notices += _slower_than_free(search, options.launcher, best.step_time)
@@ -132,14 +132,14 @@ def _trades(search: LauncherSearch, launcher: str, options: SearchOptions) -> li
     plans = memory_frontier if options.trades == LEANEST else device_frontier
     trades: list[TradeEntry] = []
     for answer in plans(replace(search, fewest=False, rate=None), launcher):
-        found = answer.best[0]
-        assert found.answer.peak is not None
+        plan = answer.best[0]
+        assert plan.answer.peak is not None
         trades.append(
             TradeEntry(
-                words=str(found.spec),
-                num_devices=found.spec.num_devices,
-                memory=found.answer.peak,
-                step_time=found.seconds,
+                words=str(plan.spec),
+                num_devices=plan.spec.num_devices,
+                memory=plan.answer.peak,
+                step_time=plan.seconds,
             )
         )
     return trades
