@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs import PARAMETER, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
 from gnnplace.problem import Constraints
@@ -34,7 +34,7 @@ class TrainingJob:
         loss: Called with the model's output and the last inputs; None: the output is the loss.
         batch: Examples of a step over all devices; None: those of the example inputs.
         precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
-        optimizer: "sgd", "adam" or "adamw"; None: "adamw".
+        optimizer: Of `costs.optimizers`; None: "adamw".
         accept_other_loss: Whether the batch may be cut where its loss is another one then, or
             nothing proves that it is not.
         imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
@@ -74,10 +74,8 @@ class TrainingJob:
             raise InputError(
                 f"precision {self.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
             )
-        if self.optimizer is not None and self.optimizer not in MOMENTS:
-            raise InputError(
-                f"optimizer {self.optimizer!r}: unknown; use one of {', '.join(MOMENTS)}"
-            )
+        if self.optimizer is not None:
+            optimizer_kind(self.optimizer)
         if not 1.0 <= self.imbalance <= MAX_IMBALANCE:
             raise InputError(
                 f"imbalance {self.imbalance:g}: must be from 1, experts with equally many rows, to "

@@ -381,6 +381,10 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
     if offload != "none" and offload not in traits.offloads:
         values = ", ".join(traits.offloads) or "none"
         raise InputError(f"offload={spec.offload}: {name} has {values}")
+    if "optimizer" in offload and setting.framework.optimizer_kind.quantized:
+        raise InputError(
+            f"offload={spec.offload}: {setting.framework.optimizer} steps on GPUs alone; take adamw"
+        )
     if "parameters" in offload and spec.zero < 3:
         raise InputError(f"offload={spec.offload}: parameters are whole on devices; take zero=3")
 

@@ -55,7 +55,7 @@ def test_state():
     assert state_bytes(10, zero=1, replicas=4) == 80 + 20
     assert state_bytes(10, zero=2, replicas=4) == 40 + 30
     assert state_bytes(10, zero=3, replicas=4) == 40
-    for given in ({"optimizer": "lion"}, {"precision": "8"}, {"zero": 4}, {"replicas": 0}):
+    for given in ({"optimizer": "lamb"}, {"precision": "8"}, {"zero": 4}, {"replicas": 0}):
         with pytest.raises(InputError):
             state_bytes(10, **given)
 

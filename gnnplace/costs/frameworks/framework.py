@@ -30,8 +30,9 @@ from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.costs.frameworks.constants import ConstantSet, mode
 from gnnplace.costs.frameworks.offloading import NOTHING, Host, Offloading, host_of, offloading_of
 from gnnplace.costs.kernels import Kernels
-from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs.memory import PARAMETER, StateTerms
 from gnnplace.costs.network import ServerNetwork
+from gnnplace.costs.optimizers import OptimizerKind, optimizer_kind
 
 GIBIBYTE = 2.0**30
 FULLEST_TENSOR = 0.6
@@ -248,12 +249,15 @@ class StateBytes(NamedTuple):
     Attributes:
         parameter: The parameter itself.
         gradient: Its gradient, as replicas exchange it.
-        optimizer: What the optimizer keeps, the float32 copy of half parameters too.
+        optimizer: What the optimizer keeps of matrices of layers, the float32 copy of half
+            parameters too.
+        optimizer_outside: What it keeps of all other parameters.
     """
 
     parameter: float
     gradient: float
     optimizer: float
+    optimizer_outside: float
 
 
 @dataclass(frozen=True)
@@ -300,12 +304,14 @@ class ReplicatedParameters:
         experts: Elements of the experts that are on this device.
         num_layers: Layers of the stage.
         largest: Elements of the largest matrix of a layer.
+        outside: Elements of `dense` that are in no matrix of a layer: tables, norms and biases.
     """
 
     dense: float
     experts: float
     num_layers: float
     largest: float
+    outside: float = 0.0
 
     @property
     def count(self) -> float:
@@ -339,7 +345,7 @@ class Framework:
         constants: Its numbers, with those of an environment.
         checks: Numbers of an environment that checks collectives; None of any other.
         precision: Of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
+        optimizer: Its name, of `costs.optimizers`.
         kernels: Seconds of kernels on one device, of several kinds on the slowest.
         network: Seconds of exchanges.
         memory: Bytes of a device that may be allocated and reserved, of several kinds the fewest.
@@ -348,6 +354,8 @@ class Framework:
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
         offload: What leaves the GPU for the host, a value of the word `offload`.
+        factored: Sums of rows and columns that a factored optimizer keeps for each parameter of a
+            matrix of a layer, and of all others; the model's means.
     """
 
     name: str
@@ -363,6 +371,7 @@ class Framework:
     hides: str = ""
     hides_shards: bool = False
     offload: str = NOTHING
+    factored: tuple[float, float] = (0.0, 0.0)
 
     @property
     def traits(self) -> Traits:
@@ -378,10 +387,36 @@ class Framework:
     def state_bytes(self) -> StateBytes:
         """Bytes of state for each parameter."""
         parameter, gradient, moment = PARAMETER[self.precision]
-        moments = MOMENTS[self.optimizer] + self.precision.endswith("-master")
+        kind = self.optimizer_kind
+        copy = moment * self.precision.endswith("-master")
+        matrices, outside = kind.kept_bytes(moment), kind.kept_bytes(moment)
+        if kind.is_factored:
+            matrices, outside = (moment * numbers for numbers in self.factored)
+        elif kind.is_orthogonal:  # AdamW steps what is no matrix of a layer
+            outside = optimizer_kind("adamw").kept_bytes(moment)
         return StateBytes(
-            float(parameter), 4.0 if self.sums_in_fp32 else float(gradient), float(moment * moments)
+            parameter=float(parameter),
+            gradient=4.0 if self.sums_in_fp32 else float(gradient),
+            optimizer=float(matrices + copy),
+            optimizer_outside=float(outside + copy),
         )
+
+    @property
+    def optimizer_kind(self) -> OptimizerKind:
+        """What the optimizer keeps and moves."""
+        return optimizer_kind(self.optimizer)
+
+    def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the bytes of the optimizer's state on a device.
+
+        Args:
+            parameters: Of the stage, on one device.
+            group: The replicas, and how many of them share the state.
+        """
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        state = self.state_bytes
+        apart = (state.optimizer_outside - state.optimizer) * parameters.outside / group.shards
+        return state.optimizer * sharded + apart
 
     @property
     def sums_in_fp32(self) -> bool:
@@ -666,15 +701,18 @@ class Framework:
         return self.kernels.stream(self.constants[name] * elements)
 
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
-        """Return the seconds of the optimizer's kernels."""
+        """Return the seconds of the optimizer's kernels that move bytes."""
+        constants, kind = self.constants, self.optimizer_kind
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        constants = self.constants
         whole = constants["update_whole"] * parameters.count
-        return self.kernels.stream(whole + constants["update_part"] * sharded)
+        moved = (constants["update_part"] + kind.moved_beside) * sharded
+        if kind.is_orthogonal:
+            moved -= kind.moved_beside * parameters.outside / group.shards
+        return self.kernels.stream(whole + moved)
 
     def replicated_state(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
-    ) -> tuple[float, float]:
+    ) -> tuple[StateTerms, float]:
         """Return the bytes of state of parameters that every replica holds (ZeRO 0 and 1).
 
         Args:
@@ -686,25 +724,35 @@ class Framework:
             Bytes that stay for the whole step, and those that the optimizer's step has besides.
         """
         constants = self.constants
-        parameter, gradient, optimizer = self.state_bytes
+        gradient = self.state_bytes.gradient
         buckets = constants["bucket_bytes"] if group.count > 1 and zero == 0 else 0.0
+        sharded_gradient = 0.0
         if self.precision == "16-master":
             gradient += constants["half_gradient"]
-            optimizer += constants["half_gradient_parted"]
+            sharded_gradient = constants["half_gradient_parted"]
         elif self.sums_in_fp32:
             gradient += constants["both_gradients"]
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        state = parameters.count * (parameter + gradient + buckets) + optimizer * sharded
+        terms = StateTerms(
+            parameters=parameters.count * self.state_bytes.parameter,
+            gradients=parameters.count * gradient + sharded_gradient * sharded,
+            optimizer=self.optimizer_bytes(parameters, group),
+            buckets=parameters.count * buckets,
+        )
         updating = constants["update_part_passing"] * parameters.count / group.shards
         if zero and group.count > 1:
             passing = constants["update_passing"] * (2 + 1.0 / group.shards)
             updating += passing * parameters.count
-        return state, updating
+        return terms, updating
 
-    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> StateTerms:
         """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        return sum(self.state_bytes) * sharded
+        return StateTerms(
+            parameters=self.state_bytes.parameter * sharded,
+            gradients=self.state_bytes.gradient * sharded,
+            optimizer=self.optimizer_bytes(parameters, group),
+        )
 
 
 def _least_rate(seconds: Callable[[float], float], size: float) -> float:

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import PRODUCTS
+from gnnplace.costs import PRODUCTS, newton_schulz_shapes
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.layer import head_passes, layer_passes, layer_products
 from gnnplace.plans.decoders.setting import PricingSetting
@@ -140,12 +140,12 @@ def _segment_costs(
     # Gradients of what all devices of the outer axis hold are summed over it.
     is_summed = degrees.cp * degrees.replicas > 1
     summed = np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
-    return SegmentCosts(update=none, error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
+    return SegmentCosts(error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
 
 
 LAYER_COLUMNS = (
     "forward", "backward", "weights", "recomputed", "attention", "saved", "scores", "entering",
-    "working", "loss", "parameters", "experts", "largest", "tied", "host",
+    "working", "loss", "parameters", "experts", "matrices", "largest", "tied", "host", "update",
 )  # fmt: skip
 
 
@@ -164,6 +164,9 @@ def _layer_costs(
     if has_experts:
         experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
         matrices = float(sizes.beside_experts)
+    update = 0.0
+    if setting.framework.optimizer_kind.is_orthogonal:
+        update = _orthogonal_seconds(setting, degrees, has_experts=has_experts)
     return {
         "forward": passes.forward,
         "backward": passes.backward - weights,
@@ -175,8 +178,24 @@ def _layer_costs(
         "entering": kept.entering,
         "parameters": matrices / tp + sizes.layer_vectors + experts,
         "experts": experts,
+        "matrices": matrices / tp + experts,
+        "update": update,
         "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,
     }
+
+
+def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_experts: bool) -> float:
+    """Return the seconds in which Muon makes the updates of a layer orthogonal.
+
+    Devices that have parts of a matrix take whole ones in turn.
+    """
+    kernels = setting.framework.kernels
+    seconds = 0.0
+    for linear in setting.decoder.linears(has_experts=has_experts):
+        products = kernels.products(newton_schulz_shapes(linear.outputs, linear.inputs))
+        devices = degrees.tp if linear.count == 1 else degrees.ep * degrees.expert_tp
+        seconds += linear.count * products / devices
+    return seconds
 
 
 def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:

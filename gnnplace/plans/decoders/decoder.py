@@ -65,6 +65,23 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """A product of a layer with weights.
+
+    Attributes:
+        inputs: Columns of its matrix.
+        outputs: Rows of its matrix.
+        is_wide: Whether tensor-parallel shards part its outputs; else its inputs.
+        count: Matrices of these sizes, which experts have.
+    """
+
+    inputs: int
+    outputs: int
+    is_wide: bool = True
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
@@ -89,6 +106,8 @@ class DecoderSizes:
         vectors: parameters of a layer's norms and biases; None: those of the plainest kind.
         end_vectors: the same of all that is in no layer; None: the norm before the head.
         expert_vectors: parameters of the biases of a layer's experts.
+        joins_queries: Whether one product makes queries, keys and values.
+        joins_gate: Whether one product makes the gate and what it gates.
     """
 
     layers: int
@@ -110,6 +129,8 @@ class DecoderSizes:
     vectors: int | None = None
     end_vectors: int | None = None
     expert_vectors: int = 0
+    joins_queries: bool = False
+    joins_gate: bool = False
 
     @property
     def head_size(self) -> int:
@@ -204,6 +225,50 @@ class DecoderSizes:
         return queries + self.hidden * (own.keys + own.rotary + self.values) + own.keys * wide
 
     @property
+    def attention_linears(self) -> tuple[Linear, ...]:
+        """The products with weights of a layer's attention."""
+        latent, hidden = self.latent, self.hidden
+        output = Linear(self.values, hidden, is_wide=False)
+        if latent is None and self.joins_queries:
+            return (Linear(hidden, self.queries + 2 * self.keys), output)
+        if latent is None:
+            keys = Linear(hidden, self.keys)
+            return (Linear(hidden, self.queries), keys, keys, output)
+        queries = (Linear(hidden, self.queries),)
+        if latent.queries:
+            queries = (Linear(hidden, latent.queries), Linear(latent.queries, self.queries))
+        narrow = Linear(hidden, latent.keys + latent.rotary)
+        wide = Linear(latent.keys, self.heads * (self.head_size - latent.rotary) + self.values)
+        return (*queries, narrow, wide, output)
+
+    def _feed_forward_linears(self, width: int, count: int = 1) -> tuple[Linear, ...]:
+        """Return the products of a feed-forward of a width, or of so many experts."""
+        up = Linear(self.hidden, width, count=count)
+        down = Linear(width, self.hidden, is_wide=False, count=count)
+        if self.gated and self.joins_gate:
+            return (Linear(self.hidden, 2 * width, count=count), down)
+        return (up, up, down) if self.gated else (up, down)
+
+    def linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+        """Return the products with weights of a layer.
+
+        Args:
+            has_experts: Whether it is a layer with experts.
+        """
+        experts = self.experts
+        if experts is None or not has_experts:
+            return (*self.attention_linears, *self._feed_forward_linears(self.feed_forward))
+        router = Linear(self.hidden, experts.count)
+        shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
+        chosen = self._feed_forward_linears(experts.width, experts.count)
+        return (*self.attention_linears, router, *shared, *chosen)
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.experts.dense if self.experts else 0
+
+    @property
     def layer_matrices(self) -> int:
         """Parameters of a layer without experts that shards part: its matrices."""
         return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
@@ -271,7 +336,7 @@ class DecoderSizes:
     def parameters(self) -> int:
         """Parameters in all."""
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
-        many = self.layers - self.experts.dense if self.experts else 0
+        many = self.num_expert_layers
         chosen = self.beside_experts + self.layer_vectors + self.expert_parameters
         layers = (self.layers - many) * self.layer_parameters + many * chosen
         return layers + ends + self.last_norm
@@ -410,6 +475,8 @@ def from_config(
         latent=latent,
         head_norms=kind.head_norms_of(config) == EACH_HEAD,
         biases=config.model_type != "nemotron" or bool(config.attention_bias or config.mlp_bias),
+        joins_queries=kind.joins_queries,
+        joins_gate=kind.joins_gate,
     )
     return _with_vectors(sizes, config, kind)
 

@@ -109,7 +109,10 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
         setting: Its sizes, the devices and the framework.
     """
     sizes, cluster = setting.decoder, setting.cluster
-    structure = json.dumps([row.type, asdict(replace(sizes, batch=1))])
+    # What a type says by itself is no field of a fingerprint.
+    fields = asdict(replace(sizes, batch=1))
+    del fields["joins_queries"], fields["joins_gate"]
+    structure = json.dumps([row.type, fields])
     shape = (sizes.batch, sizes.length)
     notices = _notices(row, sizes.length)
     if setting.framework.kernels.is_roofline:

@@ -31,6 +31,7 @@ from gnnplace.costs import (
     ReplicaExchanges,
     ReplicaGroup,
     ReplicatedParameters,
+    StateTerms,
     beyond,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
@@ -196,7 +197,7 @@ class FrameworkPricer(Pricer):
             recomputed=float(again[run].sum()),
             gathered=passes.exposed,
             reduction=reduction,
-            update=framework.update(setting.parameters, setting.group),
+            update=framework.update(setting.parameters, setting.group) + self._products(setting),
             error=float(costs.error.mean()),
             exchanges=exchanges,
         )
@@ -221,19 +222,20 @@ class FrameworkPricer(Pricer):
             recomputing = 0.0
         resident, updating = 0.0, 0.0
         if stage.zero < SHARDED:
-            state, updating = framework.replicated_state(
+            terms, updating = framework.replicated_state(
                 stage.zero, setting.parameters, setting.group
             )
             if setting.degrees.tp > 1:
-                state += constants["gather_buffers"] * self._stream(setting)
+                gathered = constants["gather_buffers"] * self._stream(setting)
+                terms = terms.plus(StateTerms(buckets=gathered))
             working = float(costs.working[run].max(initial=0.0)) + recomputing
             parameter = framework.state_bytes.parameter
             working += constants["gradient_passing"] * parameter * setting.parameters.count
         else:
-            state = framework.sharded_state(setting.parameters, setting.group)
+            terms = framework.sharded_state(setting.parameters, setting.group)
             resident, working = self._sharded_working(setting, recomputing)
         return StageBytes(
-            state=state,
+            terms=terms,
             saved=float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting),
             working=working,
             recomputing=recomputing,
@@ -259,15 +261,16 @@ class FrameworkPricer(Pricer):
         backward = cost.backward + cost.weights
         sent = state.gradient * sharded / host.link
         returned = state.parameter * sharded / host.link
-        update = host.adam * sharded / host.memory
-        cost = replace(cost, state=cost.state - state.optimizer * sharded, updating=0.0)
+        moved = host.adam + framework.optimizer_kind.moved_beside
+        update = moved * sharded / host.memory
+        cost = replace(cost, terms=cost.terms._replace(optimizer=0.0), updating=0.0)
         if offloading.parameters:
             return replace(
                 cost,
                 forward=cost.forward + beyond(returned, cost.forward),
                 backward=cost.backward + beyond(max(sent, returned), backward),
                 update=update,
-                state=cost.state - state.parameter * sharded,
+                terms=cost.terms._replace(parameters=0.0),
             )
         if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
             late = cost.backward + beyond(sent, backward)
@@ -305,7 +308,12 @@ class FrameworkPricer(Pricer):
             experts=experts,
             num_layers=float(self._layers_before[run.stop] - self._layers_before[run.start]),
             largest=float(costs.largest.max()),
+            outside=elements - float(costs.matrices[run].sum()),
         )
+
+    def _products(self, setting: StageSetting) -> float:
+        """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
+        return float(setting.costs.update[setting.run].sum()) / setting.group.shards
 
     def _degrees(self, mesh: Mesh, choice: SplitChoice) -> Degrees:
         """Return the degrees of parallelism of a mesh."""
@@ -471,11 +479,11 @@ class FrameworkPricer(Pricer):
         whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
         part = parameters / max(whole.count, 1e-30)
-        end = framework.update(whole, group) * part
+        end = framework.update(whole, group) * part + costs.update / group.shards
         again = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self._exposed(zero, costs, group)
-            state = framework.sharded_state(whole, group) * part
+            state = framework.sharded_state(whole, group).total * part
             # Work that is added under an exchange costs what hiding costs.
             again = again * framework.network.rates["overlap"]
             return SegmentRates(gather, none, late, end, state, again, costs.loss)
@@ -489,7 +497,7 @@ class FrameworkPricer(Pricer):
             exchanges = framework.replica_exchanges(zero, whole, group)
             seconds = framework.reduction(zero, exchanges, window * forward, window * backward)
             end = end + seconds * part
-        state = framework.replicated_state(zero, whole, group)[0] * part
+        state = framework.replicated_state(zero, whole, group)[0].total * part
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
     def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
@@ -518,7 +526,10 @@ class FrameworkPricer(Pricer):
     def rank_bytes(self, costs: Sequence[StageBytes], saved: float) -> RankBytes:
         """Return the bytes of a device of a rank; arguments as of `Pricer.rank_bytes`."""
         constants = self.framework.constants
-        state = sum(cost.state for cost in costs)
+        terms = StateTerms()
+        for cost in costs:
+            terms = terms.plus(cost.terms)
+        state = terms.total
         resident = sum(cost.resident for cost in costs)
         updating = sum(cost.updating for cost in costs)
         recomputing = max(cost.recomputing for cost in costs)
@@ -532,7 +543,7 @@ class FrameworkPricer(Pricer):
         allocated = state + max(moving, updating)
         reserved = state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
         beside = 0.0 if is_sharded else self.framework.workspace
-        return RankBytes(state, allocated + beside, reserved)
+        return RankBytes(terms, allocated + beside, reserved)
 
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""

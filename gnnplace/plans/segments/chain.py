@@ -255,7 +255,7 @@ def _no_rows() -> FloatArray:
 
 SHARED_COLUMNS = (
     "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
-    "experts", "largest", "summed",
+    "experts", "matrices", "largest", "summed",
 )  # fmt: skip
 """Columns of `SegmentCosts` that may be given for one segment."""
 
@@ -292,6 +292,7 @@ class SegmentCosts:
         host: seconds that the host takes to launch both passes. [segments]
         loss: bytes of `working` that the loss has. [segments]
         experts: elements of `parameters` that are experts'. [segments]
+        matrices: elements of `parameters` that are in matrices of layers, experts' too. [segments]
         largest: elements of the largest matrix. [segments]
 
     Those with a default may be given for one segment, and are the same for all then.
@@ -316,6 +317,7 @@ class SegmentCosts:
     host: FloatArray = field(default_factory=_no_column)
     loss: FloatArray = field(default_factory=_no_column)
     experts: FloatArray = field(default_factory=_no_column)
+    matrices: FloatArray = field(default_factory=_no_column)
     largest: FloatArray = field(default_factory=_no_column)
     summed: FloatArray = field(default_factory=_no_rows)
 
@@ -373,7 +375,7 @@ class Chain:
         source: what prices the segments.
         batch: examples of a step.
         precision: of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
+        optimizer: of `costs.optimizers`.
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
         loss: of a step: the mean of those of its micro-batches, or their sum.
