@@ -11,7 +11,7 @@ and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with laten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -129,8 +129,9 @@ class DecoderSizes:
     vectors: int | None = None
     end_vectors: int | None = None
     expert_vectors: int = 0
-    joins_queries: bool = False
-    joins_gate: bool = False
+    # How products are written makes no other model, and no other price of training all of it.
+    joins_queries: bool = field(default=False, compare=False)
+    joins_gate: bool = field(default=False, compare=False)
 
     @property
     def head_size(self) -> int:
@@ -234,7 +235,7 @@ class DecoderSizes:
         if latent is None:
             keys = Linear(hidden, self.keys)
             return (Linear(hidden, self.queries), keys, keys, output)
-        queries = (Linear(hidden, self.queries),)
+        queries: tuple[Linear, ...] = (Linear(hidden, self.queries),)
         if latent.queries:
             queries = (Linear(hidden, latent.queries), Linear(latent.queries, self.queries))
         narrow = Linear(hidden, latent.keys + latent.rotary)
