@@ -16,8 +16,18 @@ from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.models import find_model
-from gnnplace.plans import TrainingJob
+from gnnplace.plans import (
+    LaunchPlan,
+    SearchOptions,
+    TrainingJob,
+    fit_of,
+    fit_plan,
+    plan_devices,
+    priced_spec,
+    read_given,
+)
 from gnnplace.report import next_line, side_by_side_lines
+from gnnplace.report.fits import fit_data, fit_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -35,7 +45,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchPlan, Plan
+    from gnnplace.plans import Plan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"
@@ -286,6 +296,50 @@ def _write_plan(args: Namespace, plan: Plan) -> None:
         write_text(args.output, gnnplace.export_plan(plan, args.launcher).text)
 
 
+def _fits(args: Namespace, headroom: str | float) -> int:
+    """Print what fills the fullest device, and what would make a plan fit.
+
+    Raises:
+        InputError: An option that is of a plan's times alone, or a table of plans.
+    """
+    names = ("html", "trace", "table", "output", "price", "rate")
+    unused = next((name for name in names if getattr(args, name) is not None), None)
+    if unused is not None or args.tries or args.runnable:
+        name = unused or ("try" if args.tries else "runnable")
+        raise InputError(f"--{name}: is of a plan's times; leave it out with --fits")
+    if args.given is not None and args.given.endswith(".csv"):
+        raise InputError("--fits: is of one plan; give it in words, or leave --fits out")
+    given = _given(args)
+    if isinstance(given, LaunchPlan):
+        plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
+        priced = gnnplace.price_launch_plan(
+            plan,
+            launcher,
+            args.cluster,
+            model=args.what,
+            framework=args.framework,
+            environment=args.environment,
+            batch=args.batch,
+            memory_limit=args.memory_limit,
+        )
+        answer = fit_of(priced.setting, priced_spec(priced.plan))
+    else:
+        job = TrainingJob(
+            args.what, batch=args.batch, precision=args.precision, optimizer=args.optimizer
+        )
+        options = SearchOptions(
+            budget=args.budget,
+            launcher=args.launcher,
+            framework=args.framework,
+            environment=args.environment,
+        )
+        cluster = plan_devices(args.cluster, args.memory_limit, headroom)
+        plan = None if given is None else read_given(given)
+        answer = fit_plan(job, cluster, plan, options, say)
+    print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
+    return 0 if answer.fits else 3
+
+
 def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
@@ -304,6 +358,8 @@ def run(args: Namespace) -> int:
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    if args.fits:
+        return _fits(args, headroom=asked.headroom or args.headroom)
     launched = (args.given or args.launcher) is not None and _is_launched(args)
     by_row = (
         args.given is not None

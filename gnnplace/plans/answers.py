@@ -14,8 +14,22 @@ from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages
 from gnnplace.plans.order.rows import words as action_words
-from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
-from gnnplace.plans.search.draft import Draft, Priced, meshes_of, rank_bytes, realized
+from gnnplace.plans.plan import (
+    InputEntry,
+    MemoryEntry,
+    Plan,
+    PlanFile,
+    RecomputeEntry,
+    StageEntry,
+)
+from gnnplace.plans.search.draft import (
+    Draft,
+    Priced,
+    fullest_parts,
+    meshes_of,
+    rank_bytes,
+    realized,
+)
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import FoundPlans, search
@@ -88,7 +102,8 @@ def plan_of(
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
     rank, lack = priced.lacking
-    reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
+    fullest = fullest_parts(priced)
+    reason = None if lack <= 0 else fullest.lack_text(fullest.device)
     # Bare costs are counted without a spread; a framework's have the probability that they fit.
     fits = float(lack <= 0)
     if chain.framework is not None:
@@ -133,6 +148,7 @@ def plan_of(
         reason,
         notices=tuple(notice for notice in notices if notice),
         parameters=chain.parameters,
+        fullest=fullest,
     )
 
 
@@ -275,23 +291,6 @@ def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
                 + (0.0 if is_framework else device.reserve),
             )
     return entries
-
-
-def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
-    """Return what binds, in a sentence."""
-    device = cluster.devices[meshes_of(priced.draft)[rank].first].name
-    state, activations = rank_bytes(priced)[rank].state, priced.saved[rank]
-    what = "parameters, gradients and optimizer state" if state > activations else "activations"
-    mend = (
-        "take more stages, shards or ZeRO 3"
-        if state > activations
-        else "recompute more of it, or take smaller micro-batches"
-    )
-    return (
-        f"{device} lacks {_bytes(lack)}: it needs {_bytes(state)} of parameters, gradients and "
-        f"optimizer state and {_bytes(activations)} of activations, most of it {what} of stage "
-        f"{priced.chunks[rank][0]}; {mend}"
-    )
 
 
 def _bytes(size: float) -> str:

@@ -82,7 +82,7 @@ def read_question(
         InputError: No model is named, or the arguments contradict the words.
         MismatchError: The arguments contradict the plan's file.
     """
-    plan = None if given is None else _read_given(given)
+    plan = None if given is None else read_given(given)
     notes: tuple[str, ...] = ()
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
@@ -271,7 +271,7 @@ def plan_model(
         raise InputError(
             "--given: a plan of one's own is priced as it is; leave constraints and rate out"
         )
-    devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
+    devices = plan_devices(cluster, memory_limit, asked.headroom or headroom)
     question = read_question(
         given,
         model,
@@ -422,7 +422,7 @@ def compare_plans(
     """
     from gnnplace.plans.segments.chains import chain_of
 
-    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    devices = plan_devices(cluster, memory_limit, headroom)
     if progress is not None:
         progress(CAPTURING)
     job = TrainingJob(
@@ -438,7 +438,7 @@ def compare_plans(
     return find_baselines(chain, devices, SearchOptions(budget=budget), progress=progress)
 
 
-def _read_given(
+def read_given(
     given: str | PlanSpec | Plan | LaunchPlan,
 ) -> PlanSpec | Plan | LaunchPlan:
     """Parse words, or read the plan of a file."""
@@ -474,12 +474,15 @@ def _search(
     return plans[: options.top]
 
 
-def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:
-    """The cluster with the memory that plans may use.
+def plan_devices(
+    cluster: str | Cluster, memory_limit: float | None, headroom: str | float | None
+) -> Cluster:
+    """Return a cluster with the memory that plans may use; arguments as of `plan_model`.
 
     Raises:
-        InputError: devices whose times no table has.
+        InputError: There is no such cluster, or no table has the times of its devices.
     """
+    cluster = resolve_cluster(cluster)
     for kind in cluster.kinds:
         figures(kind)
     if memory_limit is not None:

@@ -71,11 +71,17 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
-    memory = file.memory[fullest].model_dump()
-    components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
-    lines.append(
-        f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
-    )
+    if plan.fullest is not None:
+        lines.append(
+            f"  fullest device {plan.fullest.device}: {plan.fullest.text()}, of "
+            f"{plan.fullest.usable / 1e9:.2f} GB"
+        )
+    else:
+        memory = file.memory[fullest].model_dump()
+        components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
+        lines.append(
+            f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
+        )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
