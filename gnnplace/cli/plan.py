@@ -81,6 +81,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
+        lora=args.lora,
         memory_limit=args.memory_limit,
         headroom=headroom,
         accept_other_loss=args.accept_other_loss,
@@ -132,6 +133,10 @@ def _launched(
         prices: USD a GPU-hour by kind; None where costs are not asked for.
         tokens: Of a whole run.
     """
+    if args.lora is not None:
+        raise InputError(
+            f"--lora {args.lora}: is of a model of the catalogue by its name, without a launch file"
+        )
     asked = {
         "batch": args.batch,
         "framework": args.framework,
@@ -191,6 +196,7 @@ def _search_plans(args: Namespace, cluster: str) -> list[Plan]:
             batch=args.batch,
             precision=args.precision,
             optimizer=args.optimizer,
+            lora=args.lora,
             memory_limit=args.memory_limit,
             headroom=asked.headroom or args.headroom,
             budget=args.budget,
@@ -325,7 +331,11 @@ def _fits(args: Namespace, headroom: str | float) -> int:
         answer = fit_of(priced.setting, priced_spec(priced.plan))
     else:
         job = TrainingJob(
-            args.what, batch=args.batch, precision=args.precision, optimizer=args.optimizer
+            args.what,
+            batch=args.batch,
+            precision=args.precision,
+            optimizer=args.optimizer,
+            lora=args.lora,
         )
         options = SearchOptions(
             budget=args.budget,
@@ -385,6 +395,7 @@ def run(args: Namespace) -> int:
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
+        lora=args.lora,
         memory_limit=args.memory_limit,
         headroom=asked.headroom or args.headroom,
         budget=args.budget,

@@ -34,16 +34,23 @@ class StateTerms(NamedTuple):
         gradients: Of their gradients and the sums of these.
         optimizer: Of the optimizer's state and the float32 copy of half parameters.
         buckets: Of the buckets in which replicas exchange gradients.
+        frozen: Of parameters that are not trained.
     """
 
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
     buckets: float = 0.0
+    frozen: float = 0.0
 
     @property
     def total(self) -> float:
         """Bytes in all."""
+        return self.trained + self.frozen
+
+    @property
+    def trained(self) -> float:
+        """Bytes in all of parameters that are trained."""
         return self.parameters + self.gradients + self.buckets + self.optimizer
 
     def plus(self, terms: StateTerms) -> StateTerms:

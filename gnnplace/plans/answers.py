@@ -120,6 +120,7 @@ def plan_of(
         precision=chain.precision,
         loss=chain.loss,
         optimizer=chain.optimizer,
+        lora=_lora_words(chain),
         framework=DEFAULT_FRAMEWORK if chain.framework is None else chain.framework.name,
         source="captured" if chain.framework is None else "sizes",
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
@@ -152,14 +153,23 @@ def plan_of(
     )
 
 
+def _lora_words(chain: Chain) -> str | None:
+    """Return the adapters that are trained, as `--lora` takes them."""
+    if not isinstance(chain.source, DecoderCosts):
+        return None
+    adapters = chain.source.setting.decoder.adapters
+    return None if adapters is None else str(adapters)
+
+
 def flops_of(chain: Chain) -> float | None:
-    """FLOPs of a model's products in a step: three times those of its forward pass.
+    """Return the FLOPs of a model's products in a step: three times those of its forward pass.
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
-    count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). None of given costs.
+    count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). Gradients of frozen
+    parameters do not count either. None of given costs.
     """
     if isinstance(chain.source, DecoderCosts):
-        return 3.0 * chain.source.setting.decoder.forward_flops * chain.batch
+        return chain.source.setting.decoder.step_flops * chain.batch
     if not is_captured(chain.source):
         return None
     return 3.0 * sum(rule.flops for rule in chain.source.layers.rules)

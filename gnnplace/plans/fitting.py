@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.decoders.decoder import with_adapters
 from gnnplace.plans.decoders.named import NamedModel, find_named
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import Progress, SearchOptions, TrainingJob
@@ -23,10 +24,11 @@ from gnnplace.plans.spec_answers import PlanAnswer, answer_of, priced_spec
 from gnnplace.plans.spec_explaining import single_changes
 from gnnplace.problem import Cluster
 
-WORDS, OPTIMIZER = "words", "optimizer"
-KINDS = (WORDS, OPTIMIZER)
+WORDS, OPTIMIZER, TRAINED = "words", "optimizer", "trained parameters"
+KINDS = (WORDS, OPTIMIZER, TRAINED)
 """What a change is of, in the order in which changes are preferred."""
 LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
+LEANER_TRAINING = ("r=16", "r=16,bits=4")
 OFFLOADED_PARTS = ("0.5", "1")
 
 
@@ -175,6 +177,14 @@ def _candidates(
     for name in LEANER_OPTIMIZERS:
         changed = replace(setting, framework=replace(framework, optimizer=name))
         yield OPTIMIZER, f"--optimizer {name}", changed, spec
+    for words in LEANER_TRAINING:
+        if words == str(setting.decoder.adapters):
+            continue
+        try:
+            decoder = with_adapters(setting.decoder, words)
+        except InputError:  # experts are not held in 4 bits
+            continue
+        yield TRAINED, f"--lora {words}", replace(setting, decoder=decoder), spec
 
 
 def _setting(

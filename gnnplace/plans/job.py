@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.costs import PARAMETER, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
+from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.problem import Constraints
 
 if TYPE_CHECKING:
@@ -35,12 +36,15 @@ class TrainingJob:
         batch: Examples of a step over all devices; None: those of the example inputs.
         precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
         optimizer: Of `costs.optimizers`; None: "adamw".
+        lora: Low-rank adapters that are trained instead of the parameters, as "r=16" or
+            "r=16,bits=4" (`decoders.adapters`); None: all parameters are trained.
         accept_other_loss: Whether the batch may be cut where its loss is another one then, or
             nothing proves that it is not.
         imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
 
     Raises:
-        InputError: The precision or the optimizer is unknown, or the imbalance is out of range.
+        InputError: The precision, the optimizer or a word of the adapters is unknown, or the
+            imbalance is out of range.
     """
 
     model: str | nn.Module
@@ -50,6 +54,7 @@ class TrainingJob:
     batch: int | None = None
     precision: str | None = None
     optimizer: str | None = None
+    lora: str | None = None
     accept_other_loss: bool = False
     imbalance: float = 1.0
 
@@ -76,6 +81,8 @@ class TrainingJob:
             )
         if self.optimizer is not None:
             optimizer_kind(self.optimizer)
+        if self.lora is not None:
+            parse_adapters(self.lora)
         if not 1.0 <= self.imbalance <= MAX_IMBALANCE:
             raise InputError(
                 f"imbalance {self.imbalance:g}: must be from 1, experts with equally many rows, to "

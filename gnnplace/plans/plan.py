@@ -148,6 +148,7 @@ class MemoryParts:
         parameters: Of parameters, on this device.
         gradients: Of their gradients and the sums of these.
         optimizer: Of the optimizer's state and the float32 copy of half parameters.
+        frozen: Of parameters that are not trained.
         buckets: In which replicas exchange gradients, and shards gather inputs.
         activations: That micro-batches in flight keep for their backward passes.
         working: Of the largest values at work, gathered parameters among them.
@@ -159,6 +160,7 @@ class MemoryParts:
     parameters: float
     gradients: float
     optimizer: float
+    frozen: float
     buckets: float
     activations: float
     working: float
@@ -168,8 +170,9 @@ class MemoryParts:
     @property
     def parts(self) -> dict[str, float]:
         """Bytes by what holds them."""
-        names = ("parameters", "gradients", "optimizer", "buckets", "activations", "working")
-        return {name: getattr(self, name) for name in (*names, "slack")}
+        state = ("parameters", "gradients", "optimizer", "frozen", "buckets")
+        names = (*state, "activations", "working", "slack")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def total(self) -> float:
@@ -200,7 +203,8 @@ class MemoryParts:
             device: What the device is called.
         """
         scale, unit = (1e9, "GB") if self.usable >= 1e8 else (1e6, "MB")
-        state = self.parameters + self.gradients + self.optimizer + self.buckets
+        trained = self.parameters + self.gradients + self.optimizer + self.buckets
+        state = trained + self.frozen
         mend = (
             "take more stages or shards, a higher ZeRO, or a leaner optimizer"
             if state > self.total / 2
@@ -236,7 +240,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'; `loss`, whether that of a step is the mean of
+    gradients are summed, `same` as the parameters'; `lora`, which adapters are trained instead of
+    them (None: none); `loss`, whether that of a step is the mean of
     its micro-batches' or their sum. `source` says what the seconds and bytes are from: the kernels
     that were `captured`, or the model's `sizes` as the framework trains them. `flops` are those of
     the model's products in a step, forward and backward, nothing recomputed. `fits` is the
@@ -261,6 +266,7 @@ class PlanFile(Schema):
     gradients: Literal["same", "fp32"] = "same"
     loss: Literal["mean", "sum"] = "mean"
     optimizer: str
+    lora: Name | None = None
     framework: Name = "pytorch"
     source: Literal["captured", "sizes"] = "captured"
     environment: Name | None = None

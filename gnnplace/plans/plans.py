@@ -87,7 +87,7 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer")}
+        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer", "lora")}
         check_words(file, cluster=cluster.name, **asked)
         stated = {name: getattr(file, name) for name in asked}
     elif isinstance(plan, LaunchPlan):
@@ -189,6 +189,7 @@ def plan_model(
     batch: int | None = None,
     precision: str | None = None,
     optimizer: str | None = None,
+    lora: str | None = None,
     memory_limit: float | None = None,
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
@@ -221,7 +222,10 @@ def plan_model(
             catalogue's default, or of the example inputs.
         precision: of parameters and passes, in Lightning's words; by default that of the given
             plan, of the catalogue's default, or "32-true".
-        optimizer: "sgd", "adam" or "adamw"; by default that of the given plan, or "adamw".
+        optimizer: of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
+            captured model "sgd", "adam" or "adamw".
+        lora: low-rank adapters that are trained instead of the parameters, as "r=16", or
+            "r=16,bits=4" of weights in 4 bits; of a model of the catalogue alone.
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
@@ -281,6 +285,7 @@ def plan_model(
         batch=batch,
         precision=precision,
         optimizer=optimizer,
+        lora=lora,
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )

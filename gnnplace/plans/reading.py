@@ -20,6 +20,7 @@ from typing import Any
 from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, environment
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
+from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.launch.launch_plan import READ_NAMES
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
@@ -155,6 +156,11 @@ def _faults(file: PlanFile) -> Iterator[str]:
         word = getattr(file, key)
         if word not in known:
             yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
+    try:
+        if file.lora is not None:
+            parse_adapters(file.lora)
+    except InputError as error:
+        yield f"lora: {error}"
     yield from _framework(file)
     yield from _stages(file)
     yield from _ranks(file)

@@ -12,6 +12,7 @@ PARTS = {
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "the optimizer's state",
+    "frozen": "frozen parameters",
     "buckets": "buckets of exchanges",
     "activations": "activations kept for the backward pass",
     "working": "values at work, gathered parameters among them",
@@ -26,9 +27,11 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     verdict = "fits" if answer.fits else "does not fit"
     chance = "" if answer.answer.fits is None else f" ({answer.answer.fits:.0%} likely to fit)"
     model = "" if answer.job is None else f"{answer.job.model} "
+    adapters = setting.decoder.adapters
+    trained = "" if adapters is None else f"{adapters.name} {adapters}, "
     lines = [
         f"{model}on {setting.cluster.name}: {verdict}{chance}",
-        f"  {framework.name}, {framework.precision}, {framework.optimizer}, batch "
+        f"  {framework.name}, {framework.precision}, {framework.optimizer}, {trained}batch "
         f"{answer.spec.batch or setting.decoder.batch} x {setting.decoder.length:,} tokens: "
         f"{answer.spec}",
         f"  fullest device {parts.device}: {bytes_text(parts.total)} of {bytes_text(parts.usable)}",
@@ -57,7 +60,7 @@ def fit_lines(answer: FitAnswer) -> list[str]:
 
 def fit_data(answer: FitAnswer) -> dict[str, Any]:
     """Return what `gnnplace plan --fits --json` prints."""
-    framework = answer.setting.framework
+    framework, adapters = answer.setting.framework, answer.setting.decoder.adapters
     return {
         "model": None if answer.job is None else answer.job.model,
         "cluster": answer.setting.cluster.name,
@@ -65,6 +68,7 @@ def fit_data(answer: FitAnswer) -> dict[str, Any]:
         "words": str(answer.spec),
         "precision": framework.precision,
         "optimizer": framework.optimizer,
+        "lora": None if adapters is None else str(adapters),
         "batch": answer.spec.batch or answer.setting.decoder.batch,
         "length": answer.setting.decoder.length,
         "step_time": answer.answer.step_time,

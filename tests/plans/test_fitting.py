@@ -97,7 +97,8 @@ def test_what_fits_needs_no_change():
 
 
 def test_where_nothing_fits_the_leanest_plan_says_what_lacks():
-    setting = setting_of(catalogue_decoder("llama-3.1-405b"), CLUSTER)
+    one = plan_devices("1xH100", None, "auto")
+    setting = setting_of(catalogue_decoder("llama-3.1-405b"), one)
     spec = leanest_spec(setting)
     answer = fit_of(setting, spec)
     assert spec.recompute == "full"
@@ -106,6 +107,10 @@ def test_where_nothing_fits_the_leanest_plan_says_what_lacks():
     assert answer.nearest.parts.lacking < answer.parts.lacking
     with pytest.raises(InputError, match=r"heads of keys and|no multiple of"):
         leanest_spec(setting_of(catalogue_decoder(QWEN), plan_devices("3xH100", None, "auto")))
+    # Of eight GPUs no word is enough, and adapters on weights in 4 bits are.
+    eight = setting_of(catalogue_decoder("llama-3.1-405b", 8), CLUSTER)
+    (change,) = fit_of(eight, leanest_spec(eight)).changes
+    assert (change.kind, change.change) == ("trained parameters", "--lora r=16,bits=4")
 
 
 def test_the_framework_of_a_plan_counts():

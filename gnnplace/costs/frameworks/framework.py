@@ -305,6 +305,8 @@ class ReplicatedParameters:
         num_layers: Layers of the stage.
         largest: Elements of the largest matrix of a layer.
         outside: Elements of `dense` that are in no matrix of a layer: tables, norms and biases.
+        frozen: Bytes of parameters that are not trained, experts' apart.
+        frozen_experts: Bytes of experts that are not trained.
     """
 
     dense: float
@@ -312,6 +314,8 @@ class ReplicatedParameters:
     num_layers: float
     largest: float
     outside: float = 0.0
+    frozen: float = 0.0
+    frozen_experts: float = 0.0
 
     @property
     def count(self) -> float:
@@ -544,24 +548,36 @@ class Framework:
         between = min(groups, group.members // inside)
         return seconds + self.network.reduce(groups, size / shards, between)
 
-    def unit_exchanges(self, dense: float, experts: float, group: ReplicaGroup) -> FloatArray:
+    def unit_exchanges(
+        self,
+        dense: float,
+        experts: float,
+        group: ReplicaGroup,
+        frozen: tuple[float, float] = (0.0, 0.0),
+    ) -> FloatArray:
         """Return the seconds of an FSDP unit's exchanges with every micro-batch.
 
         Args:
             dense: Elements of the unit that all replicas shard.
             experts: Elements of its experts, which fewer replicas have.
             group: The replicas.
+            frozen: Bytes of the unit that are not trained, and of its experts; gathered alone.
 
         Returns:
             Seconds of gathering the parameters, and of scattering their gradients. [2]
         """
         seconds = np.zeros(2)
-        for elements, holders in ((dense, group), (experts, group.of_experts)):
-            if not elements:
+        for elements, frozen_bytes, holders in (
+            (dense, frozen[0], group),
+            (experts, frozen[1], group.of_experts),
+        ):
+            gathered = 2.0 * elements + frozen_bytes
+            if not gathered:
                 continue
             inside, shards = min(holders.members, holders.shards), holders.shards
-            seconds[0] += self.network.exchange(ALL_GATHER, shards, 2.0 * elements, inside)
-            seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
+            seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
+            if elements:
+                seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
         return seconds
 
     def replica_exchanges(
@@ -738,6 +754,7 @@ class Framework:
             gradients=parameters.count * gradient + sharded_gradient * sharded,
             optimizer=self.optimizer_bytes(parameters, group),
             buckets=parameters.count * buckets,
+            frozen=parameters.frozen + parameters.frozen_experts,
         )
         updating = constants["update_part_passing"] * parameters.count / group.shards
         if zero and group.count > 1:
@@ -752,7 +769,13 @@ class Framework:
             parameters=self.state_bytes.parameter * sharded,
             gradients=self.state_bytes.gradient * sharded,
             optimizer=self.optimizer_bytes(parameters, group),
+            frozen=self.sharded_frozen(parameters, group),
         )
+
+    def sharded_frozen(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the bytes of a device's shards of parameters that are not trained."""
+        dense = parameters.frozen / group.shards
+        return dense + parameters.frozen_experts / group.expert_shards
 
 
 def _least_rate(seconds: Callable[[float], float], size: float) -> float:

@@ -115,6 +115,13 @@ def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     """Return the sums of rows and columns for each parameter, of matrices of layers and beside."""
     num_expert_layers = decoder.num_expert_layers
     sums = elements = 0.0
+    if decoder.adapters is not None:
+        rank = decoder.adapters.rank
+        for linear in decoder.adapted_linears():
+            for rows, columns in linear.adapter_shapes(rank):
+                sums += rows + columns
+                elements += rows * columns
+        return sums / elements, 1.0
     for num_layers, has_experts in (
         (decoder.layers - num_expert_layers, False),
         (num_expert_layers, True),

@@ -13,7 +13,7 @@ from gnnplace.costs import DEFAULT_FRAMEWORK
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
 from gnnplace.plans.answers import plan_of
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import FEWEST, Progress, SearchOptions
@@ -73,6 +73,11 @@ def launcher_plans(
     names = launchers_for(options)
     for name in names:
         try:
+            if name == OWN and sizes.adapters is not None:
+                raise InfeasibleError(
+                    f"{OWN}: runs a model with its adapters by module:callable, which makes them; "
+                    f"--lora {sizes.adapters} is priced for other launchers"
+                )
             answer = search.find(name, num_best=options.top)
         except GnnplaceError as error:
             if len(names) == 1:
@@ -191,7 +196,7 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
     """
     length = file.tokens // file.batch if file.tokens else sizes.length
     return setting_of(
-        replace(sizes, batch=file.batch, length=length),
+        with_adapters(replace(sizes, batch=file.batch, length=length), file.lora),
         cluster,
         framework_name=file.framework,
         environment_name=file.environment,

@@ -218,6 +218,7 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
         parameters=memory.terms.parameters,
         gradients=memory.terms.gradients,
         optimizer=memory.terms.optimizer,
+        frozen=memory.terms.frozen,
         buckets=memory.terms.buckets,
         activations=saved,
         working=memory.allocated - memory.state - saved,

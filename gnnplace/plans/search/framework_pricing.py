@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 SHARDED = 2
 """The ZeRO stage from which on replicas shard gradients in every micro-batch."""
+PARAMETER_BYTES = 2.0
+"""Bytes of a parameter that is gathered, and of a table that is frozen."""
 LATE_VALUES = 16.0
 """Bytes a token and width that the last layer's backward pass has beside gradients (FSDP)."""
 
@@ -117,7 +119,7 @@ class FrameworkPricer(Pricer):
 
     has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
     allows_rest: ClassVar[bool] = True
-    _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
+    _units: dict[tuple[Hashable, ...], FloatArray] = field(default_factory=dict)
     _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
 
     @property
@@ -260,7 +262,8 @@ class FrameworkPricer(Pricer):
             )
         backward = cost.backward + cost.weights
         sent = state.gradient * sharded / host.link
-        returned = state.parameter * sharded / host.link
+        frozen = framework.sharded_frozen(parameters, group) if offloading.parameters else 0.0
+        returned = (state.parameter * sharded + frozen) / host.link
         moved = host.adam + framework.optimizer_kind.moved_beside
         update = moved * sharded / host.memory
         cost = replace(cost, terms=cost.terms._replace(optimizer=0.0), updating=0.0)
@@ -270,7 +273,7 @@ class FrameworkPricer(Pricer):
                 forward=cost.forward + beyond(returned, cost.forward),
                 backward=cost.backward + beyond(max(sent, returned), backward),
                 update=update,
-                terms=cost.terms._replace(parameters=0.0),
+                terms=cost.terms._replace(parameters=0.0, frozen=0.0),
             )
         if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
             late = cost.backward + beyond(sent, backward)
@@ -291,6 +294,10 @@ class FrameworkPricer(Pricer):
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
         parameters = self._parameters(costs, run, elements)
+        if not self.chain.tied and parameters.frozen:  # a frozen table of embedding and head
+            tied = costs.tied[run]
+            repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
+            parameters = replace(parameters, frozen=parameters.frozen - repeated)
         group = framework.replica_group(count, shards, degrees.tp, degrees.ep, degrees.expert_tp)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
 
@@ -309,6 +316,8 @@ class FrameworkPricer(Pricer):
             num_layers=float(self._layers_before[run.stop] - self._layers_before[run.start]),
             largest=float(costs.largest.max()),
             outside=elements - float(costs.matrices[run].sum()),
+            frozen=float((costs.frozen_bytes - costs.frozen_experts)[run].sum()),
+            frozen_experts=float(costs.frozen_experts[run].sum()),
         )
 
     def _products(self, setting: StageSetting) -> float:
@@ -402,16 +411,22 @@ class FrameworkPricer(Pricer):
             order: The unit of every segment of the run.
             run: The segments.
         """
-        dense = sums_by(order, (costs.parameters - costs.experts)[run])
-        experts = sums_by(order, costs.experts[run])
-        pairs = np.round(np.stack([dense, experts], axis=1), 3)
-        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+        columns = (
+            costs.parameters - costs.experts,
+            costs.experts,
+            costs.frozen_bytes - costs.frozen_experts,
+            costs.frozen_experts,
+        )
+        sizes = np.stack([sums_by(order, column[run]) for column in columns], axis=1)
+        distinct, index = np.unique(np.round(sizes, 3), axis=0, return_inverse=True)
         seconds = np.zeros((len(distinct), 2))
-        for unit, (dense_elements, expert_elements) in enumerate(distinct.tolist()):
-            key = group, dense_elements, expert_elements
+        for unit, row in enumerate(distinct.tolist()):
+            dense, experts, *frozen = row
+            key = group, *row
             if key not in self._units:
-                exchanges = self.framework.unit_exchanges(dense_elements, expert_elements, group)
-                self._units[key] = exchanges
+                self._units[key] = self.framework.unit_exchanges(
+                    dense, experts, group, (frozen[0], frozen[1])
+                )
             seconds[unit] = self._units[key]
         return np.asarray(seconds[index.ravel()].T)
 
@@ -443,17 +458,23 @@ class FrameworkPricer(Pricer):
         constants = setting.framework.constants
         is_layer = self._is_layer[run]
         parameters = costs.parameters[run]
-        by_unit = sums_by(self._unit_order(run), parameters * is_layer)
-        largest = float(by_unit.max(initial=0.0))
+        order = self._unit_order(run)
+        largest = float(sums_by(order, parameters * is_layer).max(initial=0.0))
         inside = float(parameters[is_layer].sum())
         root = setting.parameters.count - inside
-        resident = 2.0 * root
-        gathered = 2.0 * constants["blocks"] * largest
+        # Frozen parameters are gathered beside those that are trained.
+        frozen = costs.frozen_bytes[run]
+        frozen_inside = float(frozen[is_layer].sum())
+        frozen_all = setting.parameters.frozen + setting.parameters.frozen_experts
+        resident = PARAMETER_BYTES * root + frozen_all - frozen_inside
+        units = sums_by(order, (PARAMETER_BYTES * parameters + frozen) * is_layer)
+        gathered = constants["blocks"] * float(units.max(initial=0.0))
         if stage.zero < 3:  # parameters stay gathered after the forward pass
-            resident += 2.0 * inside
+            resident += PARAMETER_BYTES * inside + frozen_inside
             gathered = 0.0
         wide = 4.0 if setting.framework.state_bytes.gradient == 4.0 else 0.0
         gradients = 2.0 * root + (4.0 + wide) * largest
+        gradients += float(costs.unpacked[run].max(initial=0.0))
         late = recomputing + LATE_VALUES * self._stream(setting) / setting.degrees.tp + gradients
         return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
 
@@ -483,7 +504,9 @@ class FrameworkPricer(Pricer):
         again = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self._exposed(zero, costs, group)
-            state = framework.sharded_state(whole, group).total * part
+            state = framework.sharded_state(whole, group).trained * part
+            state = state + (costs.frozen_bytes - costs.frozen_experts) / group.shards
+            state = state + costs.frozen_experts / group.expert_shards
             # Work that is added under an exchange costs what hiding costs.
             again = again * framework.network.rates["overlap"]
             return SegmentRates(gather, none, late, end, state, again, costs.loss)
@@ -497,7 +520,8 @@ class FrameworkPricer(Pricer):
             exchanges = framework.replica_exchanges(zero, whole, group)
             seconds = framework.reduction(zero, exchanges, window * forward, window * backward)
             end = end + seconds * part
-        state = framework.replicated_state(zero, whole, group)[0].total * part
+        state = framework.replicated_state(zero, whole, group)[0].trained * part
+        state = state + costs.frozen_bytes
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
     def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:

@@ -332,7 +332,7 @@ class Pricer:
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
         before, kept = self.frozen(stage.zero, frozen, stage.mesh)
-        terms = StateTerms(parameters=kept)
+        terms = StateTerms(frozen=kept)
         for elements, group, _ in owned:
             terms = terms.plus(self._terms(stage.zero, float(elements), len(group)))
         gather += before

@@ -254,9 +254,23 @@ def _no_rows() -> FloatArray:
 
 
 SHARED_COLUMNS = (
-    "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
-    "experts", "matrices", "largest", "summed",
-)  # fmt: skip
+    "frozen",
+    "tied",
+    "attention",
+    "scores",
+    "gathered",
+    "whole",
+    "recomputed",
+    "host",
+    "loss",
+    "experts",
+    "matrices",
+    "largest",
+    "frozen_bytes",
+    "frozen_experts",
+    "unpacked",
+    "summed",
+)
 """Columns of `SegmentCosts` that may be given for one segment."""
 
 
@@ -294,6 +308,9 @@ class SegmentCosts:
         experts: elements of `parameters` that are experts'. [segments]
         matrices: elements of `parameters` that are in matrices of layers, experts' too. [segments]
         largest: elements of the largest matrix. [segments]
+        frozen_bytes: bytes of its parameters on this device that are not trained. [segments]
+        frozen_experts: bytes of `frozen_bytes` that are experts'. [segments]
+        unpacked: bytes of the largest frozen matrix that is unpacked at work. [segments]
 
     Those with a default may be given for one segment, and are the same for all then.
     """
@@ -319,6 +336,9 @@ class SegmentCosts:
     experts: FloatArray = field(default_factory=_no_column)
     matrices: FloatArray = field(default_factory=_no_column)
     largest: FloatArray = field(default_factory=_no_column)
+    frozen_bytes: FloatArray = field(default_factory=_no_column)
+    frozen_experts: FloatArray = field(default_factory=_no_column)
+    unpacked: FloatArray = field(default_factory=_no_column)
     summed: FloatArray = field(default_factory=_no_rows)
 
     def __post_init__(self) -> None:

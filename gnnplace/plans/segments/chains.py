@@ -106,6 +106,11 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"optimizer {optimizer}: is priced of models by their sizes; a captured model steps by "
             f"{', '.join(CAPTURED_OPTIMIZERS)}: give --optimizer with one of them"
         )
+    if job.lora is not None:
+        raise InputError(
+            f"--lora {job.lora}: is priced of decoders of the catalogue by their sizes, in half "
+            "precision on GPUs; for any other model give module:callable of it with its adapters"
+        )
     whole = workload_of(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
