@@ -17,6 +17,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.models import find_model
 from gnnplace.plans import (
+    FitAnswer,
     LaunchPlan,
     SearchOptions,
     TrainingJob,
@@ -26,8 +27,7 @@ from gnnplace.plans import (
     priced_spec,
     read_given,
 )
-from gnnplace.report import next_line, side_by_side_lines
-from gnnplace.report.fits import fit_data, fit_lines
+from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -302,7 +302,7 @@ def _write_plan(args: Namespace, plan: Plan) -> None:
         write_text(args.output, gnnplace.export_plan(plan, args.launcher).text)
 
 
-def _fits(args: Namespace, headroom: str | float) -> int:
+def _fits(args: Namespace) -> int:
     """Print what fills the fullest device, and what would make a plan fit.
 
     Raises:
@@ -315,39 +315,50 @@ def _fits(args: Namespace, headroom: str | float) -> int:
         raise InputError(f"--{name}: is of a plan's times; leave it out with --fits")
     if args.given is not None and args.given.endswith(".csv"):
         raise InputError("--fits: is of one plan; give it in words, or leave --fits out")
-    given = _given(args)
-    if isinstance(given, LaunchPlan):
-        plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
-        priced = gnnplace.price_launch_plan(
-            plan,
-            launcher,
-            args.cluster,
-            model=args.what,
-            framework=args.framework,
-            environment=args.environment,
-            batch=args.batch,
-            memory_limit=args.memory_limit,
-        )
-        answer = fit_of(priced.setting, priced_spec(priced.plan))
-    else:
-        job = TrainingJob(
-            args.what,
-            batch=args.batch,
-            precision=args.precision,
-            optimizer=args.optimizer,
-            lora=args.lora,
-        )
-        options = SearchOptions(
-            budget=args.budget,
-            launcher=args.launcher,
-            framework=args.framework,
-            environment=args.environment,
-        )
-        cluster = plan_devices(args.cluster, args.memory_limit, headroom)
-        plan = None if given is None else read_given(given)
-        answer = fit_plan(job, cluster, plan, options, say)
+    source = _given(args)
+    answer = _launch_file_fit(args) if isinstance(source, LaunchPlan) else _plan_fit(args, source)
     print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
     return 0 if answer.fits else 3
+
+
+def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
+    """Return whether a plan fits that is searched, or given in words or by its file."""
+    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    job = TrainingJob(
+        args.what,
+        batch=args.batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        lora=args.lora,
+    )
+    options = SearchOptions(
+        budget=args.budget,
+        launcher=args.launcher,
+        framework=args.framework,
+        environment=args.environment,
+    )
+    cluster = plan_devices(args.cluster, args.memory_limit, asked.headroom or args.headroom)
+    plan = None if source is None else read_given(source)
+    assert not isinstance(plan, LaunchPlan)
+    return fit_plan(job, cluster, plan, options, say)
+
+
+def _launch_file_fit(args: Namespace) -> FitAnswer:
+    """Return whether the plan of a launch file fits."""
+    if args.lora is not None:
+        raise InputError(f"--lora {args.lora}: is of a plan in words; the launch file says its own")
+    plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
+    priced = gnnplace.price_launch_plan(
+        plan,
+        launcher,
+        args.cluster,
+        model=args.what,
+        framework=args.framework,
+        environment=args.environment,
+        batch=args.batch,
+        memory_limit=args.memory_limit,
+    )
+    return fit_of(priced.setting, priced_spec(priced.plan))
 
 
 def run(args: Namespace) -> int:
@@ -369,7 +380,7 @@ def run(args: Namespace) -> int:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     if args.fits:
-        return _fits(args, headroom=asked.headroom or args.headroom)
+        return _fits(args)
     launched = (args.given or args.launcher) is not None and _is_launched(args)
     by_row = (
         args.given is not None

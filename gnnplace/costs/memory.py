@@ -55,22 +55,7 @@ class StateTerms(NamedTuple):
 
     def plus(self, terms: StateTerms) -> StateTerms:
         """Return the sum of two."""
-        return StateTerms(*(one + other for one, other in zip(self, terms, strict=True)))
-
-
-def state_bytes(
-    parameters: float,
-    *,
-    optimizer: str = "adamw",
-    precision: str = "32-true",
-    zero: int = 0,
-    replicas: int = 1,
-) -> float:
-    """Return the bytes that stay on a GPU; arguments and errors as of `state_terms`."""
-    terms = state_terms(
-        parameters, optimizer=optimizer, precision=precision, zero=zero, replicas=replicas
-    )
-    return terms.total
+        return StateTerms(*(sum(pair) for pair in zip(self, terms, strict=True)))
 
 
 def state_terms(
@@ -99,9 +84,10 @@ def state_terms(
         told = f"zero={zero}, replicas={replicas}, parameters={parameters:g}"
         raise InputError(f"{told}: a stage from 0 to 3, one replica and 0 parameters at least")
     width, gradient, moment = PARAMETER[precision]
-    kept = optimizer_kind(optimizer).kept_bytes(moment) + moment * precision.endswith("-master")
+    optimizer_bytes = optimizer_kind(optimizer).kept_bytes(moment)
+    optimizer_bytes += moment * precision.endswith("-master")
     return StateTerms(
         parameters=parameters * width / (replicas if zero > 2 else 1),
         gradients=parameters * gradient / (replicas if zero > 1 else 1),
-        optimizer=parameters * kept / (replicas if zero > 0 else 1),
+        optimizer=parameters * optimizer_bytes / (replicas if zero > 0 else 1),
     )

@@ -3,7 +3,7 @@
 A moment is as wide as the precision says (`costs.memory.PARAMETER`); what is quantized has bytes of
 its own. Bytes moved are those of one fused kernel in float32: the gradient is read, the parameter
 and the state are read and written. AdamW's are 28, and a framework's own constant of its update is
-of AdamW, so that another optimizer's update moves as many bytes more or fewer (`moved_beside`).
+of AdamW, so that another optimizer's update moves as many bytes more or fewer (`extra_bytes_moved`).
 
 Adafactor keeps a row and a column of every matrix, and whole vectors. Muon keeps a momentum of the
 matrices of layers and makes their updates orthogonal (`newton_schulz_shapes`); tables, norms and
@@ -22,7 +22,7 @@ QUANTIZED_BLOCK = 256
 `Optimizer2State.init_state`)."""
 NEWTON_SCHULZ_STEPS = 5
 """Iterations of Muon (Jordan et al., 2024), the default of `torch.optim.Muon`, too."""
-ADAMW_MOVED = 28.0
+ADAMW_BYTES_MOVED = 28.0
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class OptimizerKind:
     Attributes:
         moments: Numbers that it keeps, in the precision's type of moments.
         quantized: Bytes that it keeps in a type of its own.
-        moved: Bytes that its step reads and writes, all states in float32.
+        bytes_moved: Bytes that its step reads and writes, all states in float32.
         source: The paper, and the implementation whose states are counted.
         is_factored: Whether a matrix has a row and a column of sums instead of a moment.
         is_orthogonal: Whether it steps the matrices of layers alone, and AdamW all else.
     """
 
     moments: float
-    moved: float
+    bytes_moved: float
     source: str
     quantized: float = 0.0
     is_factored: bool = False
@@ -50,9 +50,9 @@ class OptimizerKind:
         return self.moments * moment_bytes + self.quantized
 
     @property
-    def moved_beside(self) -> float:
+    def extra_bytes_moved(self) -> float:
         """Bytes that its step moves for a parameter more than AdamW's."""
-        return self.moved - ADAMW_MOVED
+        return self.bytes_moved - ADAMW_BYTES_MOVED
 
     @property
     def is_uniform(self) -> bool:
@@ -63,46 +63,48 @@ class OptimizerKind:
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
     "adamw": OptimizerKind(
         moments=2,
-        moved=ADAMW_MOVED,
+        bytes_moved=ADAMW_BYTES_MOVED,
         source="Loshchilov and Hutter, 2019, arXiv 1711.05101; torch.optim.AdamW: two moments",
     ),
     "adam": OptimizerKind(
         moments=2,
-        moved=ADAMW_MOVED,
+        bytes_moved=ADAMW_BYTES_MOVED,
         source="Kingma and Ba, 2015, arXiv 1412.6980; torch.optim.Adam: two moments",
     ),
     "adamw-8bit": OptimizerKind(
         moments=0,
         quantized=2 * (1 + 4 / QUANTIZED_BLOCK),
-        moved=12 + 4 * (1 + 4 / QUANTIZED_BLOCK),
+        bytes_moved=12 + 4 * (1 + 4 / QUANTIZED_BLOCK),
         source="Dettmers et al., 2022, arXiv 2110.02861; bitsandbytes.optim.AdamW8bit: two moments "
         "of a byte, a float32 scale for each block of 256; tensors below 4,096 numbers stay wide",
     ),
     "adafactor": OptimizerKind(
         moments=0,
-        moved=32,  # the gradient three times, the update written and read twice, the parameter
+        bytes_moved=32,  # the gradient three times, the update written and read twice, the parameter
         source="Shazeer and Stern, 2018, arXiv 1804.04235; torch.optim.Adafactor: sums of rows and "
         "of columns, no momentum",
         is_factored=True,
     ),
     "muon": OptimizerKind(
         moments=1,
-        moved=24,  # the momentum and the parameter both ways, the gradient, the half update
+        bytes_moved=24,  # the momentum and the parameter both ways, the gradient, the half update
         source="Jordan et al., 2024, kellerjordan.github.io/posts/muon; torch.optim.Muon: a "
         "momentum of the matrices of layers, AdamW for all else",
         is_orthogonal=True,
     ),
     "lion": OptimizerKind(
         moments=1,
-        moved=20,
+        bytes_moved=20,
         source="Chen et al., 2023, arXiv 2302.06675: a momentum",
     ),
     "sgd-momentum": OptimizerKind(
         moments=1,
-        moved=20,
+        bytes_moved=20,
         source="Sutskever et al., 2013; torch.optim.SGD with momentum: its buffer",
     ),
-    "sgd": OptimizerKind(moments=0, moved=12, source="torch.optim.SGD without momentum: nothing"),
+    "sgd": OptimizerKind(
+        moments=0, bytes_moved=12, source="torch.optim.SGD without momentum: nothing"
+    ),
 }
 """Optimizers by their names in `--optimizer`."""
 CAPTURED_OPTIMIZERS = ("sgd", "adam", "adamw")

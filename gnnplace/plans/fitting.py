@@ -90,7 +90,7 @@ class FitAnswer:
 def fit_plan(
     job: TrainingJob,
     cluster: Cluster,
-    given: PlanSpec | Plan | None = None,
+    plan: PlanSpec | Plan | None = None,
     options: SearchOptions | None = None,
     progress: Progress | None = None,
 ) -> FitAnswer:
@@ -99,7 +99,7 @@ def fit_plan(
     Args:
         job: What is trained.
         cluster: The devices, with the memory that plans may use.
-        given: The plan; None: the fastest that a launcher can run, or where nothing fits the one
+        plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
             that lacks the fewest bytes.
         options: Of that search; the framework and the environment of a given plan, too.
         progress: Is told what is done.
@@ -114,15 +114,18 @@ def fit_plan(
             f"--fits: {job.model} on {cluster.name} is not priced by its sizes; name a decoder of "
             "the catalogue and GPUs, or give a plan with --given and read its memory"
         )
-    if isinstance(given, Plan):
-        if given.file.words is None:
-            raise InputError("--fits: the plan's file has no words; give the plan in words")
-        setting = setting_of_file(given.file, named.sizes, cluster)
-        spec = parse_spec(given.file.words)
-    elif given is not None:
-        setting, spec = _setting(named, cluster, job, options), given
+    if plan is None:
+        try:
+            plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
+        except InfeasibleError:  # no launcher can be told a plan that fits
+            plan = leanest_spec(_setting(named, cluster, job, options))
+    if isinstance(plan, PlanSpec):
+        setting, spec = _setting(named, cluster, job, options), plan
+    elif plan.file.words is None:
+        raise InputError("--fits: the plan's file has no words; give the plan in words")
     else:
-        setting, spec = _searched(named, cluster, job, options, progress)
+        setting = setting_of_file(plan.file, named.sizes, cluster)
+        spec = parse_spec(plan.file.words)
     return replace(fit_of(setting, spec), job=named.job)
 
 
@@ -154,9 +157,9 @@ def _preference(change: FitChange) -> tuple[int, float]:
 
 def _priced_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[FitChange, bool]]:
     """Yield the single changes of a plan that can be, and whether it fits with them."""
-    for kind, text, changed, other in _candidates(setting, spec):
+    for kind, text, changed, changed_spec in _candidates(setting, spec):
         try:
-            priced = priced_spec(changed, other)
+            priced = priced_spec(changed, changed_spec)
         except InputError:  # what does not divide, or the framework has not
             continue
         change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
@@ -168,8 +171,8 @@ def _candidates(
 ) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
-    for text, other in single_changes(setting, spec):
-        yield WORDS, text, setting, other
+    for text, changed_spec in single_changes(setting, spec):
+        yield WORDS, text, setting, changed_spec
     for name in framework.traits.offloads:
         values = [name] if name != "activations" else [f"{name}:{part}" for part in OFFLOADED_PARTS]
         for value in values:
@@ -202,24 +205,6 @@ def _setting(
         optimizer=job.optimizer,
         memory_limit=memory_limit_of(cluster),
     )
-
-
-def _searched(
-    named: NamedModel,
-    cluster: Cluster,
-    job: TrainingJob,
-    options: SearchOptions,
-    progress: Progress | None,
-) -> tuple[PricingSetting, PlanSpec]:
-    """Return the fastest plan that fits, or that which lacks the fewest bytes."""
-    assert named.sizes is not None
-    try:
-        plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
-    except InfeasibleError:
-        setting = _setting(named, cluster, job, options)
-        return setting, leanest_spec(setting)
-    assert plan.file.words is not None
-    return setting_of_file(plan.file, named.sizes, cluster), parse_spec(plan.file.words)
 
 
 def leanest_spec(setting: PricingSetting) -> PlanSpec:

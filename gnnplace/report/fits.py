@@ -29,6 +29,7 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     model = "" if answer.job is None else f"{answer.job.model} "
     adapters = setting.decoder.adapters
     trained = "" if adapters is None else f"{adapters.name} {adapters}, "
+    # What was asked, and the verdict.
     lines = [
         f"{model}on {setting.cluster.name}: {verdict}{chance}",
         f"  {framework.name}, {framework.precision}, {framework.optimizer}, {trained}batch "
@@ -36,12 +37,15 @@ def fit_lines(answer: FitAnswer) -> list[str]:
         f"{answer.spec}",
         f"  fullest device {parts.device}: {bytes_text(parts.total)} of {bytes_text(parts.usable)}",
     ]
+    # What fills the fullest device; what it has none of is left out.
     for name, size in parts.parts.items():
-        lines.append(f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}")
+        if size:
+            lines.append(f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}")
     lines.append(f"  what binds: {PARTS[parts.binds]}")
     lines.append(f"  slack: {answer.slack_source}")
     if answer.fits:
         return lines
+    # What would make it fit, or comes nearest to it.
     if not answer.changes:
         lines.append("  no single change makes it fit; take more devices, or change several words")
     if answer.nearest is not None:
@@ -50,9 +54,9 @@ def fit_lines(answer: FitAnswer) -> list[str]:
             f"{bytes_text(answer.nearest.parts.lacking)}"
         )
     for number, change in enumerate(answer.changes[:SHOWN]):
-        what = "smallest change that fits" if number == 0 else "or"
+        label = "smallest change that fits" if number == 0 else "or"
         lines.append(
-            f"  {what}: {change.change}: {bytes_text(change.parts.total)}, "
+            f"  {label}: {change.change}: {bytes_text(change.parts.total)}, "
             f"{seconds_text(change.step_time)} a step"
         )
     return lines

@@ -720,11 +720,10 @@ class Framework:
         """Return the seconds of the optimizer's kernels that move bytes."""
         constants, kind = self.constants, self.optimizer_kind
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        whole = constants["update_whole"] * parameters.count
-        moved = (constants["update_part"] + kind.moved_beside) * sharded
-        if kind.is_orthogonal:
-            moved -= kind.moved_beside * parameters.outside / group.shards
-        return self.kernels.stream(whole + moved)
+        size = (constants["update_part"] + kind.extra_bytes_moved) * sharded
+        if kind.is_orthogonal:  # AdamW steps the others
+            size -= kind.extra_bytes_moved * parameters.outside / group.shards
+        return self.kernels.stream(constants["update_whole"] * parameters.count + size)
 
     def replicated_state(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup

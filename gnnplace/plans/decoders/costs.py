@@ -194,12 +194,11 @@ def _layer_costs(
     if has_experts:
         experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
         matrices = float(sizes.beside_experts)
-    whole = matrices / tp + sizes.layer_vectors + experts
     update = 0.0
     if setting.framework.optimizer_kind.is_orthogonal:
         update = _orthogonal_seconds(setting, degrees, has_experts=has_experts)
     trained = {
-        "parameters": whole,
+        "parameters": matrices / tp + sizes.layer_vectors + experts,
         "experts": experts,
         "matrices": matrices / tp + experts,
         "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,

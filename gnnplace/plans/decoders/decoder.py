@@ -275,8 +275,8 @@ class DecoderSizes:
             return (*self.attention_linears, *self._feed_forward_linears(self.feed_forward))
         router = Linear(self.hidden, experts.count)
         shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
-        chosen = self._feed_forward_linears(experts.width, experts.count)
-        return (*self.attention_linears, router, *shared, *chosen)
+        routed = self._feed_forward_linears(experts.width, experts.count)
+        return (*self.attention_linears, router, *shared, *routed)
 
     def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that have adapters: all but the router's and experts'."""
@@ -390,9 +390,9 @@ class DecoderSizes:
     def parameters(self) -> int:
         """Parameters in all, adapters apart."""
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
-        many = self.num_expert_layers
-        chosen = self.beside_experts + self.layer_vectors + self.expert_parameters
-        layers = (self.layers - many) * self.layer_parameters + many * chosen
+        num_dense = self.layers - self.num_expert_layers
+        expert_layer = self.beside_experts + self.layer_vectors + self.expert_parameters
+        layers = num_dense * self.layer_parameters + self.num_expert_layers * expert_layer
         return layers + ends + self.last_norm
 
 

@@ -146,8 +146,8 @@ def adapter_passes(
         backward += kernels.stream(ADDED * tokens * inputs) + gap * ADAPTER_LAUNCHES[1]
         weights += kernels.products([(outputs, rank, tokens), (rank, inputs, tokens)])
         if sizes.adapters.is_quantized:
-            moved = sizes.adapters.matrix_bytes + HALF_BYTES
-            unpacking = kernels.stream(moved * linear.inputs * linear.outputs / shards)
+            element_bytes = sizes.adapters.matrix_bytes + HALF_BYTES
+            unpacking = kernels.stream(element_bytes * linear.inputs * linear.outputs / shards)
             forward += unpacking
             backward += unpacking
     return AdapterSeconds(forward, backward, weights)

@@ -136,11 +136,11 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
     if adapters is None:
         return []
     frozen = "4 bits (NF4), tables and norms in half precision"
-    where = "all linear layers but the head"
+    layers = "all linear layers but the head"
     if sizes.experts is not None:
-        where += ", the router and the experts"
+        layers += ", the router and the experts"
     return [
-        f"{adapters.name} r={adapters.rank} on {where}: {sizes.trained_parameters:,} parameters "
+        f"{adapters.name} r={adapters.rank} on {layers}: {sizes.trained_parameters:,} parameters "
         f"are trained, {sizes.parameters:,} frozen in "
         f"{frozen if adapters.is_quantized else 'half precision'}"
     ]

@@ -134,8 +134,8 @@ def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
     rows = tables * decoder.vocabulary + decoder.learned
     width = tables + (decoder.learned > 0)
     vectors = decoder.parameters - elements - rows * decoder.hidden
-    kept = rows + width * decoder.hidden + vectors
-    return sums / elements, kept / (decoder.parameters - elements)
+    sums_outside = rows + width * decoder.hidden + vectors
+    return sums / elements, sums_outside / (decoder.parameters - elements)
 
 
 def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Framework:

@@ -264,8 +264,8 @@ class FrameworkPricer(Pricer):
         sent = state.gradient * sharded / host.link
         frozen = framework.sharded_frozen(parameters, group) if offloading.parameters else 0.0
         returned = (state.parameter * sharded + frozen) / host.link
-        moved = host.adam + framework.optimizer_kind.moved_beside
-        update = moved * sharded / host.memory
+        element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
+        update = element_bytes * sharded / host.memory
         cost = replace(cost, terms=cost.terms._replace(optimizer=0.0), updating=0.0)
         if offloading.parameters:
             return replace(

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.studies.costs.sailor import mean_error, misordered, rows
 from benchmarks.studies.costs.sailor_memory import fit, memory_rows
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs.memory import state_terms
 from gnnplace.problem.cluster.headroom import PROCESS, SLACK
 
 
@@ -49,7 +49,7 @@ def test_memory_of_a_model_left_out(known, stated):
     found = memory_rows()
     slack, process = fit([row for row in found if row.model == known])
     errors = [
-        abs((process + (1 + slack) * max(state_bytes(n) + 4 * n + kept for n, kept in row.stages))
+        abs((process + (1 + slack) * max(state_terms(n).total + 4 * n + kept for n, kept in row.stages))
             / row.published - 1)
         for row in found if row.model != known
     ]  # fmt: skip
