@@ -29,7 +29,8 @@ from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_search import SpecSpace, search_specs
+from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_search import search_specs
 
 FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
 RULES = ("ends", "least", "even")

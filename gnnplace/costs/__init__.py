@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.framework import ReplicaGroup as ReplicaGroup
     from gnnplace.costs.frameworks.framework import ReplicatedParameters as ReplicatedParameters
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
+    from gnnplace.costs.frameworks.framework import Seconds as Seconds
     from gnnplace.costs.frameworks.framework import running_framework as running_framework
     from gnnplace.costs.frameworks.framework import tested_words as tested_words
     from gnnplace.costs.frameworks.framework import untested_properties as untested_properties

@@ -11,7 +11,8 @@ share of it. Rates, factors and the share stand with their sources in `gnnplace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -48,7 +49,6 @@ class Kernels:
     kind: str
     attention: str
     rates: Mapping[str, float]
-    _known: dict[tuple[Shape, float], float] = field(default_factory=dict)
 
     @property
     def is_roofline(self) -> bool:
@@ -58,7 +58,8 @@ class Kernels:
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
         """Seconds of products one after the other; of so many of each at once, if it is told."""
         keys = [(shape, batch) for shape in shapes]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        predicted = _predicted_products(self.kind)
+        missing = [key for key in dict.fromkeys(keys) if key not in predicted]
         if missing:
             m, n, k = np.array([shape for shape, _ in missing], dtype=np.float64).T
             many, none = np.full(len(missing), max(batch, 1.0)), np.zeros(len(missing))
@@ -66,8 +67,8 @@ class Kernels:
             moved = 2.0 * many * (m * k + k * n + m * n)
             rows = Rows(op, dtype, np.stack([many, m, n, k, none], axis=1), moved, none)
             seconds = predict(rows, self.kind, shipped()).seconds
-            self._known.update(zip(missing, seconds.tolist(), strict=True))
-        return self.rates["products"] * sum(self._known[key] for key in keys)
+            predicted.update(zip(missing, seconds.tolist(), strict=True))
+        return self.rates["products"] * sum(predicted[key] for key in keys)
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
         """Seconds of causal attention forward; backward takes 2.5 times the operations.
@@ -90,6 +91,15 @@ class Kernels:
     def stream(self, size: float) -> float:
         """Seconds in which so many bytes pass the memory in a step."""
         return size / (figures(self.kind).bandwidth * self.rates["stream"])
+
+
+@cache
+def _predicted_products(kind: str) -> dict[tuple[Shape, float], float]:
+    """Return the seconds of the products of a kind of GPU that were predicted so far.
+
+    By their shape and by how many run at once; frameworks have them in common.
+    """
+    return {}
 
 
 def has_step_constants(kind: str) -> bool:

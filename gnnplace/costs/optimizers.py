@@ -3,7 +3,7 @@
 A moment is as wide as the precision says (`costs.memory.PARAMETER`); what is quantized has bytes of
 its own. Bytes moved are those of one fused kernel in float32: the gradient is read, the parameter
 and the state are read and written. AdamW's are 28, and a framework's own constant of its update is
-of AdamW, so that another optimizer's update moves as many bytes more or fewer (`extra_bytes_moved`).
+of AdamW, so that another optimizer's update moves `extra_bytes_moved` more or fewer.
 
 Adafactor keeps a row and a column of every matrix, and whole vectors. Muon keeps a momentum of the
 matrices of layers and makes their updates orthogonal (`newton_schulz_shapes`); tables, norms and
@@ -80,14 +80,16 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
     ),
     "adafactor": OptimizerKind(
         moments=0,
-        bytes_moved=32,  # the gradient three times, the update written and read twice, the parameter
+        # The gradient three times, the update written and read twice, the parameter both ways.
+        bytes_moved=32,
         source="Shazeer and Stern, 2018, arXiv 1804.04235; torch.optim.Adafactor: sums of rows and "
         "of columns, no momentum",
         is_factored=True,
     ),
     "muon": OptimizerKind(
         moments=1,
-        bytes_moved=24,  # the momentum and the parameter both ways, the gradient, the half update
+        # The momentum and the parameter both ways, the gradient, the half update written and read.
+        bytes_moved=24,
         source="Jordan et al., 2024, kellerjordan.github.io/posts/muon; torch.optim.Muon: a "
         "momentum of the matrices of layers, AdamW for all else",
         is_orthogonal=True,

@@ -12,7 +12,9 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import price
-from gnnplace.plans.spec_search import SpecSpace, cuts_of, search_specs
+from gnnplace.plans.spec_cuts import cuts_of
+from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_search import search_specs
 
 DENSE = DecoderSizes(
     layers=6,

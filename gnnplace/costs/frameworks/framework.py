@@ -18,10 +18,10 @@ ZeRO shards over groups of g replicas, a g-th of the gradients is summed over th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from gnnplace.costs.kernels import Kernels
 from gnnplace.costs.memory import PARAMETER, StateTerms
 from gnnplace.costs.network import ServerNetwork
 from gnnplace.costs.optimizers import OptimizerKind, optimizer_kind
+
+Seconds = TypeVar("Seconds", float, FloatArray)
+"""A number of seconds, or an array of them."""
 
 GIBIBYTE = 2.0**30
 FULLEST_TENSOR = 0.6
@@ -323,8 +326,10 @@ class ReplicatedParameters:
         return self.dense + self.experts
 
 
-class ReplicaExchanges(NamedTuple):
+class ReplicaExchanges(NamedTuple, Generic[Seconds]):
     """Seconds that replicas exchange once a step, by what they may run under.
+
+    Of one stage, or of several as arrays.
 
     Attributes:
         scattered: Of gradients, which may run under backward passes. Alone.
@@ -332,9 +337,9 @@ class ReplicaExchanges(NamedTuple):
         gathered: Of parameters after the optimizer's step, which may run under forward passes.
     """
 
-    scattered: float
-    bucketed: float
-    gathered: float
+    scattered: Seconds
+    bucketed: Seconds
+    gathered: Seconds
 
 
 NO_EXCHANGES = ReplicaExchanges(0.0, 0.0, 0.0)
@@ -376,6 +381,9 @@ class Framework:
     hides_shards: bool = False
     offload: str = NOTHING
     factored: tuple[float, float] = (0.0, 0.0)
+    _least: dict[Hashable, ReplicaExchanges[float]] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def traits(self) -> Traits:
@@ -495,22 +503,19 @@ class Framework:
 
     # Exchanges.
 
-    def hidden_seconds(self, exchange: float, work: float, share: float | None = None) -> float:
+    def hidden_seconds(
+        self, exchange: Seconds, work: Seconds, share: float | None = None
+    ) -> Seconds:
         """Return the seconds that an exchange adds to work that runs at the same time.
 
         Args:
-            exchange: Seconds of the exchange alone.
-            work: Seconds of the work alone.
+            exchange: Seconds of the exchange alone; a number, or an array of them.
+            work: Seconds of the work alone, likewise.
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
         share = self.network.rates["overlap"] if share is None else share
-        exposed = max(0.0, exchange - work)
-        return exposed + share * min(exchange, work)
-
-    def hidden_columns(self, exchange: FloatArray, work: FloatArray) -> FloatArray:
-        """Return `hidden_seconds` of every element."""
-        exposed = np.maximum(0.0, exchange - work)
-        return np.asarray(exposed + self.network.rates["overlap"] * np.minimum(exchange, work))
+        hidden = np.minimum(exchange, work)
+        return exchange - hidden + share * hidden
 
     def replica_group(
         self, count: int, shards: int, tp: int, experts: int = 1, expert_tp: int | None = None
@@ -582,7 +587,7 @@ class Framework:
 
     def replica_exchanges(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
-    ) -> ReplicaExchanges:
+    ) -> ReplicaExchanges[float]:
         """Return the seconds that replicas exchange once a step, ZeRO 0 and 1.
 
         Args:
@@ -604,8 +609,8 @@ class Framework:
         return ReplicaExchanges(summed + of_experts, bucketed + of_experts, gathered)
 
     def reduction(
-        self, zero: int, exchanges: ReplicaExchanges, forward: float, backward: float
-    ) -> float:
+        self, zero: int, exchanges: ReplicaExchanges[Seconds], forward: Seconds, backward: Seconds
+    ) -> Seconds:
         """Return the seconds that exchanges of replicas add to a step, ZeRO 0 and 1.
 
         A framework that hides exchanges starts them in buckets, which has its price: it is never
@@ -624,7 +629,7 @@ class Framework:
             seconds = self.hidden_seconds(exchanges.bucketed, backward, share)
         elif hides != HIDES_NOTHING:
             hidden = self.hidden_seconds(exchanges.bucketed, backward, share)
-            seconds = min(seconds, hidden)
+            seconds = np.minimum(seconds, hidden)
         if zero == 0:
             return seconds
         if hides == HIDES_ALL:
@@ -676,10 +681,12 @@ class Framework:
             seconds += 2 * self.checks["check"] * shards
         return seconds
 
-    def least_reduction(
+    def least_exchanges(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
-    ) -> float:
-        """Return seconds of which no part of the parameters takes less than its share.
+    ) -> ReplicaExchanges[float]:
+        """Return seconds of which no part of the parameters takes less than its share, unhidden.
+
+        Broadcasts, checks, and the exchanges of experts come besides, which are not counted.
 
         Args:
             zero: ZeRO stage, 0 or 1.
@@ -687,27 +694,39 @@ class Framework:
             group: The replicas.
         """
         if group.count == 1:
-            return 0.0
-        network, hides = self.network, self.hidden_exchanges
-        share = self.constants["overlap_replicas"]
-        size = self.state_bytes.gradient * parameters.dense
-        inside = min(group.members, group.shards)
-        if zero and self.constants["scatters"]:
-            seconds = _least_rate(
-                lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside), size
-            )
-        else:
-            seconds = _least_rate(lambda x: network.reduce(group.count, x, group.members), size)
-        if hides != HIDES_NOTHING or (zero == 0 and bool(self.constants["ddp"])):
-            seconds *= share
-        if zero:
-            # Broadcasts, checks, and the gathers of experts come besides.
-            gathered = self.constants["gather_bytes"] * 2.0 * parameters.dense
-            least = _least_rate(
-                lambda x: network.exchange(ALL_GATHER, group.shards, x, inside), gathered
-            )
-            seconds += share * least if hides == HIDES_ALL else least
-        return seconds
+            return NO_EXCHANGES
+        key = zero, parameters.dense, group
+        if key not in self._least:
+            network = self.network
+            size = self.state_bytes.gradient * parameters.dense
+            inside = min(group.members, group.shards)
+            if zero and self.constants["scatters"]:
+                scattered = _least_rate(
+                    lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside), size
+                )
+            else:
+                scattered = _least_rate(
+                    lambda x: network.reduce(group.count, x, group.members), size
+                )
+            gathered = 0.0
+            if zero:
+                gathered = _least_rate(
+                    lambda x: network.exchange(ALL_GATHER, group.shards, x, inside),
+                    self.constants["gather_bytes"] * 2.0 * parameters.dense,
+                )
+            self._least[key] = ReplicaExchanges(scattered, scattered, gathered)
+        return self._least[key]
+
+    def least_reduction(
+        self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> float:
+        """Return seconds of which no part of the parameters takes less than its share.
+
+        All that may be hidden is; arguments as of `least_exchanges`.
+        """
+        return self.reduction(
+            zero, self.least_exchanges(zero, parameters, group), math.inf, math.inf
+        )
 
     # The optimizer, gradients, and bytes.
 

@@ -25,6 +25,21 @@ PRECISION = {"32": "no", "bf16": "bf16", "16": "fp16"}
 HELD = ("batch", "microbatch_size", "optimizer")
 
 
+def check_degrees(plan: LaunchPlan) -> None:
+    """Check that accelerate has the kinds of parallelism of a plan.
+
+    Raises:
+        InfeasibleError: It has not.
+    """
+    if plan.pp > 1:
+        raise InfeasibleError(
+            f"accelerate: has no pipeline stages, and the plan has {plan.pp}; search one that it "
+            "can run with `gnnplace plan MODEL --cluster C --launcher accelerate`"
+        )
+    if plan.ep > 1 or plan.etp:
+        raise InfeasibleError("accelerate: has no parallelism of experts beside tp")
+
+
 def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """A file for `accelerate launch --config_file`.
 
@@ -36,15 +51,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     Raises:
         InfeasibleError: accelerate cannot say it.
     """
-    if plan.pp > 1:
-        raise InfeasibleError(
-            f"accelerate: has no pipeline stages, and the plan has {plan.pp}; search one that it "
-            "can run with `gnnplace plan MODEL --cluster C --launcher accelerate`"
-        )
+    check_degrees(plan)
     if plan.zero == 1 and (plan.dp or 1) > 1:
         raise InfeasibleError("accelerate: has no ZeRO 1; take 0, 2 or 3")
-    if plan.ep > 1 or plan.etp:
-        raise InfeasibleError("accelerate: has no parallelism of experts beside tp")
     world, dp = plan.world or 1, plan.dp or 1
     sharded = plan.zero > 1 or plan.tp > 1 or plan.cp > 1
     kind = "FSDP" if sharded else "MULTI_GPU" if world > 1 else "NO"

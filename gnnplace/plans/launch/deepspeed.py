@@ -75,6 +75,16 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         )
 
 
+def check_degrees(plan: LaunchPlan) -> None:
+    """Check that DeepSpeed has the kinds of parallelism of a plan.
+
+    Raises:
+        InfeasibleError: It has not.
+    """
+    if plan.cp > 1:
+        raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
+
+
 def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """A configuration for DeepSpeed.
 
@@ -87,8 +97,7 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         InfeasibleError: DeepSpeed cannot say it.
     """
     chosen = plan.sizes is not None and plan.sizes.experts is not None
-    if plan.cp > 1:
-        raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
+    check_degrees(plan)
     if chosen and plan.tp > 1 and (plan.pp > 1 or plan.ep == 1 or plan.etp != 1):
         raise InfeasibleError("deepspeed: experts beside tp are whole, on ep of them, in one stage")
     held: dict[str, Any] = {"told": [" ".join(line.split()) for line in lines]}

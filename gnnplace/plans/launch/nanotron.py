@@ -100,6 +100,16 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield "optimizer adam: adamW is written", plan
 
 
+def check_degrees(plan: LaunchPlan) -> None:
+    """Check that nanotron has the kinds of parallelism of a plan.
+
+    Raises:
+        InfeasibleError: It has not.
+    """
+    if plan.cp > 1 or plan.ep > 1:
+        raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
+
+
 def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """A configuration of nanotron, with made-up data.
 
@@ -116,8 +126,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
-    if plan.cp > 1 or plan.ep > 1:
-        raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
+    check_degrees(plan)
     data: dict[str, Any] = {
         "checkpoints": {"checkpoint_interval": 1000, "checkpoints_path": "checkpoints"},
         "data_stages": [{"name": "made up", "start_training_step": 1,

@@ -44,6 +44,8 @@ class Launcher:
         framework: whose times and bytes a run of it has.
         beside: makes the order of actions as a file beside its file, FILE with `.csv`; None where
             its file says the order.
+        check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
+            `write` does too.
     """
 
     write: Callable[[LaunchPlan, Sequence[str], int], str]
@@ -53,6 +55,7 @@ class Launcher:
     command: str
     framework: str
     beside: Callable[[PlanFile], str | None] = lambda plan: None
+    check_degrees: Callable[[LaunchPlan], None] = lambda plan: None
 
 
 _LAUNCHERS: Mapping[str, Launcher] = {
@@ -64,6 +67,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
         accelerate.write_accelerate, accelerate_reading.read_accelerate,
         accelerate.nearest_accelerate,
         accelerate.HELD, "accelerate launch --config_file FILE train.py", "pytorch",
+        check_degrees=accelerate.check_degrees,
     ),
     "megatron-bridge": Launcher(
         megatron_bridge.write_bridge, megatron_bridge.read_bridge, megatron.nearest_megatron,
@@ -78,11 +82,12 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "deepspeed": Launcher(
         deepspeed.write_deepspeed, deepspeed_reading.read_deepspeed, deepspeed.nearest_deepspeed,
         ("pp", "layers", "recompute"), "deepspeed train.py --deepspeed_config FILE",
-        "megatron-deepspeed",
+        "megatron-deepspeed", check_degrees=deepspeed.check_degrees,
     ),
     "nanotron": Launcher(
         nanotron.write_nanotron, nanotron.read_nanotron, nanotron.nearest_nanotron, (),
         "torchrun run_train.py --config-file FILE", "nanotron",
+        check_degrees=nanotron.check_degrees,
     ),
 }  # fmt: skip
 

@@ -44,7 +44,8 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, SpecSpace, search_specs
+from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
 
@@ -253,7 +254,13 @@ class LauncherSearch:
         has_free = launcher == OWN or launcher in OF_MEGATRON
         specs = self._find_free(space) if has_free and num_best == 1 else None
         if specs is None or not (specs.best and accepts(specs.best[0].spec)):
-            specs = search_specs(space, accepts=accepts, num_best=num_best, budget=self.budget)
+            specs = search_specs(
+                space,
+                accepts=accepts,
+                has_degrees=self._has_degrees(launcher, setting),
+                num_best=num_best,
+                budget=self.budget,
+            )
         if not specs.best:
             return None
         best = specs.best[0]
@@ -317,6 +324,24 @@ class LauncherSearch:
             return is_priced and can_say(target, plan, network)
 
         return accepts
+
+    def _has_degrees(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
+        """Return what says whether a launcher has the kinds of parallelism of a plan."""
+        if launcher == OWN:
+            return lambda spec: True
+        target, sizes = launcher_of(launcher), setting.decoder
+
+        def has_degrees(spec: PlanSpec) -> bool:
+            degrees = LaunchPlan(
+                dp=spec.dp, tp=spec.tp, pp=spec.pp, cp=spec.cp, ep=spec.ep, sizes=sizes
+            )
+            try:
+                target.check_degrees(degrees)
+            except InfeasibleError:
+                return False
+            return True
+
+        return has_degrees
 
     def _check_model(self, launcher: str) -> None:
         """Check that a launcher can train the model by any plan at all.

@@ -31,6 +31,7 @@ from gnnplace.costs import (
     ReplicaExchanges,
     ReplicaGroup,
     ReplicatedParameters,
+    Seconds,
     StateTerms,
     beyond,
 )
@@ -121,6 +122,7 @@ class FrameworkPricer(Pricer):
     allows_rest: ClassVar[bool] = True
     _units: dict[tuple[Hashable, ...], FloatArray] = field(default_factory=dict)
     _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
+    _messages: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def framework(self) -> Framework:
@@ -176,11 +178,8 @@ class FrameworkPricer(Pricer):
         again = (costs.attention if stage.attention else costs.recomputed) * is_recomputed
         passes = self._passes(setting, again[run])
 
-        # A pass lasts at least as long as the host needs to launch it.
-        host = self._host(setting)
-        share = constants["host_forward"]
-        forward = max(passes.forward, share * host)
-        backward = max(passes.backward, (1 - share) * host)
+        forward, backward = self.floored(passes.forward, passes.backward, self._host(setting))
+        forward, backward = float(forward), float(backward)
         weights = float(costs.weights[run].sum())
         reduction, exchanges = 0.0, NO_EXCHANGES
         if zero < SHARDED:
@@ -285,8 +284,6 @@ class FrameworkPricer(Pricer):
         costs, mesh = sums.costs, stage.mesh
         run = slice(stage.first, stage.last)
         degrees = self._degrees(mesh, stage.choice)
-        count = mesh.replicas * degrees.cp * degrees.replicas
-        shards = (stage.zero_group or count) if stage.zero else 1
         framework = self.framework
         if framework.kinds:
             kinds = self.fabric.kinds(mesh)
@@ -298,7 +295,7 @@ class FrameworkPricer(Pricer):
             tied = costs.tied[run]
             repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
             parameters = replace(parameters, frozen=parameters.frozen - repeated)
-        group = framework.replica_group(count, shards, degrees.tp, degrees.ep, degrees.expert_tp)
+        group = self._group(mesh, degrees, zero=stage.zero, shards=stage.zero_group)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
 
     def _parameters(self, costs: SegmentCosts, run: slice, elements: float) -> ReplicatedParameters:
@@ -323,6 +320,20 @@ class FrameworkPricer(Pricer):
     def _products(self, setting: StageSetting) -> float:
         """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
         return float(setting.costs.update[setting.run].sum()) / setting.group.shards
+
+    def replicas(self, mesh: Mesh, choice: SplitChoice, zero: int) -> ReplicaGroup:
+        """Return the replicas that add up gradients, all of which share what ZeRO shards."""
+        return self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=None)
+
+    def _group(
+        self, mesh: Mesh, degrees: Degrees, *, zero: int, shards: int | None
+    ) -> ReplicaGroup:
+        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        count = mesh.replicas * degrees.cp * degrees.replicas
+        shards = (shards or count) if zero else 1
+        return self.framework.replica_group(
+            count, shards, degrees.tp, degrees.ep, degrees.expert_tp
+        )
 
     def _degrees(self, mesh: Mesh, choice: SplitChoice) -> Degrees:
         """Return the degrees of parallelism of a mesh."""
@@ -384,8 +395,8 @@ class FrameworkPricer(Pricer):
         # Attention that is computed again runs before the exchange of its layer begins.
         under = back if stage.attention else back + sums_by(order, again)
         is_layer = sums_by(order, self._is_layer[run]) > 0
-        hidden_gather = np.where(is_layer, framework.hidden_columns(gather, into), 0.0)
-        hidden_late = np.where(is_layer, framework.hidden_columns(late, under), 0.0)
+        hidden_gather = np.where(is_layer, framework.hidden_seconds(gather, into), 0.0)
+        hidden_late = np.where(is_layer, framework.hidden_seconds(late, under), 0.0)
         bare = np.zeros(2)
         if is_layer.any():
             first = int(np.argmax(is_layer))
@@ -432,13 +443,36 @@ class FrameworkPricer(Pricer):
 
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
-        framework, constants = setting.framework, setting.framework.constants
-        host = float(setting.costs.host[setting.run].sum()) + constants["host_pass"]
-        if not setting.is_whole:
-            host += 2 * constants["host_message"]
-        if framework.checks is not None and setting.degrees.tp > 1:
-            host += framework.checks["check"] * setting.degrees.tp
-        return host
+        launches = float(setting.costs.host[setting.run].sum())
+        return launches + self.host_beside(setting.degrees.tp, is_whole=setting.is_whole)
+
+    def host_beside(self, tp: int, *, is_whole: bool) -> float:
+        """Return the seconds that the host takes for a micro-batch beside launching kernels.
+
+        Args:
+            tp: Tensor-parallel shards.
+            is_whole: Whether the stage is the whole model, which sends no messages.
+        """
+        framework, constants = self.framework, self.framework.constants
+        seconds = constants["host_pass"]
+        if not is_whole:
+            seconds += 2 * constants["host_message"]
+        if framework.checks is not None and tp > 1:
+            seconds += framework.checks["check"] * tp
+        return seconds
+
+    def floored(
+        self, forward: Seconds, backward: Seconds, host: Seconds
+    ) -> tuple[Seconds, Seconds]:
+        """Return the seconds of both passes, which last as long as the host needs to launch them.
+
+        Args:
+            forward: Seconds of the forward pass's kernels; a number, or an array of them.
+            backward: Of the backward pass's, likewise.
+            host: That the host takes for both, likewise.
+        """
+        share = self.framework.constants["host_forward"]
+        return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
 
     def _gathered_inputs(self, setting: StageSetting) -> float:
         """Return the bytes of gathered inputs that a model in one stage keeps."""
@@ -491,11 +525,8 @@ class FrameworkPricer(Pricer):
         least: bool = False,
     ) -> SegmentRates:
         """Return each segment's part of what exchanges and updates take; see `Pricer`."""
-        degrees = self._degrees(mesh, choice)
-        count = mesh.replicas * degrees.cp * degrees.replicas
         framework = self.framework
-        shards = count if zero else 1
-        group = framework.replica_group(count, shards, degrees.tp, degrees.ep, degrees.expert_tp)
+        group = self.replicas(mesh, choice, zero)
         everything = slice(0, len(parameters))
         whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
@@ -538,8 +569,8 @@ class FrameworkPricer(Pricer):
         is_layer = sums_by(order, self._is_layer) > 0
         exposed = np.stack(
             [
-                np.where(is_layer, self.framework.hidden_columns(gather, forward), 0.0),
-                np.where(is_layer, self.framework.hidden_columns(late, backward), 0.0),
+                np.where(is_layer, self.framework.hidden_seconds(gather, forward), 0.0),
+                np.where(is_layer, self.framework.hidden_seconds(late, backward), 0.0),
             ]
         )
         share = costs.parameters / np.maximum(sums_by(order, costs.parameters)[order], 1e-30)
@@ -592,8 +623,7 @@ class FrameworkPricer(Pricer):
             scattered += cost.exchanges.scattered
             bucketed += cost.exchanges.bucketed
             gathered += cost.exchanges.gathered
-        window = framework.constants["hides_reduce"] + (len(costs) - 1) * following
-        window /= len(costs)
+        window = self.window(len(costs), following)
         reduction = framework.reduction(
             zero,
             ReplicaExchanges(scattered, bucketed, gathered),
@@ -602,16 +632,42 @@ class FrameworkPricer(Pricer):
         )
         return reduction + update
 
+    def window(self, chunks: Seconds, following: int) -> Seconds:
+        """Return the micro-batches whose passes may hide what a rank exchanges at the end.
+
+        Args:
+            chunks: Stages of the rank; a number, or an array of them.
+            following: As of `rank_end`.
+        """
+        return (self.framework.constants["hides_reduce"] + (chunks - 1) * following) / chunks
+
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
+        mesh = before.mesh
+        across = mesh.count >= self.framework.network.each
+        kind = self.fabric.kinds(mesh)[0]
+        border = float(self.chain.border[before.last])
+        key = size, kind, mesh.axes, mesh.replicas, before.choice, border, across
+        if key not in self._messages:
+            self._messages[key] = self._message(size, before, border, across=across)
+        return self._messages[key]
+
+    def _message(self, size: int, before: Stage, border: float, *, across: bool) -> float:
+        """Return the seconds of what crosses a cut.
+
+        Args:
+            size: Examples of a micro-batch, over all replicas.
+            before: The stage that sends.
+            border: Bytes of an example that cross.
+            across: Whether the stages are on several servers.
+        """
         framework, constants = self.framework, self.framework.constants
         degrees = self._degrees(before.mesh, before.choice)
         examples = size // before.mesh.replicas // degrees.replicas
-        sent = examples * float(self.chain.border[before.last]) / degrees.cp
+        sent = examples * border / degrees.cp
         split = before.choice.border != "whole" or degrees.tp == 1
         if max(constants["splits_tokens"] * split, constants["splits_messages"]) > 0:
             sent /= degrees.tp
-        across = before.mesh.count >= framework.network.each
         return framework.network.message(sent, across) + constants["message_latency"]
 
     def tied_reduction(

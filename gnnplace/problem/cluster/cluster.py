@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,14 +147,59 @@ def counts_of_devices(most: int) -> list[int]:
 
 
 LISTED_DEVICES = 1024  # of which links between all pairs may be listed
+FEW_DEVICES = 64  # of which every pair is a link at once; of more, links are made by rule
+MOST_DEVICES = 16384
 
 
+class LinkRule(Protocol):
+    """What says the link from any device to any other."""
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices."""
+        ...
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one device to another, by their indices."""
+        ...
+
+
+@dataclass(frozen=True)
 class RuleLinks(Sequence[Link]):
-    """Links between all pairs of devices, each of which is made when it is asked for."""
+    """Links between all pairs of devices, each of which is made when it is asked for.
 
-    def leaving(self, source: int) -> Sequence[Link]:
+    Attributes:
+        rule: What makes them.
+    """
+
+    rule: LinkRule
+
+    def __len__(self) -> int:
+        count = self.rule.num_devices
+        return count * (count - 1)
+
+    @overload
+    def __getitem__(self, index: int) -> Link: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Link]: ...
+
+    def __getitem__(self, index: int | slice) -> Link | Sequence[Link]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        source, target = divmod(range(len(self))[index], self.rule.num_devices - 1)
+        return self.rule.link(source, target + (target >= source))
+
+    def leaving(self, source: int) -> list[Link]:
         """Return the links that leave a device, by its index."""
-        raise NotImplementedError
+        count = self.rule.num_devices
+        return [self.rule.link(source, target) for target in range(count) if target != source]
+
+
+def linked_by(rule: LinkRule) -> Sequence[Link]:
+    """Return the links of all pairs of devices, as a list where they are few."""
+    links = RuleLinks(rule)
+    return links if rule.num_devices > FEW_DEVICES else tuple(links)
 
 
 @dataclass(frozen=True)
@@ -276,7 +321,7 @@ class Cluster:
         if isinstance(self.links, RuleLinks):
             raise InputError(
                 f"cluster {self.name!r}: has {self.num_devices} devices, too many to list the "
-                "links of all pairs; price plans of a decoder on it with --given and --framework"
+                "links of all pairs; `gnnplace plan MODEL --cluster` answers for a decoder by name"
             )
         return self.links
 

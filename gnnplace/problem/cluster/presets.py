@@ -64,7 +64,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import permutations
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import yaml
 
@@ -73,12 +73,13 @@ from gnnplace.files import Schema, parse, read_yaml, write_text
 from gnnplace.problem.cluster.cluster import (
     FABRICS,
     GIGA,
+    MOST_DEVICES,
     Channel,
     Cluster,
     Device,
     Link,
     LinkCosts,
-    RuleLinks,
+    linked_by,
 )
 from gnnplace.problem.cluster.servers import (
     COUNTED,
@@ -97,8 +98,6 @@ ONE_LINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 TWO_LINKS = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 PCIE_3 = 12 * GIGA
 ACROSS_PAIRS = {"nvlink-pairs-a100": 23.63 * GIGA, "nvlink-pairs-h100": 48.44 * GIGA}
-FEW_DEVICES = 64  # of which every pair is a link at once; of more, links are made by rule
-MOST_DEVICES = 16384
 NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
 
 
@@ -106,38 +105,6 @@ def _devices(kinds: Sequence[str]) -> tuple[Device, ...]:
     return tuple(
         Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind]) for i, kind in enumerate(kinds)
     )
-
-
-@dataclass(frozen=True)
-class ServerLinks(RuleLinks):
-    """Links between all pairs of devices of servers that are alike.
-
-    Attributes:
-        group: The servers.
-    """
-
-    group: ServerGroup
-
-    def __len__(self) -> int:
-        count = self.group.num_devices
-        return count * (count - 1)
-
-    @overload
-    def __getitem__(self, index: int) -> Link: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Link]: ...
-
-    def __getitem__(self, index: int | slice) -> Link | Sequence[Link]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        source, target = divmod(range(len(self))[index], self.group.num_devices - 1)
-        return self.group.link(source, target + (target >= source))
-
-    def leaving(self, source: int) -> list[Link]:
-        """Return the links that leave a device, by its index."""
-        count = self.group.num_devices
-        return [self.group.link(source, target) for target in range(count) if target != source]
 
 
 @dataclass(frozen=True)
@@ -169,10 +136,7 @@ class ServerGroup:
         """Return the devices with all pairs linked."""
         count = self.num_devices
         devices = _devices([self.kind] * count)
-        if count > FEW_DEVICES:
-            return Cluster(devices, ServerLinks(self), name)
-        links = tuple(self.link(i, k) for i, k in permutations(range(count), 2))
-        return Cluster(devices, links, name)
+        return Cluster(devices, linked_by(self), name)
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one device to another, by their indices."""
@@ -302,6 +266,7 @@ def is_preset(name: str) -> bool:
     return name in PRESETS or with_servers(name) is not None or bool(COUNTED.fullmatch(name))
 
 
+@lru_cache(maxsize=64)
 def preset(name: str) -> Cluster:
     """Make the preset cluster of a name; one of several servers may have any number of them.
 

@@ -20,7 +20,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,16 +30,17 @@ from gnnplace.files import Bytes, Rate, Schema, Seconds
 from gnnplace.problem.cluster.cluster import (
     FABRICS,
     GIGA,
+    MOST_DEVICES,
     OWN_BETWEEN,
     OWN_INSIDE,
     Cluster,
     Device,
     Link,
+    linked_by,
 )
 from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, known_kind
 
 COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
-MOST_DEVICES = 1024
 ATTAINED = 0.9
 """Share of a network's raw rate that a message attains; assumed, as of the fabrics of presets."""
 CONTEXT = 1e9
@@ -89,6 +89,11 @@ class Servers:
     inside: Wire
     network: Wire
 
+    @property
+    def num_devices(self) -> int:
+        """Number of GPUs of all servers."""
+        return self.num_servers * self.per_server
+
     def link(self, source: int, target: int) -> Link:
         """Return the link from one GPU to another, by their numbers."""
         wire, word = self.inside, ""
@@ -111,12 +116,11 @@ class Servers:
 
     def cluster(self, name: str) -> Cluster:
         """Return the GPUs with all pairs linked."""
-        count = self.num_servers * self.per_server
         devices = tuple(
-            Device(name=f"gpu:{i}", kind=self.kind, memory=self.memory) for i in range(count)
+            Device(name=f"gpu:{i}", kind=self.kind, memory=self.memory)
+            for i in range(self.num_devices)
         )
-        links = tuple(self.link(i, k) for i, k in permutations(range(count), 2))
-        return Cluster(devices, links, name)
+        return Cluster(devices, linked_by(self), name)
 
 
 @cache

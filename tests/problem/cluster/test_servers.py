@@ -109,7 +109,7 @@ def test_a_kind_of_ones_own_is_priced_by_its_peaks(tmp_path):
         ("17us", "17", "network.latency: 17 means 17 seconds"),
         ("per: gpu", "per: rack", "network.per"),
         ("servers: 2", "servers: 0", "servers"),
-        ("servers: 2", "servers: 1000", "more than 1024 GPUs"),
+        ("servers: 2", "servers: 10000", "more than 16384 GPUs"),
     ],
 )
 def test_faults_of_a_file_name_the_key(tmp_path, before, after, words):

@@ -1,0 +1,180 @@
+"""Seconds that plans in words cannot be below, and the memory of their first rank.
+
+The bound of rank p, with P ranks, M micro-batches, and F, B the passes of the chunks before its
+first one::
+
+    T >= F + p messages + M (forward + backward of the rank's chunks)
+         + max(E_p, B + p messages + E_0)
+
+A rank begins after its first chunk's input has come through the chunks before. After its last pass
+it exchanges gradients and updates its parameters, in E_p seconds, and its last gradient goes back
+through the chunks before to rank 0, which does so too.
+
+`row_bound` takes all of it from the pricer's stages. `least_rows` bounds all schedules and cuts of
+a group at once, by sums over segments: exchanges at the least seconds of their bytes, hidden behind
+as many micro-batches as a schedule may; of ZeRO 2 and 3 none, their gathers left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs import ReplicaExchanges
+from gnnplace.plans.search.framework_pricing import SHARDED
+from gnnplace.plans.search.stage import StageBytes, StageCost
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_cuts import PipelineCuts, alike_stages, first_rank_stages, pipeline_cuts
+from gnnplace.plans.spec_groups import SpecGroup
+
+
+def group_bound(group: SpecGroup) -> float:
+    """Return seconds that no plan of a group is below."""
+    if group.spec.pp > 1:
+        return float(least_rows(group).min())
+    columns = group.columns
+    return group.microbatches * float(columns.forward[-1] + columns.backward[-1])
+
+
+def family_bound(group: SpecGroup, family: PlanSpec) -> float:
+    """Return seconds that no plan with a ZeRO stage and recomputation is below."""
+    least = 0.0
+    if group.spec.pp > 1:
+        least = float(least_rows(group, family).min())
+        if family.zero < SHARDED:
+            return least
+    cost = group.stage_cost(family, 1, group.past_mean)
+    if cost is None:
+        return np.inf
+    # Exchanges at the end may be hidden by schedules with several stages a rank; updates not.
+    return max(least, group.microbatches * cost.microbatch + cost.update)
+
+
+def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
+    """Return seconds that no plan is below, by its schedule and cut; see `pipeline_cuts`. [cuts]
+
+    Infinite where the group's micro-batches cannot be scheduled so.
+
+    Args:
+        group: With several ranks.
+        family: Its plans with one ZeRO stage and kind of recomputation; None: all of them.
+    """
+    cuts = pipeline_cuts(group.setting, group.spec.pp)
+    zero = SHARDED if family is None else family.zero
+    forward, backward = _passes_of_stages(group, cuts, family)
+    of_forward, of_backward = cuts.by_rank(forward), cuts.by_rank(backward)
+    ends = np.zeros_like(of_forward)
+    if family is not None:
+        ends += _least_updates(group, cuts, family)
+        if zero < SHARDED:
+            ends += _least_reductions(group, cuts, family, of_forward, of_backward)
+
+    fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message
+    fill, drain = np.cumsum(fill, axis=1) - fill, np.cumsum(drain, axis=1) - drain
+    work = group.microbatches * (of_forward + of_backward)
+    seconds = (fill + work + np.maximum(ends, drain + ends[:, :1])).max(axis=1)
+    if group.microbatches % group.spec.pp:
+        seconds[cuts.is_interleaved] = np.inf
+    return seconds
+
+
+def _passes_of_stages(
+    group: SpecGroup, cuts: PipelineCuts, family: PlanSpec | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the seconds of both passes of every stage of all cuts. [stages] each"""
+    columns, pricer = group.columns, group.pricer
+    firsts, lasts = cuts.firsts, cuts.lasts
+    forward = columns.forward[lasts] - columns.forward[firsts]
+    backward = columns.backward[lasts] - columns.backward[firsts]
+    host = columns.host[lasts] - columns.host[firsts]
+    host += pricer.host_beside(group.spec.tp, is_whole=False)
+    if family is not None:
+        if family.zero < SHARDED:
+            elements = columns.parameters[lasts] - columns.parameters[firsts]
+            backward += pricer.framework.accumulation(1.0) * elements
+        if family.recompute_kind != "none":
+            again = columns.attention if family.recompute_kind == "selective" else columns.layers
+            after = lasts
+            if family.recompute_kind == "block":
+                # A rank recomputes as many layers in all, of each of its stages as many as of any.
+                chunks = cuts.chunks[cuts.ranks // group.spec.pp]
+                counts = np.ceil(family.recompute_layers / chunks).astype(np.int64)
+                after = np.minimum(lasts, np.maximum(firsts, 1) + counts)
+            backward += np.maximum(again[after] - again[firsts], 0.0)
+    return pricer.floored(forward, backward, host)
+
+
+def _least_updates(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:
+    """Return the seconds of every rank's update, experts' left out. [cuts, ranks]"""
+    parameters = group.dense_parameters
+    replicas = group.pricer.replicas(group.whole.mesh, group.whole.choice, family.zero)
+    return group.pricer.framework.update(parameters, replicas) * group.dense_shares(cuts)
+
+
+def _least_reductions(
+    group: SpecGroup,
+    cuts: PipelineCuts,
+    family: PlanSpec,
+    forward: FloatArray,
+    backward: FloatArray,
+) -> FloatArray:
+    """Return the least seconds of every rank's exchanges at the end of a step. [cuts, ranks]
+
+    Args:
+        group: Of the plans.
+        cuts: Their schedules and cuts.
+        family: Their ZeRO stage.
+        forward: Seconds of the forward passes of a micro-batch. [cuts, ranks]
+        backward: Of the backward passes, likewise.
+    """
+    pricer = group.pricer
+    framework = pricer.framework
+    replicas = pricer.replicas(group.whole.mesh, group.whole.choice, family.zero)
+    least = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
+    shares = group.dense_shares(cuts)
+    exchanges = ReplicaExchanges(
+        scattered=least.scattered * shares,
+        bucketed=least.bucketed * shares,
+        gathered=least.gathered * shares,
+    )
+    following = min(group.spec.pp, group.microbatches)
+    windows = pricer.window(cuts.chunks, following)[:, np.newaxis]
+    return framework.reduction(family.zero, exchanges, windows * forward, windows * backward)
+
+
+def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
+    """Return seconds that a plan cannot be below; see the head of the file."""
+    stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
+    costs: list[StageCost] = []
+    for first, last in stages.ends:
+        cost = group.stage_cost(spec, first, last)
+        if cost is None:
+            return np.inf
+        costs.append(cost)
+    following = min(spec.pp, group.microbatches)
+    ends: list[float] = []
+    for column in stages.columns:
+        of_rank = [costs[kind] for kind in column]
+        ends.append(group.pricer.rank_end(of_rank, spec.zero, following))
+    ends_of_ranks = np.array(ends)[stages.columns_of_ranks]
+    passes = np.array([(cost.forward, cost.backward + cost.weights) for cost in costs])
+    of_stages = passes[stages.kinds]
+    firsts = of_stages[0] + group.message
+    fill, drain = (np.cumsum(firsts, axis=0) - firsts).T
+    work = group.microbatches * of_stages.sum(axis=(0, 2))
+    return float((fill + work + np.maximum(ends_of_ranks, drain + ends_of_ranks[0])).max())
+
+
+def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
+    """Return whether the first rank's devices cannot hold what the schedule has in flight."""
+    costs: list[StageBytes] = []
+    saved = 0.0
+    for ends, count, flying in first_rank_stages(
+        group.setting, spec.pp, spec.schedule, spec.layers, group.microbatches
+    ):
+        cost = group.stage_bytes(spec, *ends)
+        if cost is None:
+            return True
+        costs += [cost] * count
+        saved += flying * cost.saved
+    return group.lacks(costs, saved)

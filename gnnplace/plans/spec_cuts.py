@@ -1,0 +1,235 @@
+"""How pipelines cut a decoder: schedules, layers of every stage, stages that are alike.
+
+All of it depends on the sizes, the framework and the number of ranks alone, and is the same for
+whatever else a plan says; it is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.spec import Layers, PlanSpec
+from gnnplace.plans.spec_answers import segments_of_stages
+
+CUTS = ("ends", "least", "even")
+"""Cuts of the layers that are tried beside the framework's own."""
+MOST_CHUNKS = 32
+"""Chunks of a rank at most."""
+
+
+def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterator[str]:
+    """Yield the schedules that a framework has for so many ranks and micro-batches."""
+    yield "1f1b"
+    if pp == 1:
+        return
+    if "gpipe" in setting.framework.traits.schedules:
+        yield "gpipe"
+    if microbatches % pp == 0:
+        yield from interleaved_schedules(setting, pp)
+
+
+def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
+    """Yield the interleaved schedules that the framework and the layers allow."""
+    if pp > 1 and "interleaved" in setting.framework.traits.schedules:
+        for chunks in range(2, min(MOST_CHUNKS, setting.decoder.layers // pp) + 1):
+            yield f"interleaved:{chunks}"
+
+
+@lru_cache(maxsize=4096)
+def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
+    """Return the layers of every stage, each cut once; None: as the framework cuts."""
+    if pp == 1:
+        return (None,)
+    decoder, usual = setting.decoder, setting.framework.traits.cut
+    cuts: dict[tuple[int, ...], tuple[int, ...] | None] = {}
+    for rule in (usual, *CUTS):
+        try:
+            layers = layers_of(decoder, len(chunk_ranks(schedule, pp)), rule)
+        except InputError:
+            continue
+        if sum(layers) == decoder.layers:
+            cuts.setdefault(layers, None if rule == usual else layers)
+    return tuple(cuts.values())
+
+
+@lru_cache(maxsize=1024)
+def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
+    """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
+    fewest = setting.decoder.layers // pp
+    for schedule in ("1f1b", *interleaved_schedules(setting, pp)):
+        for cut in cuts_of(setting, pp, schedule):
+            stages = len(chunk_ranks(schedule, pp))
+            layers = cut or layers_of(setting.decoder, stages, setting.framework.traits.cut)
+            fewest = min(fewest, sum(layers[::pp]))
+    return fewest
+
+
+class AlikeStages(NamedTuple):
+    """Stages of a plan by what they have: those of one kind cost the same.
+
+    Attributes:
+        ends: First segment and the one after the last, of one stage of each kind. [kinds]
+        kinds: The kind of every stage. [chunks of a rank, ranks]
+        columns: Kinds of the chunks of a rank, of ranks that are unlike.
+        columns_of_ranks: Which of `columns` each rank has. [ranks]
+    """
+
+    ends: tuple[tuple[int, int], ...]
+    kinds: IntArray
+    columns: tuple[tuple[int, ...], ...]
+    columns_of_ranks: IntArray
+
+
+@lru_cache(maxsize=8192)
+def alike_stages(
+    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None
+) -> AlikeStages:
+    """Return the stages of plans with a number of ranks, a schedule and a cut, by their kinds.
+
+    Args:
+        setting: The sizes and the framework.
+        pp: Ranks.
+        schedule: Its name and number of chunks.
+        layers: Of every stage; None: as the framework cuts.
+    """
+    spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
+    numbers: dict[tuple[object, ...], int] = {}
+    ends: list[tuple[int, int]] = []
+    kinds: list[int] = []
+    for first, last in segments_of_stages(setting, spec):
+        key = kind_of_stage(setting, first, last)
+        if key not in numbers:
+            numbers[key] = len(ends)
+            ends.append((first, last))
+        kinds.append(numbers[key])
+    of_ranks = [tuple(kinds[rank::pp]) for rank in range(pp)]
+    columns = {column: number for number, column in enumerate(dict.fromkeys(of_ranks))}
+    return AlikeStages(
+        ends=tuple(ends),
+        kinds=np.array(kinds).reshape(-1, pp),
+        columns=tuple(columns),
+        columns_of_ranks=np.array([columns[column] for column in of_ranks]),
+    )
+
+
+def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[object, ...]:
+    """Return what tells stages apart: their layers of each kind, and the ends of the model."""
+    sizes = setting.decoder
+    dense = sizes.experts.dense if sizes.experts else 0
+    num_dense = max(0, min(last, 1 + dense) - max(first, 1))
+    return last - first, num_dense, first == 0, last == sizes.layers + 2
+
+
+@lru_cache(maxsize=16384)
+def first_rank_stages(
+    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None, microbatches: int
+) -> tuple[tuple[tuple[int, int], int, int], ...]:
+    """Return the stages of rank 0 by their kinds.
+
+    Args:
+        setting: As of `alike_stages`, as all but the last.
+        pp: Ranks.
+        schedule: Its name and number of chunks.
+        layers: Of every stage; None: as the framework cuts.
+        microbatches: Of a step.
+
+    Returns:
+        Of each kind the first segment and the one after the last, the number of stages, and the
+        micro-batches that all of these have in flight.
+    """
+    stages = alike_stages(setting, pp, schedule, layers)
+    flying = flying_of_first_rank(schedule, pp, microbatches)
+    numbers: dict[int, int] = {}
+    in_flight: dict[int, int] = {}
+    for kind, count in zip(stages.kinds[:, 0].tolist(), flying, strict=True):
+        numbers[kind] = numbers.get(kind, 0) + 1
+        in_flight[kind] = in_flight.get(kind, 0) + count
+    return tuple((stages.ends[kind], numbers[kind], in_flight[kind]) for kind in numbers)
+
+
+@lru_cache(maxsize=4096)
+def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
+    """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
+
+    1F1B: as many as there are ranks (Narayanan et al., 2019). Interleaved: 2 (P - 1) + (v - 1) P
+    passes and one more, P micro-batches of a chunk by turns (Narayanan et al., 2021, section 2.2).
+    """
+    chunks = len(chunk_ranks(schedule, pp)) // pp
+    if schedule == "gpipe":
+        return (microbatches,)
+    if chunks == 1:
+        return (min(pp, microbatches),)
+    passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
+    counts = [0] * chunks
+    for number in range(passes):
+        counts[number // pp % chunks] += 1
+    return tuple(counts)
+
+
+class PipelineCuts(NamedTuple):
+    """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
+
+    Attributes:
+        schedules: Of every cut. [cuts]
+        layers: Of every cut's stages; None: as the framework cuts. [cuts]
+        chunks: Stages of a rank. [cuts]
+        is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts]
+        firsts: The first segment of every stage of all cuts, one cut after another. [stages]
+        lasts: The segment after the last of every stage. [stages]
+        ranks: Cut x ranks + rank of every stage. [stages]
+        begins: The stage that is the first of each rank. [cuts, ranks]
+    """
+
+    schedules: tuple[str, ...]
+    layers: tuple[Layers | None, ...]
+    chunks: FloatArray
+    is_interleaved: BoolArray
+    firsts: IntArray
+    lasts: IntArray
+    ranks: IntArray
+    begins: IntArray
+
+    def by_rank(self, seconds: FloatArray) -> FloatArray:
+        """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
+        sums = np.bincount(self.ranks, seconds, minlength=self.begins.size)
+        return np.asarray(sums.reshape(self.begins.shape), dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
+    """Return all schedules and cuts of the layers over so many ranks."""
+    schedules: list[str] = []
+    cuts: list[Layers | None] = []
+    bounds: list[tuple[int, int]] = []
+    ranks: list[int] = []
+    begins: list[range] = []
+    for schedule in schedules_of(setting, pp, pp):
+        for layers in cuts_of(setting, pp, schedule):
+            spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
+            begins.append(range(len(bounds), len(bounds) + pp))
+            stages = segments_of_stages(setting, spec)
+            ranks += [len(cuts) * pp + stage % pp for stage in range(len(stages))]
+            bounds += stages
+            schedules.append(schedule)
+            cuts.append(layers)
+    firsts, lasts = np.array(bounds, dtype=np.int64).T
+    counts = np.bincount(np.array(ranks) // pp)
+    return PipelineCuts(
+        schedules=tuple(schedules),
+        layers=tuple(cuts),
+        chunks=counts / pp,
+        is_interleaved=counts > pp,
+        firsts=firsts,
+        lasts=lasts,
+        ranks=np.array(ranks, dtype=np.int64),
+        begins=np.array(begins, dtype=np.int64),
+    )

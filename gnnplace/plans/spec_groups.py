@@ -1,0 +1,345 @@
+"""Plans in words by what they share: groups that cut one micro-batch over the same devices.
+
+A group's plans differ in schedule, cut of the layers, ZeRO stage and recomputation. Its segments
+are priced once for all of them; a family of a group has one ZeRO stage and kind of recomputation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnplace.arrays import FloatArray
+from gnnplace.costs import ReplicatedParameters
+from gnnplace.errors import InputError
+from gnnplace.plans.decoders.setting import PricingSetting
+from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.search.framework_pricing import FrameworkPricer
+from gnnplace.plans.search.stage import SegmentSums, Stage, StageBytes, StageCost
+from gnnplace.plans.segments.chain import divisors_of
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import (
+    PlanAnswer,
+    check_framework,
+    draft_of_sizes,
+    price,
+    pricer_of_spec,
+    stage_of_sizes,
+)
+from gnnplace.plans.spec_cuts import PipelineCuts, fewest_of_first_rank, kind_of_stage
+
+MOST_EXAMPLES = 64
+"""Examples of a micro-batch on a replica at most."""
+MOST_CONTEXT = 64
+"""Shards of an example's tokens at most."""
+
+
+class GroupColumns(NamedTuple):
+    """What a group's segments take, summed up from the first on. [segments + 1] each
+
+    Attributes:
+        forward: Seconds of the forward pass.
+        backward: Seconds of both parts of the backward pass.
+        host: Seconds that the host needs to launch both.
+        parameters: Elements on a device.
+        dense: Those that are no experts'.
+        attention: Seconds of layers' attention, which selective recomputation computes again.
+        layers: Seconds of layers, which full recomputation computes again.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    host: FloatArray
+    parameters: FloatArray
+    dense: FloatArray
+    attention: FloatArray
+    layers: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class SpecGroup:
+    """Plans that cut one micro-batch over the same devices in the same way.
+
+    Attributes:
+        setting: The sizes, the devices and the framework.
+        spec: Their words without schedule, cut, ZeRO and recomputation.
+        smaller: The group of the next smaller micro-batch on the same devices; None: there is none.
+    """
+
+    setting: PricingSetting
+    spec: PlanSpec
+    smaller: SpecGroup | None = None
+    _costs: dict[tuple[object, ...], StageCost | None] = field(default_factory=dict)
+    _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
+    _holds: dict[tuple[int, str], bool] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
+    _shares: list[FloatArray] = field(default_factory=list)
+
+    @cached_property
+    def pricer(self) -> FrameworkPricer:
+        """Return what prices its stages."""
+        return pricer_of_spec(self.setting, self.spec)
+
+    @cached_property
+    def sums(self) -> SegmentSums | None:
+        """Return prefix sums of its segments' costs; None where the model cannot be cut so."""
+        return self.pricer.sums(self.whole.mesh, choice=self.whole.choice)
+
+    @cached_property
+    def columns(self) -> GroupColumns:
+        """Return what its segments take, summed up."""
+        sums = self.sums
+        assert sums is not None
+        costs = sums.costs
+        is_layer = np.ones(len(costs.forward))
+        is_layer[[0, -1]] = 0.0
+        return GroupColumns(
+            forward=sums.forward,
+            backward=sums.backward + sums.weights,
+            host=_summed(costs.host),
+            parameters=sums.parameters,
+            dense=sums.parameters - _summed(costs.experts),
+            attention=_summed(costs.attention * is_layer),
+            layers=_summed(costs.recomputed * is_layer),
+        )
+
+    @cached_property
+    def dense_parameters(self) -> ReplicatedParameters:
+        """Return its parameters on a device that is not an expert's, of all ranks."""
+        return ReplicatedParameters(
+            dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
+        )
+
+    def dense_shares(self, cuts: PipelineCuts) -> FloatArray:
+        """Return the share of these that every rank has under every cut. [cuts, ranks]"""
+        if not self._shares:
+            dense = self.columns.dense
+            self._shares.append(cuts.by_rank(dense[cuts.lasts] - dense[cuts.firsts]) / dense[-1])
+        return self._shares[0]
+
+    @cached_property
+    def whole(self) -> Stage:
+        """Return a stage of all segments, for what does not depend on where a stage ends."""
+        sizes = self.setting.decoder
+        return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
+
+    @property
+    def microbatches(self) -> int:
+        """Micro-batches of a step."""
+        return self.spec.num_microbatches(self.spec.batch or self.setting.decoder.batch)
+
+    @cached_property
+    def usable(self) -> float:
+        """Return the bytes that a device of the first rank has."""
+        stage = stage_of_sizes(self.setting.decoder, self.spec, 0, 0, 1)
+        return self.pricer.usable_memory(stage.mesh)
+
+    def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
+        """Return whether a device cannot hold stages with so many bytes in flight."""
+        return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
+
+    def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
+        """Return what a stage of the first rank takes; None where it cannot be cut so.
+
+        Stages of as many layers of each kind take the same.
+
+        Args:
+            spec: The plan.
+            first: The first segment of the stage.
+            last: The segment after its last.
+        """
+        key = self._key(spec, first, last)
+        if key not in self._costs:
+            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
+            self._costs[key] = self.pricer.cost(stage)
+        return self._costs[key]
+
+    def stage_bytes(self, spec: PlanSpec, first: int, last: int) -> StageBytes | None:
+        """Return the bytes of a stage of the first rank; arguments as of `stage_cost`."""
+        key = self._key(spec, first, last)
+        if key in self._costs:
+            return self._costs[key]
+        if key not in self._bytes:
+            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
+            self._bytes[key] = self.pricer.stage_bytes(stage)
+        return self._bytes[key]
+
+    def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
+        """Return what the cost of a stage depends on."""
+        return spec.zero, spec.recompute, kind_of_stage(self.setting, first, last)
+
+    @property
+    def past_mean(self) -> int:
+        """Return the segment after the mean number of layers; some rank has as many at least.
+
+        Those from the first on are the smallest.
+        """
+        return 1 - (-self.setting.decoder.layers // self.spec.pp)
+
+    def holds(self, spec: PlanSpec) -> bool:
+        """Return whether the first and the fullest rank may hold a plan's stages under any cut.
+
+        A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
+        fewer micro-batches than are in flight, their sum stays.
+        """
+        key = spec.zero, spec.recompute
+        if key not in self._holds:
+            smaller = self.smaller is None or self.smaller.holds(spec)
+            self._holds[key] = smaller and self._can_hold(spec) and self._first_can_hold(spec)
+        return self._holds[key]
+
+    def _can_hold(self, spec: PlanSpec) -> bool:
+        """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
+        cost = self.stage_bytes(spec, 1, self.past_mean)
+        return cost is not None and not self.lacks([cost], cost.saved)
+
+    def _first_can_hold(self, spec: PlanSpec) -> bool:
+        """Return whether rank 0 can hold the fewest layers that any cut gives it, under 1F1B.
+
+        No schedule that ends in every step has fewer micro-batches in flight there.
+        """
+        cost = self.stage_bytes(spec, 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp))
+        flying = min(self.spec.pp, self.microbatches)
+        return cost is not None and not self.lacks([cost], flying * cost.saved)
+
+    def least_layers(self, spec: PlanSpec) -> int:
+        """Return the fewest layers that must be recomputed so that rank 0 may hold a plan."""
+        if spec.zero not in self._counts:
+            low = 1 if self.smaller is None else self.smaller.least_layers(spec)
+            most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
+
+            def fits(count: int) -> bool:
+                return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
+
+            self._counts[spec.zero] = first_that(fits, most, low)
+        return self._counts[spec.zero]
+
+    @cached_property
+    def message(self) -> float:
+        """Return the seconds of what crosses a cut."""
+        pp = self.spec.pp
+        if pp == 1:
+            return 0.0
+        layers = layers_of(self.setting.decoder, pp, "even")  # every cut has one message's size
+        draft = draft_of_sizes(self.setting, self.spec.with_words(layers=layers))
+        return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
+
+
+@dataclass(frozen=True, eq=False)
+class SpecSpace:
+    """All plans in words of a model on so many devices; several searches share what they priced.
+
+    Attributes:
+        setting: The sizes, the devices and the framework.
+        batch: Examples of a step.
+        num_devices: Devices that every plan uses; the first of the cluster.
+    """
+
+    setting: PricingSetting
+    batch: int
+    num_devices: int
+    _answers: dict[PlanSpec, PlanAnswer] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> tuple[SpecGroup, ...]:
+        """Groups of plans; a model that cannot be cut so has no `sums` of one."""
+        return tuple(groups_of(self.setting, self.batch, self.num_devices))
+
+    def answer(self, spec: PlanSpec) -> PlanAnswer:
+        """Return what a plan takes, or why it cannot be."""
+        if spec not in self._answers:
+            self._answers[spec] = price(self.setting, spec)
+        return self._answers[spec]
+
+
+def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator[SpecGroup]:
+    """Yield the groups of plans of so many devices that the framework can say."""
+    sizes, framework = setting.decoder, setting.framework
+    splits_tokens = framework.constants["splits_tokens"] > 0
+    num_experts = sizes.experts.count if sizes.experts else 1
+    for pp, tp in itertools.product(divisors_of(num_devices), repeat=2):
+        if num_devices % (pp * tp) or pp > sizes.layers or tp > sizes.heads:
+            continue
+        rest = num_devices // (pp * tp)
+        for cp in divisors_of(rest):
+            if cp > MOST_CONTEXT:
+                continue
+            dp = rest // cp
+            if batch % dp:
+                continue
+            groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
+            examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
+            splits = (True, False) if tp > 1 and splits_tokens else (splits_tokens or tp == 1,)
+            for ep, sp in itertools.product(groups, splits):
+                yield from _groups_of_devices(
+                    setting,
+                    PlanSpec(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
+                    examples,
+                )
+
+
+def _groups_of_devices(
+    setting: PricingSetting, spec: PlanSpec, examples: Sequence[int]
+) -> Iterator[SpecGroup]:
+    """Yield a group for each number of examples of a micro-batch on the same devices.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        spec: The degrees of parallelism.
+        examples: Of a micro-batch on a replica, the fewest first.
+    """
+    smaller: SpecGroup | None = None
+    for size in examples:
+        sized = spec.with_words(microbatch_size=size)
+        try:
+            check_framework(setting, sized.with_words(pp=1))
+        except InputError:
+            continue
+        smaller = SpecGroup(setting, sized, smaller)
+        yield smaller
+
+
+def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
+    """Yield a group's ZeRO stages and kinds of recomputation that may fit.
+
+    A family that recomputes layers has the fewest with which rank 0 may fit.
+    """
+    spec = group.spec
+    zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
+    for zero in zeros:
+        plain = spec.with_words(zero=zero)
+        if not group.holds(plain.with_words(recompute="full")):
+            continue
+        for kind in ("none", "selective"):
+            family = plain.with_words(recompute=kind)
+            if group.holds(family):
+                yield family
+        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+
+
+def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
+    """Return the least number that holds, where larger ones do too; `most` if none.
+
+    Args:
+        holds: What is asked of a number.
+        most: The largest number.
+        least: The first number that may hold.
+    """
+    low, high = min(least, most), most
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _summed(column: FloatArray) -> FloatArray:
+    """Return sums from the first on. [length + 1]"""
+    return np.concatenate([[0.0], np.cumsum(column)])
