@@ -323,7 +323,7 @@ def _fits(args: Namespace) -> int:
 
 def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     """Return whether a plan fits that is searched, or given in words or by its file."""
-    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    constraints = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     job = TrainingJob(
         args.what,
         batch=args.batch,
@@ -337,7 +337,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
         framework=args.framework,
         environment=args.environment,
     )
-    cluster = plan_devices(args.cluster, args.memory_limit, asked.headroom or args.headroom)
+    cluster = plan_devices(args.cluster, args.memory_limit, constraints.headroom or args.headroom)
     plan = None if source is None else read_given(source)
     assert not isinstance(plan, LaunchPlan)
     return fit_plan(job, cluster, plan, options, say)

@@ -71,6 +71,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
+    # A plan that was read and not priced has fewer parts of its bytes.
     if plan.fullest is not None:
         lines.append(
             f"  fullest device {plan.fullest.device}: {plan.fullest.text()}, of "
