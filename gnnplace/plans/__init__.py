@@ -9,6 +9,7 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.causes import SlowdownCause as SlowdownCause
+    from gnnplace.plans.decoders.adapters import parse_adapters as parse_adapters
     from gnnplace.plans.fitting import FitAnswer as FitAnswer
     from gnnplace.plans.fitting import FitChange as FitChange
     from gnnplace.plans.fitting import fit_of as fit_of

@@ -28,7 +28,7 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     chance = "" if answer.answer.fits is None else f" ({answer.answer.fits:.0%} likely to fit)"
     model = "" if answer.job is None else f"{answer.job.model} "
     adapters = setting.decoder.adapters
-    trained = "" if adapters is None else f"{adapters.name} {adapters}, "
+    trained = "" if adapters is None else f"{adapters.label}, "
     # What was asked, and the verdict.
     lines = [
         f"{model}on {setting.cluster.name}: {verdict}{chance}",

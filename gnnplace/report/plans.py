@@ -21,6 +21,7 @@ import numpy as np
 
 from gnnplace.costs import tested_words
 from gnnplace.errors import InputError
+from gnnplace.plans import parse_adapters
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
 from gnnplace.plans.order.rows import PASSES, passes_in
 from gnnplace.plans.order.timing import Timing, timed
@@ -104,11 +105,12 @@ def basis_line(plan: Plan) -> str:
     """Format what was planned for, which of it was a default, and where the prices come from."""
     file = plan.file
     length = None if file.tokens is None else file.tokens // file.batch
+    adapters = [] if file.lora is None else [parse_adapters(file.lora).label]
     asked = job_words(
         parameters=plan.parameters,
         batch=file.batch,
         length=length,
-        options=(file.precision, file.optimizer),
+        options=(file.precision, file.optimizer, *adapters),
         defaults=plan.defaults,
     )
     if file.source == "captured":

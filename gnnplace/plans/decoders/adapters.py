@@ -66,6 +66,11 @@ class Adapters:
         """What they are called."""
         return "QLoRA" if self.is_quantized else "LoRA"
 
+    @property
+    def label(self) -> str:
+        """What they are called, with their words."""
+        return f"{self.name} {self}"
+
 
 def parse_adapters(text: str) -> Adapters:
     """Parse the adapters of `--lora`, such as "r=16" or "r=16,bits=4".

@@ -284,7 +284,9 @@ def test_a_plan_carries_its_adapters(tmp_path, capsys):
     path, file = tmp_path / "plan.json", tmp_path / "ds.json"
     question = ["plan", "Qwen/Qwen3-8B", "--cluster", "8xH100", "--launcher", "accelerate"]
     assert run([*question, "--lora", "r=16", "-o", str(path)]) == 0
-    assert "LoRA r=16 on all linear layers but the head: 43,646,976" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "bf16-mixed, adamw, LoRA r=16 (batch, " in text
+    assert "LoRA r=16 on all linear layers but the head: 43,646,976" in text
     data = json.loads(path.read_text())
     assert data["lora"] == "r=16"
     assert run(["plan", *question[1:4], "--given", str(path), "--json"]) == 0
