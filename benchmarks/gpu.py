@@ -37,7 +37,7 @@ from gnnplace.costs.tables import shipped
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
 from gnnplace.problem import Problem, write_problem
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.program.program import Program
 from gnnplace.zoo.workload import default_batch, names
 
 DTYPES = "float32,bfloat16"

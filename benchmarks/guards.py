@@ -24,9 +24,9 @@ import torch
 
 import gnnplace
 from gnnplace.sharding.captured import recording
-from gnnplace.tracing.fingerprint import Fingerprint, reading
+from gnnplace.tracing.guards.fingerprint import Fingerprint, reading
+from gnnplace.tracing.guards.proof import Proof
 from gnnplace.tracing.models import workload_of
-from gnnplace.tracing.proof import Proof
 from gnnplace.tracing.step import StepModule, default_loss
 
 CHECKS = 1000

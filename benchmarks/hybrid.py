@@ -18,6 +18,10 @@ DEVICES, CLUSTER = "256", "nvlink-v100-4"
 MODELS = {
     "inception": "inception?batch=32&size=96&width=64&depth=6",
     "gnmt": "gnmt?batch=64&source=8&target=8&vocabulary=16000&width=512&layers=4",
+    "big_lstm": "big_lstm?batch=128&length=20&vocabulary=793470&cells=8192&width=1024&samples=8192",
+    # The rows of the embedding that a step of 128 texts of 20 words reads: its sparse gradient.
+    "big_lstm, sparse": "big_lstm?batch=128&length=20&vocabulary=2560&cells=8192&width=1024"
+    "&samples=8192",
     "rnn_lm": "rnn_lm?batch=64&length=10&vocabulary=16000&width=1024&layers=2",
 }
 # Examples a step of a profile: PipeDream's profiles do not say; assumed.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import math
 import random
 import sys
 import time
@@ -94,11 +95,13 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
         experts = divisors_of(dp * cp) if sizes.experts else [1]
-        zeros = traits.zero_stages if dp * cp > 1 else (0,)
+        shared = list(ways_to_share(setting, dp * cp, tp))
         micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
-        for ep, zero, size, sp, schedule in itertools.product(
-            experts, zeros, micro, (True, False), schedules
+        for ep, (zero, group, overlap), size, sp, schedule in itertools.product(
+            experts, shared, micro, (True, False), schedules
         ):
+            if group is not None and group % math.lcm(cp, ep):
+                continue
             spec = PlanSpec(
                 dp=dp,
                 tp=tp,
@@ -107,6 +110,8 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 ep=ep,
                 sp=sp,
                 zero=zero,
+                zero_group=group,
+                overlap=overlap,
                 microbatch_size=size,
                 batch=sizes.batch,
                 schedule=schedule,
@@ -115,6 +120,25 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 continue
             for layers in cuts(setting, spec):
                 yield replace(spec, layers=layers)
+
+
+def ways_to_share(
+    setting: PricingSetting, replicas: int, tp: int
+) -> Iterator[tuple[int, int | None, str | None]]:
+    """Yield ZeRO's stages, replicas of a group that shares (None: all), and what is hidden.
+
+    Groups are of the replicas of one server, where there are several.
+    """
+    traits, server = setting.framework.traits, setting.framework.network.each
+    for zero in traits.zero_stages if replicas > 1 else (0,):
+        groups: list[int | None] = [None]
+        if zero in traits.zero_groups and setting.cluster.num_devices > server:
+            near = setting.framework.replica_group(replicas, 1, tp).members
+            groups += [near] if 1 < near < replicas else []
+        overlaps: list[str | None] = [None]
+        if traits.may_hide != "none" and replicas > 1:
+            overlaps.append("reduce+gather" if zero else "reduce")
+        yield from itertools.product((zero,), groups, overlaps)
 
 
 def cuts(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[int, ...] | None]:

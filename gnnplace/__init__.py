@@ -106,15 +106,17 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.sharding.answers import SplitGoal as SplitGoal
+    from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
     from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
     from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
     from gnnplace.simulation import simulate as simulate
-    from gnnplace.tracing.experts import experts as experts
-    from gnnplace.tracing.models import capture_model as capture
-    from gnnplace.tracing.models import say_batch as say_batch
-    from gnnplace.tracing.options import CaptureOptions as CaptureOptions
+    from gnnplace.tracing import CaptureOptions as CaptureOptions
+    from gnnplace.tracing import capture_model as capture
+    from gnnplace.tracing import experts as experts
+    from gnnplace.tracing import say_batch as say_batch
     from gnnplace.train.data.build import build_data as build_data
     from gnnplace.train.data.datasets import verify as verify_data
 

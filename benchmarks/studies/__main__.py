@@ -9,6 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from benchmarks.studies.costs.report import headline as costs_headline
 from benchmarks.studies.costs.study import study_costs
+from benchmarks.studies.orders.improvement import study_improvement
 from benchmarks.studies.orders.networks import study_network_orders
 from benchmarks.studies.orders.study import study_orders
 from benchmarks.studies.plans.study import headline as plans_headline
@@ -39,6 +40,8 @@ OPTIONS = (
      "under each order, which decides alone."},
     {"name": "--steps", "kind": "count", "default": 1200, "help": "With --network: the number of "
      "steps of each training."},
+    {"name": "--improve", "kind": "flag", "help": "Of orders: improvement walks over one graph at "
+     "a time, as Wang et al. make them."},
     {"name": "--parts", "default": PARTS, "help": "The parts of the problems to evaluate on."},
     {"name": "--report", "kind": "flag", "help": "Of orders: run nothing and report what is there. "
      "Of costs and plans: write a report to the folder."},
@@ -69,6 +72,15 @@ def chosen(args: Namespace) -> int:
             orders=args.orders,
             seeds=args.seeds,
             steps=args.steps,
+            run=not args.report,
+            progress=say,
+        )
+        return 0
+    if args.improve:
+        study_improvement(
+            args.output,
+            orders=args.orders,
+            seeds=args.seeds,
             run=not args.report,
             progress=say,
         )

@@ -20,8 +20,7 @@ from gnnplace.execution import Execution, ExecutionOptions
 from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
 from gnnplace.problem import ruled
-from gnnplace.tracing import Program
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing import Program, capture_model
 
 Data = dict[str, Any]
 STEPS, RUNS = 7, 3  # of an execution: steps of a run, runs

@@ -45,8 +45,7 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.problem import Cluster, ruled
 from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import CaptureOptions, Program
 
 ALONE, BARE, DDP = "one-device", "zero-0", "ddp"
 ELSEWHERE = "pcie-a100-2"  # devices that are not here: nothing is allocated

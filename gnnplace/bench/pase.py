@@ -38,7 +38,7 @@ from gnnplace.sharding.captured.problem import (
     captured_tables,
     completed,
 )
-from gnnplace.tracing.rules.calls import PARAMETER
+from gnnplace.tracing import PARAMETER
 
 PASE, TRICK = "pase", "weird-trick"
 CONNECTED = ("linear", "addmm")

@@ -50,7 +50,7 @@ from gnnplace.train.data.random_families import MOST_OPS, random_problem
 from gnnplace.train.data.recipes import RECIPES, STORE
 
 if TYPE_CHECKING:
-    from gnnplace.tracing.options import CaptureOptions
+    from gnnplace.tracing import CaptureOptions
 
 FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
 NonNegative = Annotated[float, Field(ge=0)]
@@ -214,7 +214,7 @@ class ProblemEntry(Schema):
 
     def capture_options(self) -> CaptureOptions:
         """How a model of a suite is captured."""
-        from gnnplace.tracing.options import CaptureOptions
+        from gnnplace.tracing import CaptureOptions
 
         return CaptureOptions(
             groups=self.groups,

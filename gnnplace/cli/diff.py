@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
 def _plans(args: Namespace) -> int:
     """Compares two joint plans."""
     from gnnplace.plans.run.apply import check_model  # late: torch is for plans alone
-    from gnnplace.tracing.models import workload_of
+    from gnnplace.tracing import workload_of
 
     if args.html is not None or args.trace is not None:
         raise InputError("--html, --trace: show placements; report shows a joint plan")

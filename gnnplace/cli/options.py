@@ -25,7 +25,7 @@ from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
     from gnnplace.problem import Constraints
-    from gnnplace.sharding.answers import SplitOptions
+    from gnnplace.sharding import SplitOptions
 
 AUTO, PLACER = "auto", "@placer"
 CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")
@@ -161,6 +161,6 @@ def placer_options(args: Namespace) -> dict[str, Any]:
 
 def split_options(args: Namespace) -> SplitOptions:
     """The options of a split among a command's arguments."""
-    from gnnplace.sharding.answers import SplitOptions
+    from gnnplace.sharding import SplitOptions
 
     return from_args(SplitOptions, args)

@@ -46,7 +46,7 @@ from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.policy.sizes import Size
-    from gnnplace.tracing.program import Program
+    from gnnplace.tracing import Program
 
 
 def check_device_map(args: Namespace) -> None:

@@ -27,7 +27,7 @@ from gnnplace.plans import (
     priced_spec,
     read_given,
 )
-from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines
+from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gnnplace.plans import Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST, CHEAPEST = "time", "gpus", "cost"
+GOALS = TIME, FEWEST, LEANEST, CHEAPEST = "time", "gpus", "memory", "cost"
 TRIES = 3
 
 
@@ -288,6 +288,7 @@ def _write_answer(
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
+        lines += trade_lines(best)
         if best.file.alternatives and args.given is None:
             lines.append(next_line(best, args.output))
         print_lines(*lines)
@@ -308,7 +309,7 @@ def _fits(args: Namespace) -> int:
     Raises:
         InputError: An option that is of a plan's times alone, or a table of plans.
     """
-    names = ("html", "trace", "table", "output", "price", "rate")
+    names = ("html", "trace", "table", "output", "price", "rate", "pareto")
     unused = next((name for name in names if getattr(args, name) is not None), None)
     if unused is not None or args.tries or args.runnable:
         name = unused or ("try" if args.tries else "runnable")
@@ -333,6 +334,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     )
     options = SearchOptions(
         budget=args.budget,
+        goal=TIME if args.goal == CHEAPEST else args.goal,
         launcher=args.launcher,
         framework=args.framework,
         environment=args.environment,
@@ -361,18 +363,29 @@ def _launch_file_fit(args: Namespace) -> FitAnswer:
     return fit_of(priced.setting, priced_spec(priced.plan))
 
 
+def _check_goal(args: Namespace, rate: float | None) -> None:
+    """Check what is searched for, and the options that are of one goal.
+
+    Raises:
+        InputError: There is no such goal, or an option is of another.
+    """
+    if args.goal not in GOALS:
+        raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
+    if rate is not None and (args.goal not in (FEWEST, LEANEST) or args.given is not None):
+        raise InputError("--rate: is for --goal gpus and memory, which search for fewer of these")
+    if args.pareto is not None and (args.given is not None or "," in args.cluster):
+        raise InputError("--pareto: is of plans that are searched, on one cluster")
+    if args.goal == CHEAPEST and args.price is None:
+        raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
+
+
 def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
     check_table(args.table)
-    if args.goal not in GOALS:
-        raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
     tokens = None if args.tokens is None else token_count(args.tokens)
     rate = None if args.rate is None else token_count(args.rate, "--rate")
-    if rate is not None and (args.goal != FEWEST or args.given is not None):
-        raise InputError("--rate: is for --goal gpus, which searches for fewer devices")
-    if args.goal == CHEAPEST and args.price is None:
-        raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
+    _check_goal(args, rate)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)
     prices = None
@@ -420,6 +433,7 @@ def run(args: Namespace) -> int:
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
+        pareto=args.pareto,
         launcher=args.launcher if args.given is None else None,
         framework=args.framework if args.given is None else None,
         environment=args.environment if args.given is None else None,

@@ -17,24 +17,27 @@ from gnnplace.report.sharding import (
     draw_frontier,
     frontier_lines,
     frontier_page,
+    goal_lines,
     planned_data,
     planned_lines,
     split_data,
     split_lines,
     split_page,
 )
-from gnnplace.sharding.answers import (
+from gnnplace.sharding import (
+    TIME,
     AnswerTables,
+    SplitGoal,
     limited_split,
+    shard_for,
     shard_frontier,
-    shard_network,
     shard_tables,
 )
 from gnnplace.sharding.problem import write_sharding
 
 
 def run(args: Namespace) -> int:
-    """Prints the best strategy of a sharding problem, or all that no other beats."""
+    """Print the best strategy of a sharding problem, or all that no other beats."""
     _check(args)
     options, limit = limited_split(
         constraints_of(args), split_options(args), memory_limit=args.memory_limit
@@ -42,14 +45,21 @@ def run(args: Namespace) -> int:
     args.devices, args.memory_limit = options.devices, limit
     if args.executable:
         return _executable(args)
-    tables = shard_tables(args.what, split_options(args))
-    if args.tables is not None:
-        write_sharding(args.tables, tables.problem)
-    return _frontier(tables, args) if args.pareto else _best(tables, args)
+    if args.pareto:
+        tables = shard_tables(args.what, split_options(args))
+        if args.tables is not None:
+            write_sharding(args.tables, tables.problem)
+        return _frontier(tables, args)
+    return _best(args, SplitGoal(args.goal, args.memory_limit, args.time_limit))
 
 
 def _check(args: Namespace) -> None:
-    """Refuses options that would have no effect."""
+    """Refuse options that would have no effect."""
+    has_goal = args.goal != TIME or args.time_limit is not None
+    if has_goal and args.pareto:
+        raise InputError("--goal, --time-limit: --pareto finds every trade; leave them out")
+    if has_goal and args.executable:
+        raise InputError("--goal, --time-limit: not with --executable, which is for --goal time")
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
     if args.output is not None and not (args.pareto or args.executable):
@@ -59,14 +69,22 @@ def _check(args: Namespace) -> None:
         raise InputError("--html: shows the best split, or the frontier of --pareto")
 
 
-def _best(tables: AnswerTables, args: Namespace) -> int:
-    result = shard_network(tables, memory_limit=args.memory_limit)
+def _best(args: Namespace, goal: SplitGoal) -> int:
+    """Print the split that is best for a goal."""
+    answer = shard_for(args.what, goal, split_options(args))
+    tables, result = answer.tables, answer.result
+    if args.tables is not None:
+        write_sharding(args.tables, tables.problem)
     if args.html is not None:
-        write_text(args.html, split_page(tables.problem, tables.setting, result))
+        write_text(args.html, split_page(tables.problem, tables.setting, result, goal.name))
     if args.json:
-        print_json(split_data(tables.problem, result, tables.setting))
+        data = split_data(tables.problem, result, tables.setting)
+        if goal.name != TIME:
+            data["devices"] = tables.problem.devices
+        print_json(data)
     else:
-        print_lines(*split_lines(tables.problem, tables.setting, result))
+        print_lines(*goal_lines(answer, goal))
+        print_lines(*split_lines(tables.problem, tables.setting, result, goal.name))
     return 0
 
 
@@ -89,7 +107,7 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
 
 
 def _executable(args: Namespace) -> int:
-    """Plans, saves and prints a strategy that DTensor can run."""
+    """Plan, save and print a strategy that DTensor can run."""
     check_output(args.output)
     made = gnnplace.plan_shard(args.what, split_options(args), memory_limit=args.memory_limit)
     assert made.split is not None  # it was searched here

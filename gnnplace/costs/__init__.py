@@ -10,6 +10,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
+    from gnnplace.costs.frameworks.framework import HIDDEN as HIDDEN
+    from gnnplace.costs.frameworks.framework import HIDES_NOTHING as HIDES_NOTHING
+    from gnnplace.costs.frameworks.framework import HIDES_REDUCE as HIDES_REDUCE
     from gnnplace.costs.frameworks.framework import NO_EXCHANGES as NO_EXCHANGES
     from gnnplace.costs.frameworks.framework import TRAITS as TRAITS
     from gnnplace.costs.frameworks.framework import Framework as Framework

@@ -10,7 +10,7 @@ among the cluster's GPUs. A device map is one process's, which has one CPU.
 
 ``check_device_map`` runs the model's own code on devices that need not be here. Parameters, buffers
 and inputs are tensors without numbers that claim to be on the devices of a map
-(``tracing.claimed``), and every module of the map moves its arguments, as accelerate's hooks do: so
+(``tracing.Claims``), and every module of the map moves its arguments, as accelerate's hooks do: so
 does each module inside it that holds parameters, and the model itself moves its inputs to the main
 device. An op whose operands are on several devices is then an error here, as it would be there.
 """
@@ -34,11 +34,19 @@ from gnnplace.costs.profiling.grouping import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Device, Placement, Problem
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.attributes import Attributes
-from gnnplace.tracing.claimed import Claims, MixedDevices, claimed, unguarded
-from gnnplace.tracing.models import workload_of
-from gnnplace.tracing.program import Program, value_info
-from gnnplace.tracing.step import Inputs, StepModule, arguments
+from gnnplace.tracing import (
+    Attributes,
+    Claims,
+    Inputs,
+    MixedDevices,
+    Program,
+    StepModule,
+    arguments,
+    claimed,
+    unguarded,
+    value_info,
+    workload_of,
+)
 from gnnplace.zoo.workload import Loss, Workload
 
 CPU = "cpu"

@@ -2,7 +2,7 @@
 
 Every worker does what `execute` and `compile` have it do: the same source of its device program,
 the same binding of devices, the same tensors at the same places, messages in the same order. Only
-kernels, clocks and the memory that messages go through are stand-ins (`gnnplace.tracing.claimed`).
+kernels, clocks and the memory that messages go through are stand-ins (`gnnplace.tracing.Claims`).
 So an op that mixes devices, a tensor that was not sent, and state in the wrong place are found
 without a GPU; what only the hardware can tell is left: numbers, seconds, memory, drivers.
 
@@ -31,10 +31,7 @@ from gnnplace.runtime.board import Board
 from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.transport import Message, Receive, Send, Transport
 from gnnplace.runtime.workers import WorkerFailure
-from gnnplace.tracing import operations
-from gnnplace.tracing.claimed import Claims, DeviceFault, DeviceWatch, claimed
-from gnnplace.tracing.cuda import on_cuda
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import Claims, DeviceFault, DeviceWatch, Program, claimed, on_cuda, operations
 
 CLAIM = re.compile(r"cuda:([1-9]\d*)")
 CPU = torch.device("cpu")

@@ -12,9 +12,8 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.processes import torch_threads
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
-from gnnplace.tracing.step import Inputs, StepModule
+from gnnplace.tracing import Inputs, Optimizer, StepModule
+from gnnplace.tracing import optimizer as find_optimizer
 
 Progress = Callable[[str], None]
 WARMUP = 2  # steps before those that are timed

@@ -31,7 +31,7 @@ from gnnplace.runtime.network import LOST
 from gnnplace.runtime.transport import TRANSPORTS
 from gnnplace.runtime.workers import Task, run_tasks
 from gnnplace.simulation import Simulator, finished_placement
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import Program
 
 FAILED, ENDED, DONE_KEY, ROWS = "failed", "ended", "done", "rows"
 LOOK = 0.5

@@ -39,9 +39,7 @@ from gnnplace.policy.warming import warm
 from gnnplace.problem import Placement
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.simulation import simulate
-from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import CaptureOptions, Program, capture_model
 
 Progress = Callable[[str], None]
 FEWEST_PLACEMENTS = 5

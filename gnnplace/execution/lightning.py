@@ -39,10 +39,7 @@ from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.constraints.constraints import Given, as_constraints
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import NAMED, as_inputs
-from gnnplace.tracing.attributes import CODE, Attributes
-from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing import CODE, NAMED, Attributes, CaptureOptions, as_inputs, capture_model
 
 Notes = list[tuple[str, Any, dict[str, Any]]]
 """What is logged: names, values, options of `log`."""

@@ -36,8 +36,7 @@ from gnnplace.problem import Problem
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.problem.placement import Placement, placement_to_data
 from gnnplace.runtime.parallel import core_groups, side_by_side
-from gnnplace.tracing.microbatching import microbatched
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import Program, microbatched
 
 SOURCE = "objective"
 """What the store calls these runs; failures of others may have had other reasons."""

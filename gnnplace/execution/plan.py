@@ -28,7 +28,7 @@ import torch
 from gnnplace.errors import DeadlockError, MismatchError
 from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.transport import Message
-from gnnplace.tracing.program import Program, ValueInfo
+from gnnplace.tracing import Program, ValueInfo
 
 SIGNAL = ValueInfo((1,), (1,), torch.uint8, 0)
 """What a signal is sent as."""

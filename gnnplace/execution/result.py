@@ -14,8 +14,7 @@ from statistics import median
 import torch
 
 from gnnplace.runtime.memory import Arena
-from gnnplace.tracing.operations import mean_gradient
-from gnnplace.tracing.program import Program, base_name
+from gnnplace.tracing import Program, base_name, mean_gradient
 
 STATEFUL = ("parameter", "buffer", "optimizer")
 LONGEST = 5  # ops that are listed by themselves

@@ -19,10 +19,7 @@ from gnnplace.execution.structure import read_given
 from gnnplace.execution.verification import WholeBatch, beside_whole_batch, verify
 from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.comparison import Verification
-from gnnplace.tracing.microbatching import microbatched
-from gnnplace.tracing.models import capture_model, workload_of
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import CaptureOptions, Program, capture_model, microbatched, workload_of
 
 STEPS = 10  # of a run that does not say how many
 

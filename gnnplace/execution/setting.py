@@ -18,8 +18,7 @@ from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.network import NetworkTransport
 from gnnplace.runtime.transport import Transport, make_transport
 from gnnplace.runtime.workers import available_cores
-from gnnplace.tracing.cuda import on_cuda
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import Program, on_cuda
 
 
 class RunSetting:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnplace.execution.plan import ExecutionPlan, PlanSegment
-from gnnplace.tracing.program import CallWriter, ProgramOp
+from gnnplace.tracing import CallWriter, ProgramOp
 
 FILENAME = "<gnnplace device program>"
 TICKS = 2

@@ -25,9 +25,8 @@ from gnnplace.problem.placement import (
     placed_microbatches,
     placement_from_data,
 )
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
-from gnnplace.tracing.program import UPDATE, Program, ProgramInput, Ref, ValueInfo
+from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramInput, Ref, ValueInfo
+from gnnplace.tracing import optimizer as find_optimizer
 
 SCALAR = ValueInfo((), (), torch.float32, 4)
 PLENTY = 1e15

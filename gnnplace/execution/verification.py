@@ -27,19 +27,23 @@ from gnnplace.runtime.board import SEGMENT, Board
 from gnnplace.runtime.comparison import Verification, differences
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import ProgramDraws
-from gnnplace.tracing.cut_numbers import (
+from gnnplace.tracing import (
     NEGLIGIBLE,
     TOLERANCE,
     VANISHED,
+    Program,
+    ProgramDraws,
+    ProgramOp,
+    StepModule,
     coarsest,
+    doubled,
     largest_of,
+    map_refs,
+    on_device,
     relative_error,
+    seeded,
+    set_step,
 )
-from gnnplace.tracing.loading import doubled
-from gnnplace.tracing.operations import seeded, set_step
-from gnnplace.tracing.program import Program, ProgramOp, map_refs, on_device
-from gnnplace.tracing.step import StepModule
 
 TARGET = attrgetter("target")  # of an op
 TIMES, MOST = 4.0, 0.1

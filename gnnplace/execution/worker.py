@@ -29,8 +29,7 @@ from gnnplace.runtime.board import DONE, SEGMENT, STEP, STRIDE, Board
 from gnnplace.runtime.memory import PeakMemory, StepPeak, storage_bytes
 from gnnplace.runtime.transport import Transport, copying
 from gnnplace.runtime.workers import WorkerFailure, describe
-from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.program import on_device
+from gnnplace.tracing import on_device, set_step
 
 MILLI_TO_NANO = 1e6
 

@@ -156,7 +156,7 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
 
 @kernel
 def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
-    """Producers first; ops become ready into a queue. [n]"""
+    """List producers first; ops become ready into a queue. [n]"""
     waiting = count_inputs(offset, successor)
     order = empty_ints(len(waiting))
     count = 0
@@ -178,10 +178,39 @@ def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
 
 
 @kernel
+def breadth_first(offset: IntArray, successor: IntArray, sources: IntArray) -> IntArray:
+    """Search breadth-first from ``sources`` in turn; list an op when it is first met. [n]
+
+    A search passes by what an earlier one met: all that can be reached from there was met too.
+    """
+    n = len(offset) - 1
+    met = zero_flags(n)
+    order = empty_ints(n)
+    visited, count = 0, 0
+    for source in sources:
+        if met[source]:
+            continue
+        met[source] = True
+        order[count] = source
+        count += 1
+        # ``order`` is the queue as well: its first ``visited`` ops have met their successors.
+        while visited < count:
+            op = order[visited]
+            visited += 1
+            for k in range(offset[op], offset[op + 1]):
+                target = successor[k]
+                if not met[target]:
+                    met[target] = True
+                    order[count] = target
+                    count += 1
+    return order[:count]
+
+
+@kernel
 def depth_first(
     offset: IntArray, successor: IntArray, sources: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Pre- and post-order of a depth-first search from ``sources`` in turn. [n], [n]"""
+    """Search depth-first from ``sources`` in turn; return pre- and post-order. [n], [n]"""
     n = len(offset) - 1
     following = offset[:-1].copy()
     met = zero_flags(n)

@@ -1,7 +1,12 @@
 """Traversal orders: pure functions from a graph to a permutation of its ops.
 
 All are deterministic (``random`` in its seed) and take O((n + edges) log n) or less. Ties go to the
-op that comes first in the stable topological order, but for ``lexicographic``, which goes by name.
+op that comes first in the stable topological order, but for ``lexicographic``, ``alpha`` and
+``breadth-first-sources``, which go by name.
+
+Wang et al. (2022, arXiv 2201.09676) compare six orders, in the code that they publish: ``alpha``,
+``topological``, ``reverse-topological``, ``depth-first-pre``, ``depth-first-post`` and
+``breadth-first-sources``. Theirs come from networkx 2.4, whose topological order differs in ties.
 
 ``ORDERS`` is the one table of names, with sources and directions: producers before consumers,
 consumers before producers, or neither. Some orders are found while a policy walks, op by op. An
@@ -32,12 +37,15 @@ Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
 
 
 def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
-    """Longest path from each op's start to the end. ``edge_cost`` goes with ``graph.edges``. [n]"""
+    """Return the longest path from each op's start to the end, in seconds. [n]
+
+    ``edge_cost`` goes with ``graph.edges``.
+    """
     return cost + rank_after(graph, cost, edge_cost)
 
 
 def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
-    """Upward rank without the op itself: longest path from each op's finish to the end. [n]"""
+    """Return the longest path from each op's finish to the end: upward rank without the op. [n]"""
     from gnnplace.graph.kernels import longest_after
 
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -45,7 +53,7 @@ def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray)
 
 
 def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
-    """Longest path from the beginning to each op's start. [n]"""
+    """Return the longest path from the beginning to each op's start. [n]"""
     from gnnplace.graph.kernels import longest_before
 
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -53,12 +61,12 @@ def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArr
 
 
 def levels(graph: ComputationGraph) -> IntArray:
-    """Number of edges on the longest path from a source to each op. [n]"""
+    """Count the edges on the longest path from a source to each op. [n]"""
     return _edges_on(downward_rank, graph)
 
 
 def levels_from_sinks(graph: ComputationGraph) -> IntArray:
-    """Number of edges on the longest path from each op to a sink. [n]"""
+    """Count the edges on the longest path from each op to a sink. [n]"""
     return _edges_on(upward_rank, graph)
 
 
@@ -68,36 +76,36 @@ def _edges_on(rank: Rank, graph: ComputationGraph) -> IntArray:
 
 
 def topological(graph: ComputationGraph, *_: object) -> IntArray:
-    """Producers first, among the ready ops the smallest index. [n]"""
+    """List producers first, among the ready ops the smallest index. [n]"""
     return graph.topological_order
 
 
 def reverse_topological(graph: ComputationGraph, *_: object) -> IntArray:
-    """``topological`` from its end. [n]"""
+    """Reverse ``topological``. [n]"""
     return np.ascontiguousarray(graph.topological_order[::-1])
 
 
 def breadth_first(graph: ComputationGraph, *_: object) -> IntArray:
-    """Producers first; ops become ready into a queue. [n]"""
+    """List producers first; ops become ready into a queue. [n]"""
     from gnnplace.graph.kernels import first_ready_first
 
     return np.asarray(first_ready_first(graph.successor_offset, graph.successor))
 
 
 def depth_first_pre(graph: ComputationGraph, *_: object) -> IntArray:
-    """Depth-first search from each source in turn, an op when it is first met. [n]"""
+    """Search depth-first from each source in turn; list an op when it is first met. [n]"""
     return _depth_first(graph, np.arange(graph.num_ops))[0]
 
 
 def depth_first_post(graph: ComputationGraph, *_: object) -> IntArray:
-    """Depth-first search from each source in turn, an op after all its successors. [n]"""
+    """Search depth-first from each source in turn; list an op after all its successors. [n]"""
     return _depth_first(graph, np.arange(graph.num_ops))[1]
 
 
 def depth_first_rank(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """Reverse of a depth-first post-order that leaves the longest branch to the last. [n]
+    """Reverse a depth-first post-order that leaves the longest branch to the last. [n]
 
     A producers-first order that goes down one branch before it starts the next, and that depends
     on the listing of ops for ties in upward rank alone.
@@ -107,7 +115,7 @@ def depth_first_rank(
 
 
 def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Pre- and post-order; of sources and of an op's successors the least key first."""
+    """Return pre- and post-order; of sources and of an op's successors the least key first."""
     from gnnplace.graph.kernels import depth_first as depth_first_kernel
 
     owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
@@ -118,14 +126,34 @@ def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, 
 
 
 def lexicographic(graph: ComputationGraph, *_: object) -> IntArray:
-    """Producers first, among the ready ops the least name. [n]"""
-    return _least_first(graph, np.argsort(np.array(graph.names)))
+    """List producers first, among the ready ops the least name. [n]"""
+    return _least_first(graph, alpha(graph))
+
+
+def alpha(graph: ComputationGraph, *_: object) -> IntArray:
+    """List all ops by name, whatever their edges; names compare as text does in Python. [n]"""
+    return np.argsort(np.array(graph.names)).astype(np.int32)
+
+
+def breadth_first_sources(graph: ComputationGraph, *_: object) -> IntArray:
+    """Search breadth-first from each source in turn, sources by name; list an op when met. [n]
+
+    An op may come before some of its producers. Successors come in the order of ``graph.edges``.
+    """
+    from gnnplace.graph.kernels import breadth_first as breadth_first_kernel
+
+    by_name = alpha(graph)
+    num_inputs = np.diff(graph.predecessor_offset)
+    sources = by_name[num_inputs[by_name] == 0]
+    return np.asarray(
+        breadth_first_kernel(graph.successor_offset, graph.successor, sources), dtype=np.int32
+    )
 
 
 def upward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """Ops by falling upward rank; costs in seconds. [n]"""
+    """List ops by falling upward rank; costs in seconds. [n]"""
     rank = upward_rank(graph, cost, edge_cost)
     return np.lexsort((graph.position, -rank)).astype(np.int32)
 
@@ -133,7 +161,7 @@ def upward_rank_order(
 def downward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """Ops by rising downward rank, their earliest start, then by falling upward rank. [n]
+    """List ops by rising downward rank, their earliest start, then by falling upward rank. [n]
 
     Costs in seconds.
     """
@@ -145,17 +173,17 @@ def downward_rank_order(
 def reverse_upward_rank_order(
     graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, *_: object
 ) -> IntArray:
-    """Ops by falling earliest finish: upward rank in the reversed graph. [n]"""
+    """List ops by falling earliest finish: upward rank in the reversed graph. [n]"""
     finish = downward_rank(graph, cost, edge_cost) + cost
     return np.lexsort((-graph.position, -finish)).astype(np.int32)
 
 
 def random_order(graph: ComputationGraph, seed: int) -> IntArray:
-    """Producers first, among the ready ops the one with the least random number. [n]"""
+    """List producers first, among the ready ops the one with the least random number. [n]"""
     return _least_first(graph, np.argsort(np.random.default_rng(seed).random(graph.num_ops)))
 
 
-def _least_first(graph: ComputationGraph, preferred: NDArray[np.intp]) -> IntArray:
+def _least_first(graph: ComputationGraph, preferred: NDArray[np.integer[Any]]) -> IntArray:
     from gnnplace.graph.kernels import least_first
 
     op_of = preferred.astype(np.int32)
@@ -189,6 +217,7 @@ class OrderRow(NamedTuple):
 IN_TIME, EARLY, COORDINATE, LEARNED = "in-time", "earliest-start", "coordinate", "learned-order"
 _FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NEITHER
 _HEFT = "Topcuoglu et al. (2002)"
+_WANG = "Wang et al. (2022)"
 _QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
 ORDERS: dict[str, OrderRow] = {
     "topological": OrderRow("the stable order", _FORTH, topological),
@@ -199,6 +228,12 @@ ORDERS: dict[str, OrderRow] = {
     ),
     "depth-first-post": OrderRow("an op after all its successors", _BACK, depth_first_post),
     "lexicographic": OrderRow("of the ready ops the least name", _FORTH, lexicographic),
+    "alpha": OrderRow(f"{_WANG}: all names sorted", _NEITHER, alpha),
+    "breadth-first-sources": OrderRow(
+        f"{_WANG}: networkx's breadth-first search from each source",
+        _NEITHER,
+        breadth_first_sources,
+    ),
     "upward-rank": OrderRow(f"{_HEFT}, eq. 8", _FORTH, upward_rank_order),
     "downward-rank": OrderRow(f"{_HEFT}, eq. 10", _FORTH, downward_rank_order),
     "depth-first-rank": OrderRow(
@@ -216,7 +251,7 @@ ORDERS: dict[str, OrderRow] = {
         alone="placers that learned alone, which know the phases of ops and their layers",
     ),
     LEARNED: OrderRow(
-        "Wang et al. (2022): the network's own priorities",
+        "the network's own priorities",
         _FORTH,
         alone="the placer gnn alone, with a network that was trained so (--model.order)",
     ),
@@ -226,7 +261,7 @@ FIXED_ORDERS = tuple(name for name, row in ORDERS.items() if row.make is not Non
 
 
 def check_order(name: str, *also: str) -> None:
-    """Refuses what is no fixed order, no function ``module:function``, and not of ``also``.
+    """Refuse what is no fixed order, no function ``module:function``, and not of ``also``.
 
     Raises:
         InputError: lists the orders, or says what is wrong with the function.
@@ -241,7 +276,7 @@ def check_order(name: str, *also: str) -> None:
 
 
 def base_of(name: str) -> str | None:
-    """The order that a learned one begins as; None: of one that is not learned.
+    """Return the order that a learned one begins as, or None for one that is not learned.
 
     ``learned-order`` begins as upward rank, ``learned-order+BASE`` as BASE: of the ready ops the
     one that BASE lists first, which is BASE itself where it lists producers first.
@@ -253,7 +288,7 @@ def base_of(name: str) -> str | None:
 
 
 def check_network_order(name: str, *also: str) -> None:
-    """Refuses what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
+    """Refuse what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
 
     Raises:
         InputError: as of ``check_order``.
@@ -268,7 +303,7 @@ def _own(name: str) -> Order:
 
 
 def direction(graph: ComputationGraph, order: IntArray) -> Direction:
-    """Which ends of tensors an order lists first, read off. ``order``: [n]"""
+    """Read off which ends of tensors an order lists first. ``order``: [n]"""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     source, target, _ = graph.edges
@@ -281,7 +316,7 @@ def direction(graph: ComputationGraph, order: IntArray) -> Direction:
 def traversal(
     name: str, graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, seed: int
 ) -> IntArray:
-    """Ops of ``graph`` in the traversal order ``name``. [n]
+    """Return the ops of ``graph`` in the traversal order ``name``. [n]
 
     Args:
         name: of ``FIXED_ORDERS``, or ``module:function``.

@@ -30,7 +30,7 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import batch_of, with_batch
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster, Problem
-from gnnplace.tracing.models import capture_workload, workload_of
+from gnnplace.tracing import capture_workload, workload_of
 
 MOST = 8  # devices
 AHEAD = 0.03  # by which op placement must be faster

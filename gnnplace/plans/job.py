@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[str], None]
-GOALS = TIME, FEWEST = "time", "gpus"
+GOALS = TIME, FEWEST, LEANEST = "time", "gpus", "memory"
 MAX_IMBALANCE = 64.0
 
 
@@ -102,8 +102,12 @@ class SearchOptions:
         runnable: Whether only plans are searched that can be run, with as many replicas in every
             stage.
         constraints: Pins and forbids of layers, devices at most.
-        goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
-        rate: With "gpus", tokens a second (examples, where these are no tokens) to be reached.
+        goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
+            "memory", that with the least bytes on its fullest device.
+        rate: With the last two, tokens a second (examples, where these are no tokens) to be
+            reached.
+        trades: What is traded for time in plans that are answered besides: "memory" or "gpus";
+            None: nothing.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.
         environment: Of that framework, such as "checked-collectives".
@@ -119,6 +123,7 @@ class SearchOptions:
     constraints: Constraints = field(default_factory=Constraints)
     goal: str = TIME
     rate: float | None = None
+    trades: str | None = None
     launcher: str | None = None
     framework: str | None = None
     environment: str | None = None
@@ -127,9 +132,12 @@ class SearchOptions:
         if self.top < 1 or self.goal not in GOALS or not self.budget >= 0:
             allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
             raise InputError(f"top {self.top}, goal {self.goal!r}, budget {self.budget}: {allowed}")
-        if self.rate is not None and (self.goal != FEWEST or not self.rate > 0):
+        if self.rate is not None and (self.goal == TIME or not self.rate > 0):
             raise InputError(
-                f"rate {self.rate:g}: is a positive number, for the goal {FEWEST!r} alone"
+                f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
+                f"{LEANEST!r} alone"
             )
+        if self.trades not in (None, FEWEST, LEANEST):
+            raise InputError(f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}")
         if self.constraints.max_memory:
             raise InputError("max-memory: a plan's devices are alike; give memory_limit")

@@ -236,6 +236,18 @@ class AlternativeEntry(Schema):
     plan: PlanFile | None = None
 
 
+class TradeEntry(Schema):
+    """A plan that trades time for memory or devices: none beside it is better in both.
+
+    `memory` are the bytes that its fullest device reserves.
+    """
+
+    words: Name
+    num_devices: int
+    memory: Size
+    step_time: Seconds
+
+
 class PlanFile(Schema):
     """The keys of a plan's file.
 
@@ -251,7 +263,8 @@ class PlanFile(Schema):
     is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
     bytes of the fullest device and seconds of the step of plans that were timed, none worse than
     another in both. A plan that was found by words has these as `words`, and the `launcher` whose
-    space was searched; `alternatives` has every launcher's own fastest plan.
+    space was searched; `alternatives` has every launcher's own fastest plan, and `trades` plans of
+    that launcher with less memory or fewer devices, where they were asked for.
     """
 
     format: Literal["gnnplace-plan"]
@@ -290,6 +303,7 @@ class PlanFile(Schema):
     ends: list[Seconds] = []
     frontier: list[Annotated[list[Size], Field(min_length=2, max_length=2)]] = []
     alternatives: dict[Name, AlternativeEntry] = {}
+    trades: list[TradeEntry] = []
 
     @property
     def rank_of(self) -> tuple[int, ...]:

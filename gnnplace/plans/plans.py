@@ -17,7 +17,7 @@ from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
 from gnnplace.plans.decoders.named import NamedModel, find_named, named_chain, price_named
-from gnnplace.plans.job import FEWEST, TIME, Progress, SearchOptions, TrainingJob
+from gnnplace.plans.job import FEWEST, LEANEST, TIME, Progress, SearchOptions, TrainingJob
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
@@ -202,6 +202,7 @@ def plan_model(
     constraints: Given | None = None,
     goal: str = "time",
     rate: float | None = None,
+    pareto: str | None = None,
     launcher: str | None = None,
     framework: str | None = None,
     environment: str | None = None,
@@ -240,8 +241,12 @@ def plan_model(
         imbalance: how many times the mean's rows the fullest device of several with experts has.
         constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
-        goal: "time", the fastest plan; or "gpus", the fastest on as few devices as hold any.
-        rate: with "gpus": tokens a second (examples, where these are no tokens) to be reached.
+        goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
+            "memory", that with the least bytes on its fullest device.
+        rate: with the last two: tokens a second (examples, where these are no tokens) to be
+            reached.
+        pareto: "memory" or "gpus": what plans have less of that take more time, which are answered
+            besides; None: none are.
         launcher: the only one that must be able to run the plan; None: the fastest plan of all
             launchers counts, and the others' stand beside it.
         framework: the only one that must train it.
@@ -267,6 +272,7 @@ def plan_model(
         constraints=replace(asked, headroom=None),
         goal=goal,
         rate=rate,
+        trades=pareto,
         launcher=launcher,
         framework=framework,
         environment=environment,
@@ -366,7 +372,8 @@ def _plans_in_words(
         return launcher_plans(named, devices, options, question.job.precision, progress)
     except InfeasibleError:
         # Stages of unlike meshes may fit still, and their search says what is lacking.
-        if options.launcher or options.framework or options.rate is not None:
+        is_exact = options.goal == LEANEST or options.rate is not None
+        if options.launcher or options.framework or is_exact or options.trades:
             raise
         return []
 
@@ -463,7 +470,15 @@ def _search(
     options: SearchOptions,
     progress: Progress | None,
 ) -> list[Plan]:
-    """Search the best plans that obey the options, the fastest first."""
+    """Search the best plans that obey the options, the fastest first.
+
+    Raises:
+        InputError: What is asked for is answered for models by name alone.
+    """
+    if options.goal == LEANEST or options.trades:
+        raise InputError(
+            "--goal memory, --pareto: are answered for models of the catalogue on GPUs of one kind"
+        )
     if options.tries:
         check_trials(cluster, job.model)
     longer = replace(options, top=max(options.top, FURTHER * options.tries))

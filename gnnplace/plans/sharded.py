@@ -43,8 +43,7 @@ from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import Mesh, default_mesh
 from gnnplace.sharding.captured.split import LayerGraph, LayerSplit, layer_graph, split_layers
 from gnnplace.sharding.run.measure import measured_figures
-from gnnplace.tracing.models import workload_of
-from gnnplace.tracing.rules.registry import rules_of
+from gnnplace.tracing import rules_of, workload_of
 from gnnplace.zoo import Workload
 
 Loss = Callable[..., torch.Tensor]

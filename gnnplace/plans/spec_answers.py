@@ -326,12 +326,11 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
         stages = ", ".join(map(str, traits.zero_stages))
         raise InputError(f"zero={spec.zero}: {name} has {stages}")
     group, replicas = spec.zero_group, spec.dp * spec.cp
-    can_group = traits.groups_zero and spec.zero
-    if group and (not can_group or replicas % group or group % spec.ep):
-        raise InputError(
-            f"zero_group={group}: must divide {replicas} replicas, parted by a zero from 1 on; not "
-            "of nanotron, megatron-deepspeed"
-        )
+    if group and spec.zero not in traits.zero_groups:
+        stages = " or ".join(map(str, traits.zero_groups)) or "none"
+        raise InputError(f"zero_group={group}: {name} shares over groups with a zero of {stages}")
+    if group and (replicas % group or group % spec.ep):
+        raise InputError(f"zero_group={group}: must divide {replicas} replicas, and ep divide it")
     if spec.schedule_name not in traits.schedules:
         raise InputError(f"schedule={spec.schedule}: {name} has none of that name")
     _check_modes(setting, spec)

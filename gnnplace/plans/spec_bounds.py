@@ -107,7 +107,7 @@ def _passes_of_stages(
 def _least_updates(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:
     """Return the seconds of every rank's update, experts' left out. [cuts, ranks]"""
     parameters = group.dense_parameters
-    replicas = group.pricer.replicas(group.whole.mesh, group.whole.choice, family.zero)
+    replicas = group.replicas(family)
     return group.pricer.framework.update(parameters, replicas) * group.dense_shares(cuts)
 
 
@@ -129,7 +129,7 @@ def _least_reductions(
     """
     pricer = group.pricer
     framework = pricer.framework
-    replicas = pricer.replicas(group.whole.mesh, group.whole.choice, family.zero)
+    replicas = group.replicas(family)
     least = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
     shares = group.dense_shares(cuts)
     exchanges = ReplicaExchanges(

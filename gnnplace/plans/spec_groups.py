@@ -7,6 +7,7 @@ are priced once for all of them; a family of a group has one ZeRO stage and kind
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,10 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import ReplicatedParameters
+from gnnplace.costs import (
+    HIDDEN,
+    HIDES_NOTHING,
+    HIDES_REDUCE,
+    ReplicaGroup,
+    ReplicatedParameters,
+)
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
 from gnnplace.plans.search.stage import SegmentSums, Stage, StageBytes, StageCost
 from gnnplace.plans.segments.chain import divisors_of
@@ -26,7 +32,6 @@ from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import (
     PlanAnswer,
     check_framework,
-    draft_of_sizes,
     price,
     pricer_of_spec,
     stage_of_sizes,
@@ -35,6 +40,8 @@ from gnnplace.plans.spec_cuts import PipelineCuts, fewest_of_first_rank, kind_of
 
 MOST_EXAMPLES = 64
 """Examples of a micro-batch on a replica at most."""
+SERVERS_OF_GROUP = (1, 4, 16, 64)
+"""Servers of the groups of replicas that ZeRO is tried to share over."""
 MOST_CONTEXT = 64
 """Shards of an example's tokens at most."""
 
@@ -76,14 +83,18 @@ class SpecGroup:
     smaller: SpecGroup | None = None
     _costs: dict[tuple[object, ...], StageCost | None] = field(default_factory=dict)
     _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
-    _holds: dict[tuple[int, str], bool] = field(default_factory=dict)
-    _counts: dict[int, int] = field(default_factory=dict)
+    _holds: dict[tuple[int, int | None, str], bool] = field(default_factory=dict)
+    _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
     _shares: list[FloatArray] = field(default_factory=list)
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
         """Return what prices its stages."""
-        return pricer_of_spec(self.setting, self.spec)
+        hidden = self.setting.framework.traits.may_hide
+        spec = self.spec
+        if spec.dp * spec.cp > 1 and hidden != HIDES_NOTHING:
+            spec = spec.with_words(overlap=hidden)
+        return pricer_of_spec(self.setting, spec)
 
     @cached_property
     def sums(self) -> SegmentSums | None:
@@ -128,6 +139,39 @@ class SpecGroup:
         sizes = self.setting.decoder
         return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
 
+    def replicas(self, family: PlanSpec) -> ReplicaGroup:
+        """Return the replicas that add up gradients, with what ZeRO shares among them."""
+        return self.pricer.replicas(
+            self.whole.mesh, self.whole.choice, family.zero, family.zero_group
+        )
+
+    @cached_property
+    def stages_of_zero(self) -> tuple[PlanSpec, ...]:
+        """Return its plan with every ZeRO stage that the framework has, and every group of them.
+
+        Groups are of one server's replicas, or of 4, 16, 64 servers'.
+        """
+        spec, traits = self.spec, self.setting.framework.traits
+        count, hidden = spec.dp * spec.cp, traits.may_hide
+        if count == 1:
+            return (spec.with_words(zero=0),)
+        plans: list[PlanSpec] = []
+        near = self.replicas(spec.with_words(zero=0)).members
+        for zero in traits.zero_stages:
+            overlap = hidden if zero else min(hidden, HIDES_REDUCE, key=HIDDEN.index)
+            plain = spec.with_words(zero=zero)
+            if overlap != HIDES_NOTHING:
+                plain = plain.with_words(overlap=overlap)
+            plans.append(plain)
+            if zero not in traits.zero_groups:
+                continue
+            for servers in SERVERS_OF_GROUP:
+                size = servers * near
+                is_whole = count % size == 0 and size % math.lcm(spec.cp, spec.ep) == 0
+                if 1 < size < count and is_whole:
+                    plans.append(plain.with_words(zero_group=size))
+        return tuple(plans)
+
     @property
     def microbatches(self) -> int:
         """Micro-batches of a step."""
@@ -171,7 +215,7 @@ class SpecGroup:
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
         """Return what the cost of a stage depends on."""
-        return spec.zero, spec.recompute, kind_of_stage(self.setting, first, last)
+        return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
     def past_mean(self) -> int:
@@ -187,7 +231,7 @@ class SpecGroup:
         A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
         fewer micro-batches than are in flight, their sum stays.
         """
-        key = spec.zero, spec.recompute
+        key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:
             smaller = self.smaller is None or self.smaller.holds(spec)
             self._holds[key] = smaller and self._can_hold(spec) and self._first_can_hold(spec)
@@ -209,25 +253,27 @@ class SpecGroup:
 
     def least_layers(self, spec: PlanSpec) -> int:
         """Return the fewest layers that must be recomputed so that rank 0 may hold a plan."""
-        if spec.zero not in self._counts:
+        key = spec.zero, spec.zero_group
+        if key not in self._counts:
             low = 1 if self.smaller is None else self.smaller.least_layers(spec)
             most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
 
             def fits(count: int) -> bool:
                 return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
 
-            self._counts[spec.zero] = first_that(fits, most, low)
-        return self._counts[spec.zero]
+            self._counts[key] = first_that(fits, most, low)
+        return self._counts[key]
 
     @cached_property
     def message(self) -> float:
         """Return the seconds of what crosses a cut."""
-        pp = self.spec.pp
-        if pp == 1:
+        if self.spec.pp == 1:
             return 0.0
-        layers = layers_of(self.setting.decoder, pp, "even")  # every cut has one message's size
-        draft = draft_of_sizes(self.setting, self.spec.with_words(layers=layers))
-        return self.pricer.message(draft.size, draft.stages[0], draft.stages[1])
+        sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
+        # Every cut has one message's size.
+        before = stage_of_sizes(sizes, self.spec, 0, 0, 1)
+        after = stage_of_sizes(sizes, self.spec, 1, 1, 2)
+        return self.pricer.message(size, before, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,17 +284,19 @@ class SpecSpace:
         setting: The sizes, the devices and the framework.
         batch: Examples of a step.
         num_devices: Devices that every plan uses; the first of the cluster.
+        modes: A plan with the words that all of them have: `compile`, `tp_overlap`, `gradients`.
     """
 
     setting: PricingSetting
     batch: int
     num_devices: int
+    modes: PlanSpec = field(default_factory=PlanSpec)
     _answers: dict[PlanSpec, PlanAnswer] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
         """Groups of plans; a model that cannot be cut so has no `sums` of one."""
-        return tuple(groups_of(self.setting, self.batch, self.num_devices))
+        return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Return what a plan takes, or why it cannot be."""
@@ -257,7 +305,9 @@ class SpecSpace:
         return self._answers[spec]
 
 
-def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator[SpecGroup]:
+def groups_of(
+    setting: PricingSetting, batch: int, num_devices: int, modes: PlanSpec
+) -> Iterator[SpecGroup]:
     """Yield the groups of plans of so many devices that the framework can say."""
     sizes, framework = setting.decoder, setting.framework
     splits_tokens = framework.constants["splits_tokens"] > 0
@@ -278,7 +328,7 @@ def groups_of(setting: PricingSetting, batch: int, num_devices: int) -> Iterator
             for ep, sp in itertools.product(groups, splits):
                 yield from _groups_of_devices(
                     setting,
-                    PlanSpec(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
+                    modes.with_words(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
                     examples,
                 )
 
@@ -304,22 +354,22 @@ def _groups_of_devices(
         yield smaller
 
 
-def families_of(group: SpecGroup) -> Iterator[PlanSpec]:
-    """Yield a group's ZeRO stages and kinds of recomputation that may fit.
+def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
+    """Yield the kinds of recomputation with which plans of a group may fit.
 
     A family that recomputes layers has the fewest with which rank 0 may fit.
+
+    Args:
+        group: Of the plans.
+        plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
-    spec = group.spec
-    zeros = group.setting.framework.traits.zero_stages if spec.dp * spec.cp > 1 else (0,)
-    for zero in zeros:
-        plain = spec.with_words(zero=zero)
-        if not group.holds(plain.with_words(recompute="full")):
-            continue
-        for kind in ("none", "selective"):
-            family = plain.with_words(recompute=kind)
-            if group.holds(family):
-                yield family
-        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+    if not group.holds(plain.with_words(recompute="full")):
+        return
+    for kind in ("none", "selective"):
+        family = plain.with_words(recompute=kind)
+        if group.holds(family):
+            yield family
+    yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
@@ -331,6 +381,9 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
         least: The first number that may hold.
     """
     low, high = min(least, most), most
+    if holds(low):
+        return low
+    low = min(low + 1, most)
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

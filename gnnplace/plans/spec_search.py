@@ -1,13 +1,16 @@
 """The fastest plan that words can say on a framework, proven so: a search by lower bounds.
 
 The space is every product of dp, tp, cp, ep and pp that is the devices' number, with tokens split
-between products or not, every micro-batch that divides the batch, every ZeRO stage and schedule of
-the framework, every number of chunks that the layers allow, the framework's cut of the layers and
-those of `spec_cuts.CUTS`, and the least recomputation that fits: none, attention alone, or so many
-layers of each stage. Best first (Land and Doig, 1960): a heap of plans by a step time that they
-cannot be below; the first is priced exactly by the planner's own pricer, and the search ends when
-the first of the heap is no faster than the plans that were found. What it finds is then the least
-of the space.
+between products or not, every micro-batch that divides the batch, every ZeRO stage of the framework
+over all replicas or over those of 1, 4, 16 or 64 servers, every schedule, every number of chunks
+that the layers allow, the framework's cut of the layers and those of `spec_cuts.CUTS`, and the
+least recomputation that fits: none, attention alone, or so many layers of each stage. Of what a
+framework hides only if it is asked to, it is asked: hiding takes no more time. What changes the
+numbers of a step, such as gradients summed in half precision, is not searched.
+
+Best first (Land and Doig, 1960): a heap of plans by a step time that they cannot be below; the
+first is priced exactly by the planner's own pricer, and the search ends when the first of the heap
+is no faster than the plans that were found. What it finds is then the least of the space.
 
 Plans that share devices and micro-batch stand in the heap together until their common bound comes
 first, then those that share a ZeRO stage and a kind of recomputation; `spec_bounds` has the bounds.
@@ -20,14 +23,14 @@ devices' number, not with the devices.
 from __future__ import annotations
 
 import heapq
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
+from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer, layers_of_stages
 from gnnplace.plans.spec_bounds import (
@@ -149,24 +152,41 @@ class _SpecSearch:
     def expand(self) -> None:
         """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
         _, _, group, level, spec = heapq.heappop(self.heap)
-        if not self._may_accept(group, level, spec):
-            return
         if level is Level.GROUP:
-            for family in families_of(group):
-                self._push(family_bound(group, family), group, Level.FAMILY, family)
-        elif level is Level.FAMILY:
+            self._expand_group(group)
+        elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute,)):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
                 rows.append((row_bound(group, row), row))
             self._push_rows(group, rows)
-        else:
+        elif level is Level.PLAN and self.accepts(spec):
             self._price(group, spec)
 
-    def _may_accept(self, group: SpecGroup, level: Level, spec: PlanSpec) -> bool:
-        """Return whether a plan, or any of those that an entry stands for, may be accepted."""
-        if level is Level.PLAN:
-            return self.accepts(spec)
-        return any(self.accepts(plan) for plan in samples_of(group, level, spec))
+    def _expand_group(self, group: SpecGroup) -> None:
+        """Add a group's families: its ZeRO stages with what they may recompute."""
+        slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
+        for plain in group.stages_of_zero:
+            is_slower = plain.zero > SHARDED and plain.zero_group in slow
+            if is_slower or not self._may_accept(group, plain, ("none", "full")):
+                continue
+            # What recomputes nothing is the fastest.
+            if family_bound(group, plain) * SLACK >= self.limit:
+                if plain.zero == SHARDED:
+                    slow.add(plain.zero_group)
+                continue
+            for family in families_of(group, plain):
+                self._push(family_bound(group, family), group, Level.FAMILY, family)
+
+    def _may_accept(self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]) -> bool:
+        """Return whether any plan with a ZeRO stage may be accepted.
+
+        Args:
+            group: Of the plans.
+            plain: Its words with the ZeRO stage.
+            kinds: Kinds of recomputation of which the plan has one.
+        """
+        plans = [plain.with_words(recompute=kind) for kind in kinds]
+        return any(self.accepts(row) for plan in plans for row in samples_of(group, plan))
 
     def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
         """Add the plans of a family with their bounds.
@@ -216,24 +236,18 @@ class _SpecSearch:
             heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))
 
 
-def samples_of(group: SpecGroup, level: Level, spec: PlanSpec) -> Iterator[PlanSpec]:
-    """Yield plans of which one can be said if any can that an entry of the heap stands for.
+def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
+    """Yield plans of a family of which one can be said if any can.
 
-    They have every ZeRO stage, kind of recomputation and name of a schedule of the entry.
+    They have every cut of the layers under every name of a schedule.
     """
-    families = [spec]
-    if level is Level.GROUP:
-        zeros = group.setting.framework.traits.zero_stages
-        kinds = itertools.product(zeros, ("none", "full"))
-        families = [spec.with_words(zero=zero, recompute=kind) for zero, kind in kinds]
     schedules = {
         name.partition(":")[0]: name
-        for name in schedules_of(group.setting, spec.pp, group.microbatches)
+        for name in schedules_of(group.setting, family.pp, group.microbatches)
     }
-    for family in families:
-        for schedule in schedules.values():
-            for layers in cuts_of(group.setting, spec.pp, schedule):
-                yield family.with_words(schedule=schedule, layers=layers)
+    for schedule in schedules.values():
+        for layers in cuts_of(group.setting, family.pp, schedule):
+            yield family.with_words(schedule=schedule, layers=layers)
 
 
 def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:

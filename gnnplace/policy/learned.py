@@ -1,7 +1,8 @@
 """``learned``: the policy as a placer.
 
 With budget 0 the policy decodes once under each of a few aims (``rollouts.Aim``), the best few are
-refined by passes (``passes``), and the best by simulation stays. A budget goes on with a local
+refined by passes (``passes``), and the best by simulation stays. Instead of a decode the policy can
+improve a placement (``improving``). A budget goes on with a local
 search from there (``search``). Complexity: near-linear in the graph for each decode, pass and
 move.
 
@@ -37,6 +38,12 @@ from gnnplace.placers.narrow import NarrowSearch
 from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
 from gnnplace.placers.search.space import LARGE, better
 from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.improving import (
+    IMPROVED,
+    Improvement,
+    ImprovingRollouts,
+    check_orders,
+)
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.gnn.decodes import SEED, NetworkDecodes
 from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
@@ -106,6 +113,10 @@ class LearnedPlacer(Placer):
         on_groups: whether large problems with narrow groups are searched on these, and others of
             some size on groups beside their ops.
         network: what loads the graph network that decodes large problems as well; None: none does.
+        improvement: improvement walks that take the place of decodes; None: decodes construct.
+
+    Raises:
+        InputError: an order that no placement can be improved in.
     """
 
     name = "learned"
@@ -116,11 +127,16 @@ class LearnedPlacer(Placer):
         orders: tuple[str, ...] | None = None,
         on_groups: bool = True,
         network: Callable[[], GnnPolicy] | None = load_gnn,
+        improvement: Improvement | None = None,
     ) -> None:
         self.policy = policy
         self.orders = orders
-        self.network = network if orders is None else None
+        if improvement is not None:
+            self.orders = IMPROVED if orders is None else orders
+            check_orders(self.orders)
+        self.network = network if self.orders is None else None
         self.on_groups = on_groups
+        self.improvement = improvement
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         ops = space.problem.num_ops  # the groups of a large graph take a while to be made
@@ -182,8 +198,11 @@ class LearnedPlacer(Placer):
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
         """What decodes a problem."""
+        policy = self.policy or load_policy()
+        if self.improvement is not None:
+            return ImprovingRollouts(space, policy, self.improvement, self.orders or IMPROVED)
         given = {} if self.orders is None else {"orders": self.orders}
-        return Rollouts(space, self.policy or load_policy(), **given)
+        return Rollouts(space, policy, **given)
 
     def first_choice(
         self, space: SearchSpace, deadline: float, placements: Sequence[Found] | None = None
@@ -264,7 +283,9 @@ class FirstChoice:
     def found(self) -> Found:
         """The choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
-        note = f"{self.best.aim}; best of {self.decodes} starts, refined"
+        improved = isinstance(self.rollouts, ImprovingRollouts)
+        walked = f"{self.best.aim}, improvement walks" if improved else f"{self.best.aim}"
+        note = f"{walked}; best of {self.decodes} starts, refined"
         return Found(device, self.best.order, note)
 
     def search_has_time(self, deadline: float) -> bool:
@@ -276,12 +297,14 @@ class FirstChoice:
         return Anytime(self.passes, self.best, rng)
 
 
-def untrained(orders: tuple[str, ...] | None = None) -> LearnedPlacer:
-    """``learned`` with the parameters that training begins with: what training is measured by."""
+def untrained(
+    orders: tuple[str, ...] | None = None, improvement: Improvement | None = None
+) -> LearnedPlacer:
+    """Return ``learned`` with the parameters that training begins with: what it is measured by."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policy = PlacementPolicy().eval()
-    return Untrained(policy, orders, network=None)
+    return Untrained(policy, orders, network=None, improvement=improvement)
 
 
 class Untrained(LearnedPlacer):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.foreign import naming_extras
-from gnnplace.graph.orders import FIXED_ORDERS, WALKED, check_network_order, check_order
+from gnnplace.graph import FIXED_ORDERS, WALKED, check_network_order, check_order
 from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
 from gnnplace.placers.rows import Option, PlacerRow, Speed, parse_name
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gnnplace.placers.base import Placer, Result
     from gnnplace.placers.search.space import SearchSpace
     from gnnplace.placers.throughput import ThroughputResult
+    from gnnplace.policy.decode.improving import Improvement
     from gnnplace.policy.learned import LearnedPlacer
 
 
@@ -207,7 +208,7 @@ AUTO = "auto"
 
 
 def _orders(order: str | None) -> tuple[str, ...] | None:
-    """The traversal orders to decode in; None lets the policy choose.
+    """Return the traversal orders to decode in; None lets the policy choose.
 
     Raises:
         InputError: there is no such order.
@@ -218,18 +219,30 @@ def _orders(order: str | None) -> tuple[str, ...] | None:
     return (order,)
 
 
-def _learned(order: str | None = None, checkpoint: str | None = None) -> LearnedPlacer:
-    orders = _orders(order)
+def _improvement(walks: int) -> Improvement | None:
+    """Return the improvement walks that are asked for; None where there are none."""
+    if walks == 0:
+        return None
+    from gnnplace.policy.decode.improving import Improvement
+
+    return Improvement(walks)
+
+
+def _learned(
+    order: str | None = None, checkpoint: str | None = None, improve: int = 0
+) -> LearnedPlacer:
+    orders, improvement = _orders(order), _improvement(improve)
     from gnnplace.policy.learned import LearnedPlacer, load_policy
 
-    return LearnedPlacer(None if checkpoint is None else load_policy(checkpoint), orders)
+    policy = None if checkpoint is None else load_policy(checkpoint)
+    return LearnedPlacer(policy, orders, improvement=improvement)
 
 
-def _untrained(order: str | None = None) -> Placer:
-    orders = _orders(order)
+def _untrained(order: str | None = None, improve: int = 0) -> Placer:
+    orders, improvement = _orders(order), _improvement(improve)
     from gnnplace.policy.learned import untrained
 
-    return untrained(orders)
+    return untrained(orders, improvement)
 
 
 def _gnn(order: str | None = None, checkpoint: str | None = None, trust: int = 0) -> Placer:
@@ -263,11 +276,31 @@ CHECKPOINT = Option(
 TRUST = Option(
     int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0
 )
+IMPROVE = Option(
+    int,
+    0,
+    "Improvement walks at most, which take the place of decodes: over the placement of --start, or "
+    "all on one device, each op in --order is given a device anew while all others keep theirs; "
+    "0: decodes construct.",
+    least=0,
+)
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
-    PlacerRow("learned", _learned, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
+    PlacerRow(
+        "learned",
+        _learned,
+        Speed.SEARCH,
+        options=POLICY_OPTIONS | {"improve": IMPROVE},
+        executed=True,
+    ),
     PlacerRow("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS | {"trust": TRUST}),
-    PlacerRow(UNTRAINED, _untrained, Speed.SEARCH, options={"order": ORDER}, shown=False),
+    PlacerRow(
+        UNTRAINED,
+        _untrained,
+        Speed.SEARCH,
+        options={"order": ORDER, "improve": IMPROVE},
+        shown=False,
+    ),
     PlacerRow("best", _best, Speed.SEARCH, options=POLICY_OPTIONS, executed=True),
 )
 ROSTER: dict[str, PlacerRow] = PLACERS | {row.name: row for row in POLICIES}

@@ -19,9 +19,7 @@ from gnnplace.placers import Result
 from gnnplace.problem import Cluster, Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import lower_bound
-from gnnplace.tracing.models import capture_model, say_batch
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 
 AUTO = "auto"
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.rows import with_best_bound as with_best_bound
     from gnnplace.report.side_by_side import next_line as next_line
     from gnnplace.report.side_by_side import side_by_side_lines as side_by_side_lines
+    from gnnplace.report.side_by_side import trade_lines as trade_lines
     from gnnplace.report.tables import comparison_table as comparison_table
     from gnnplace.report.tables import simulation_table as simulation_table
     from gnnplace.report.timeline import Timeline as Timeline

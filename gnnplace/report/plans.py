@@ -87,6 +87,8 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
+    elif file.launcher and file.claim:
+        lines.append(f"  {file.claim}")
     if plan.trials:
         lines += _tried(plan)
     if plan.op_placement is not None:

@@ -25,9 +25,7 @@ from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation
 from gnnplace.report.trace import write_trace
-from gnnplace.tracing.models import capture_model, say_batch
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 
 Progress = Callable[[str], None]
 Failure = tuple[str, GnnplaceError]

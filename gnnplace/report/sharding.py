@@ -28,7 +28,7 @@ from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
-from gnnplace.sharding import Frontier, ShardingProblem, ShardingResult
+from gnnplace.sharding import FEWEST, MEMORY, TIME, Frontier, ShardingProblem, ShardingResult
 from gnnplace.sharding.costs import CostParts, Setting
 from gnnplace.sharding.rivals import expert, greedy
 from gnnplace.sharding.solver.markov_chain import random_search
@@ -36,6 +36,7 @@ from gnnplace.simulation import Simulator
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
+    from gnnplace.sharding import GoalAnswer, SplitGoal
     from gnnplace.sharding.captured.split import LayerSplit
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
@@ -65,14 +66,50 @@ def _beside(setting: Setting) -> dict[str, Any]:
     }
 
 
+def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
+    """Format what an answer is best in, if that is not the time of a step."""
+    limits = []
+    if goal.memory_limit is not None:
+        limits.append(f"{bytes_text(goal.memory_limit)} a device")
+    if goal.time_limit is not None:
+        limits.append(f"{page_seconds(goal.time_limit)} a step")
+    within = " and ".join(limits)
+    if goal.name == MEMORY:
+        assert answer.result.memory is not None  # tables without memory are refused
+        return [f"least memory within {within}: {bytes_text(answer.result.memory)} a device"]
+    if goal.name != FEWEST:
+        return []
+    devices = answer.tables.problem.devices
+    count = "1 device" if devices == 1 else f"{devices} devices"
+    line = f"fewest devices within {within}: {count}"
+    if answer.reasons:
+        fewer = max(answer.reasons)
+        line += f" (on {fewer}: {answer.reasons[fewer]})"
+    return [line]
+
+
 def split_lines(
-    problem: ShardingProblem, setting: Setting | None, result: ShardingResult
+    problem: ShardingProblem,
+    setting: Setting | None,
+    result: ShardingResult,
+    goal: str = TIME,
 ) -> list[str]:
-    """Format a split; a network's also with its cost in parts, beside what others would cost."""
-    return _network_lines(setting, problem, result) if setting else _table_lines(problem, result)
+    """Format a split; a network's also with its cost in parts, beside what others would cost.
+
+    Args:
+        problem: The cost tables.
+        setting: The network that they are of; None for those of a file.
+        result: The split.
+        goal: What it is best in.
+    """
+    if setting is not None:
+        return _network_lines(setting, problem, result, goal)
+    return _table_lines(problem, result, goal)
 
 
-def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingResult) -> list[str]:
+def _network_lines(
+    setting: Setting, problem: ShardingProblem, result: ShardingResult, goal: str
+) -> list[str]:
     width = max(len(layer.name) for layer in setting.network.layers)
     layers, words = setting.network.layers, setting.words(result.configuration)
     rows = strategies(setting, problem, result)
@@ -80,7 +117,7 @@ def _network_lines(setting: Setting, problem: ShardingProblem, result: ShardingR
     reasons = [(layer.name, layer.reason) for layer in layers]
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
     return [
-        f"{head} in the cost model ({proof(result)})",
+        f"{head} in the cost model ({proof(result, goal)})",
         *(f"  {layer.name:{width}}  {text}" for layer, text in zip(layers, words, strict=True)),
         *_without_rule(reasons),
         _heading(""),
@@ -118,13 +155,13 @@ def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: 
     return f"{ratio:.3g} times as fast as data parallelism"
 
 
-def _table_lines(problem: ShardingProblem, result: ShardingResult) -> list[str]:
+def _table_lines(problem: ShardingProblem, result: ShardingResult, goal: str) -> list[str]:
     width = max(len(name) for name in problem.names)
     pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
     lines = [f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs]
     memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
     head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
-    return [f"{head} ({proof(result)})", *lines, f"searched for {result.seconds:.3f} s"]
+    return [f"{head} ({proof(result, goal)})", *lines, f"searched for {result.seconds:.3f} s"]
 
 
 def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
@@ -136,8 +173,10 @@ def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, 
     }
 
 
-def proof(result: ShardingResult) -> str:
-    """Whether a split is proven best."""
+def proof(result: ShardingResult, goal: str = TIME) -> str:
+    """Say whether a split is proven best for a goal."""
+    if goal == MEMORY:
+        return "proven least memory" if result.exact else "not proven least memory"
     if result.exact:
         return "proven best of all splits of its layers"
     if result.gap is None:
@@ -288,10 +327,19 @@ KIND = "device"
 WHY = "Every device does its share of it."
 
 
-def split_page(problem: ShardingProblem, setting: Setting | None, result: ShardingResult) -> str:
-    """Make the page of one split; one of a file of tables has no parts, and so no timeline."""
+def split_page(
+    problem: ShardingProblem, setting: Setting | None, result: ShardingResult, goal: str = TIME
+) -> str:
+    """Make the page of one split; one of a file of tables has no parts, and so no timeline.
+
+    Args:
+        problem: The cost tables.
+        setting: The network that they are of; None for those of a file.
+        result: The split.
+        goal: What it is best in.
+    """
     title = f"{problem.name} on {problem.devices} devices"
-    facts = f"The split is {proof(result)}; it was searched for {result.seconds:.3f} s."
+    facts = f"The split is {proof(result, goal)}; it was searched for {result.seconds:.3f} s."
     parts = [_tables(problem, result)] if setting is None else _network(problem, setting, result)
     return html.page(title, [*parts, _told()], facts=facts)
 

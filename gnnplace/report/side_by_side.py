@@ -14,6 +14,7 @@ CONVENTION = (
     "TFLOP/s a GPU and MFU count the model's products alone, forward and backward, nothing that is "
     "recomputed"
 )
+BAR = 24
 LAYERS = re.compile(r"layers=([0-9+]+)")
 
 
@@ -63,6 +64,30 @@ def _figures(file: PlanFile) -> tuple[str, ...]:
         bytes_text(peak),
         "" if file.fits is None else f"{file.fits:.0%}",
     )
+
+
+def trade_lines(plan: Plan) -> list[str]:
+    """Format a launcher's plans that trade time for memory or devices; none where there are none.
+
+    A bar is as long as the plan is fast, that of the fastest `BAR` characters.
+
+    Args:
+        plan: With `trades`.
+    """
+    trades = plan.file.trades
+    if not trades:
+        return []
+    fastest = min(trade.step_time for trade in trades)
+    numbers = {trade.num_devices for trade in trades}
+    what = "more devices" if len(numbers) > 1 else "less and less memory"
+    lines = [f"{plan.file.launcher}'s fastest plans with {what}:"]
+    for trade in trades:
+        bar = "█" * max(1, round(BAR * fastest / trade.step_time))
+        lines.append(
+            f"  {trade.num_devices:6,d} devices  {bytes_text(trade.memory):>8}  "
+            f"{seconds_text(trade.step_time):>8}  {bar:{BAR}}  {short_words(trade.words)}"
+        )
+    return lines
 
 
 def short_words(words: str) -> str:

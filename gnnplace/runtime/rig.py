@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnplace.runtime.transport import join_group, meeting_place
 from gnnplace.runtime.workers import Task, available_cores, check_backward_can_fork, run_tasks
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import StepModule
 from gnnplace.zoo import Workload
 
 WARM_UP = 2  # steps before those that are timed

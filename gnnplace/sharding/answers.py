@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gnnplace.costs.collectives import Exchange
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.errors import CaptureError, InputError
+from gnnplace.errors import CaptureError, InfeasibleError, InputError
 from gnnplace.problem.cluster.headroom import read_headroom
 from gnnplace.problem.constraints.constraints import (
     AUTO,
@@ -30,6 +30,7 @@ from gnnplace.sharding import (
     cheapest_within,
     pareto_frontier,
     read_sharding,
+    smallest_within,
     warm,
     warm_frontier,
 )
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 MOST_DEVICES = 1024
 DEVICES, EXECUTED_DEVICES = 8, 2  # where nothing says how many
 FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
+TIME, MEMORY, FEWEST = "time", "memory", "gpus"
+GOALS = (TIME, MEMORY, FEWEST)
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,101 @@ def shard_network(tables: AnswerTables, *, memory_limit: float | None = None) ->
     return cheapest_within(tables.problem, memory_limit)
 
 
+@dataclass(frozen=True)
+class SplitGoal:
+    """What a split is to be best in: one of TensorOpt's three questions (arXiv 2004.10856).
+
+    Attributes:
+        name: ``time``: least seconds a step; ``memory``: least bytes a device; ``gpus``: fewest
+            devices, and on these the least seconds.
+        memory_limit: Bytes that a device has.
+        time_limit: Seconds that a step may take.
+
+    Raises:
+        InputError: Another name, or a limit that is missing or has no use.
+    """
+
+    name: str = TIME
+    memory_limit: float | None = None
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in GOALS:
+            raise InputError(f"--goal {self.name}: must be one of {', '.join(GOALS)}")
+        if self.name == TIME and self.time_limit is not None:
+            raise InputError("--time-limit: is for --goal memory and --goal gpus")
+        if self.name == MEMORY and self.time_limit is None:
+            raise InputError("--goal memory: needs --time-limit, the seconds a step may take")
+        if self.name == MEMORY and self.memory_limit is not None:
+            raise InputError("--memory-limit: is for --goal time and --goal gpus")
+        if self.name == FEWEST and (self.memory_limit, self.time_limit) == (None, None):
+            raise InputError("--goal gpus: needs --memory-limit or --time-limit")
+
+
+@dataclass(frozen=True)
+class GoalAnswer:
+    """The split that is best for a goal.
+
+    Attributes:
+        tables: The cost tables of its number of devices.
+        result: The split.
+        reasons: By number of devices, why fewer than those of the tables do not do.
+    """
+
+    tables: AnswerTables
+    result: ShardingResult
+    reasons: dict[int, str]
+
+
+def shard_for(what: str, goal: SplitGoal, options: SplitOptions | None = None) -> GoalAnswer:
+    """Return the split that is best for a goal.
+
+    For the fewest devices all numbers up to that of the options are tried, from one on; the first
+    within the limits is the answer.
+
+    Args:
+        what: As in ``shard_tables``; a file of tables has one number of devices.
+        goal: What the split is to be best in, and within which limits.
+        options: As in ``shard_tables``.
+
+    Raises:
+        InputError: As of ``shard_tables``; or the fewest devices of a file.
+        InfeasibleError: No split is within the limits.
+    """
+    options = options or SplitOptions()
+    if goal.name == FEWEST:
+        return _fewest(what, goal, options)
+    tables = shard_tables(what, options)
+    if goal.name == TIME:
+        result = shard_network(tables, memory_limit=goal.memory_limit)
+        return GoalAnswer(tables, result, {})
+    assert goal.time_limit is not None  # a goal without it cannot be made
+    warm_frontier()
+    return GoalAnswer(tables, smallest_within(tables.problem, goal.time_limit), {})
+
+
+def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
+    """Return the fastest split on the fewest devices that keep the limits."""
+    if what.endswith(".json") or Path(what).is_file():
+        raise InputError("--goal gpus: a sharding file has its own number of devices")
+    max_devices = options.count(DEVICES, options.exchange())
+    reasons: dict[int, str] = {}
+    for devices in range(1, max_devices + 1):
+        tables = shard_tables(what, replace(options, devices=devices))
+        try:
+            result = shard_network(tables, memory_limit=goal.memory_limit)
+        except InfeasibleError as error:
+            reasons[devices] = str(error)
+            continue
+        if goal.time_limit is None or result.cost <= goal.time_limit:
+            return GoalAnswer(tables, result, reasons)
+        reasons[devices] = f"the fastest split takes {result.cost:.6g} s"
+    raise InfeasibleError(
+        f"--goal gpus: no split on up to {max_devices} devices is within the limits; on "
+        f"{max_devices}: {reasons[max_devices]}"
+    )
+
+
 def shard_frontier(
     tables: AnswerTables, *, epsilon: float = 0.0, memory_limit: float | None = None
 ) -> Frontier:
@@ -217,7 +315,7 @@ def layers_of_workload(workload: Workload) -> LayerGraph:
         CaptureError: the model cannot be captured; names the module.
     """
     from gnnplace.sharding.captured.split import layer_graph
-    from gnnplace.tracing.step import default_loss
+    from gnnplace.tracing import default_loss
 
     loss = workload.loss or default_loss
     return layer_graph(workload.model, workload.inputs, loss, workload.name)

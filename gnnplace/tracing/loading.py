@@ -1,4 +1,4 @@
-"""Finds the model that a command line names: a zoo name, `hf:CONFIG`, or a function.
+"""Find the model that a command line names: a zoo name, `hf:CONFIG`, or a function.
 
 A function is named as ``module:callable`` or ``path/to/file.py:callable`` (``gnnplace.imports``).
 """
@@ -22,9 +22,9 @@ from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
 from gnnplace.models import find_model, nearest_names
 from gnnplace.torch_names import FakeTensorMode, fake_tensor, pytree, unset_fake_temporarily
-from gnnplace.tracing.batch_objects import as_inputs
-from gnnplace.tracing.experts import loop_over_experts
-from gnnplace.tracing.fake_mode import make_fake_mode
+from gnnplace.tracing.calls import loop_over_experts
+from gnnplace.tracing.fakes import make_fake_mode
+from gnnplace.tracing.inputs import as_inputs
 from gnnplace.zoo import Workload
 from gnnplace.zoo.hugging_face import BATCH
 
@@ -65,6 +65,7 @@ def load(spec: str, *, share: int = 1, fake: bool | FakeTensorMode = False) -> W
 
 
 def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workload:
+    """Make the workload of a kind of model, `path`, at 1/`share` of its batch."""
     prefix, colon, name = path.partition(":")
     if colon and prefix == HUGGING_FACE:
         batch = _share(options.pop("batch", BATCH), share, spec)
@@ -82,7 +83,7 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
 
 
 def _unknown(path: str, spec: str) -> str:
-    """What is said of a name without a colon that the zoo does not have."""
+    """Return the error for a name without a colon that the zoo does not have."""
     if path.endswith(SUFFIX):
         return f"model {spec!r}: name the function that builds the model too, as in {path}:build"
     near = suggestion(path, zoo.names())
@@ -98,6 +99,10 @@ def _unknown(path: str, spec: str) -> str:
 def _from_callable(
     module: str, name: str, options: dict[str, Any], share: int, spec: str
 ) -> Workload:
+    """Make the workload that a callable returns, at 1/`share` of its batch.
+
+    A parameter `batch` of the callable is given the smaller batch; else the inputs are cut.
+    """
     function = find_callable(module, name, f"model {spec!r}")
     sized = share > 1 and _default_batch(function, options) is not None
     if sized:
@@ -116,9 +121,9 @@ def _from_callable(
 
 
 def is_sized(spec: str) -> bool:
-    """Whether a callable that a spec names has a batch among its parameters.
+    """Return whether a spec names a callable that has a parameter `batch`.
 
-    It is then called for a share of the batch, which may stand on any axis of its inputs.
+    Such a callable builds a share of the batch itself, which may stand on any axis of its inputs.
     """
     path, _, query = spec.partition("?")
     module, colon, name = path.partition(":")
@@ -129,6 +134,7 @@ def is_sized(spec: str) -> bool:
 
 
 def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
+    """Return the batch that a callable builds: its option or its default, if it is a number."""
     parameter = inspect.signature(function).parameters.get("batch")
     default = None if parameter is None else parameter.default
     value = options.get("batch", default)
@@ -136,20 +142,25 @@ def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> 
 
 
 def _seeded(function: Callable[[], Any]) -> Any:
-    """Random parameters are the same in every process."""
+    """Call a function with one seed, so that random parameters are the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return function()
 
 
 def _workload(result: Any, spec: str) -> Workload:
+    """Return what a callable made as a workload, with the types in its batch registered.
+
+    Raises:
+        InputError: it is neither a `Workload` nor (model, inputs) nor (model, inputs, loss).
+    """
     if isinstance(result, Workload):
         return replace(result, inputs=as_inputs(result.inputs, result.model))
     if isinstance(result, tuple | list) and len(result) in (2, 3):
         model, inputs, *loss = result
         if isinstance(model, nn.Module):
-            called = type(model).__name__  # `build` would tell nobody which of many it is
-            return Workload(called, model, as_inputs(inputs, model), loss[0] if loss else None)
+            name = type(model).__name__  # `build` would tell nobody which of many it is
+            return Workload(name, model, as_inputs(inputs, model), loss[0] if loss else None)
     raise InputError(
         f"model {spec!r}: must return (model, inputs) or (model, inputs, loss) with an nn.Module, "
         f"not {type(result).__name__}"
@@ -157,7 +168,7 @@ def _workload(result: Any, spec: str) -> Workload:
 
 
 def cut(workload: Workload, share: int) -> Workload:
-    """The workload with the first of `share` equal parts of its batch; see `shares_of`.
+    """Return the workload with the first of `share` equal parts of its batch; see `shares_of`.
 
     Raises:
         InputError: the batch cannot be divided.
@@ -167,7 +178,7 @@ def cut(workload: Workload, share: int) -> Workload:
 
 
 def shares_of(workload: Workload, count: int) -> list[Any]:
-    """The inputs of each of `count` equal parts of a workload's batch, in order.
+    """Return the inputs of each of `count` equal parts of a workload's batch, in order.
 
     The batch is the first dimension of the first tensor; tensors of another first dimension stay
     as they are.
@@ -190,7 +201,7 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
 
 
 def in_double(workload: Workload) -> Workload:
-    """A copy in double precision."""
+    """Return a copy of a workload in double precision."""
     inputs = pytree.tree_map(doubled, workload.inputs)
     model = copy.deepcopy(workload.model).double()
     loop_over_experts(model)
@@ -198,12 +209,17 @@ def in_double(workload: Workload) -> Workload:
 
 
 def doubled(value: Any) -> Any:
-    """A real tensor in double precision; anything else as it is."""
+    """Return a real tensor in double precision, and any other value as it is."""
     real = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if real else value
 
 
 def _share(batch: Any, share: int, what: str) -> int:
+    """Return the number of examples in one of `share` equal parts of a batch.
+
+    Raises:
+        InputError: the batch is no positive number, or no multiple of `share`.
+    """
     if not isinstance(batch, int) or batch < 1:
         raise InputError(f"{what}: batch {batch!r} is not a positive number")
     if share < 1 or batch % share:
@@ -215,7 +231,11 @@ def _share(batch: Any, share: int, what: str) -> int:
 
 
 def options_of(query: str, spec: str) -> dict[str, Any]:
-    """What stands after the `?` of a spec, `NAME=VALUE` joined by `&`, as YAML reads values."""
+    """Return the options behind the `?` of a spec, ``NAME=VALUE`` joined by ``&``, values as YAML.
+
+    Raises:
+        InputError: a part is not ``NAME=VALUE``.
+    """
     options = {}
     for part in query.split("&") if query else []:
         key, equals, text = part.partition("=")
@@ -227,45 +247,57 @@ def options_of(query: str, spec: str) -> dict[str, Any]:
 
 @contextmanager
 def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
+    """Enter a mode in which models are made without memory; none if `fake` is false."""
     if not fake:
         yield
         return
     # `trunc_normal_` draws until all numbers are within bounds; fake tensors have no numbers.
-    drawn = mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
+    truncated_normal = mock.patch.object(
+        nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
+    )
     # Rates that grow from layer to layer are read as numbers while the layers are made.
-    known = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
-    short = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
+    linspace = mock.patch.object(torch, "linspace", _with_numbers(torch.linspace))
+    short_constants = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", SHORT)
     mode = make_fake_mode() if fake is True else fake
-    moved = mock.patch.object(nn.Module, "_apply", applied)
-    with mode, drawn, known, short, moved:
+    module_apply = mock.patch.object(nn.Module, "_apply", applied)
+    with mode, truncated_normal, linspace, short_constants, module_apply:
         yield
 
 
 def applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-    """What is behind `Module.to`, which cannot swap fake parameters; tied ones stay tied.
+    """Apply a change to every parameter and buffer of a module, as `Module._apply` does.
 
-    What is of the type and on the device asked for stays. Parameters keep their hooks.
+    Torch's own cannot swap fake parameters. Tensors that are one stay one, those that are of the
+    type and on the device already stay as they are, and parameters keep their hooks.
+
+    Args:
+        module: Changed in place.
+        change: From a tensor to the tensor in its place.
+        recurse: Whether submodules are changed too.
     """
-    made: dict[int, torch.Tensor] = {}
-    for part in module.modules() if recurse else [module]:
-        for table in (part._parameters, part._buffers):
-            for name, own in [(name, own) for name, own in table.items() if own is not None]:
-                with torch.no_grad():
-                    found = change(own)
-                if (found.dtype, found.device) == (own.dtype, own.device):
+    changed_by_id: dict[int, torch.Tensor] = {}
+    for owner in module.modules() if recurse else [module]:
+        for table in (owner._parameters, owner._buffers):
+            for name, tensor in list(table.items()):
+                if tensor is None:
                     continue
-                if isinstance(own, nn.Parameter):
-                    found = nn.Parameter(found, own.requires_grad)
-                    found._backward_hooks = own._backward_hooks
-                    found._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
-                table[name] = made.setdefault(id(own), found)  # type: ignore[assignment]
+                with torch.no_grad():
+                    changed = change(tensor)
+                if (changed.dtype, changed.device) == (tensor.dtype, tensor.device):
+                    continue
+                if isinstance(tensor, nn.Parameter):
+                    changed = nn.Parameter(changed, tensor.requires_grad)
+                    changed._backward_hooks = tensor._backward_hooks
+                    changed._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+                changed = changed_by_id.setdefault(id(tensor), changed)
+                table[name] = changed  # type: ignore[assignment]
     return module
 
 
 def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A factory whose fake tensors, if they are short, know their numbers as constants do."""
+    """Return a factory whose short fake tensors know their numbers, as constants do."""
 
-    def made(*args: Any, **options: Any) -> torch.Tensor:
+    def create(*args: Any, **options: Any) -> torch.Tensor:
         fake = factory(*args, **options)
         if fake.numel() > SHORT:
             return fake
@@ -273,4 +305,4 @@ def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.T
             numbers = factory(*args, **options | {"device": "cpu"}).tolist()
         return torch.tensor(numbers, dtype=fake.dtype)
 
-    return made
+    return create

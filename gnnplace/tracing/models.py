@@ -16,21 +16,16 @@ from torch import nn
 
 from gnnplace.errors import CaptureError, InputError, OtherLossError
 from gnnplace.torch_names import FakeTensor, NormBase, pytree
-from gnnplace.tracing.batch_objects import as_inputs, leaves_by_path
-from gnnplace.tracing.builder import Builder
-from gnnplace.tracing.cut_batch import CutBatch, batch_axes
-from gnnplace.tracing.cutting import MEND, Cutter, UncutBatch, finished
-from gnnplace.tracing.export import quiet, trace
-from gnnplace.tracing.fake_mode import make_fake_mode
+from gnnplace.tracing.aten import Builder, give, notices, quiet, trace
+from gnnplace.tracing.batch import MEND, Cutter, UncutBatch, batch_axes, finished
+from gnnplace.tracing.fakes import make_fake_mode
+from gnnplace.tracing.guards import as_eager, batch_statistics
+from gnnplace.tracing.inputs import as_inputs, leaves_by_path
 from gnnplace.tracing.loading import applied, cut, is_sized, load
-from gnnplace.tracing.notices import give, notices
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.proof import batch_statistics
+from gnnplace.tracing.program import CutBatch, Optimizer, Program
+from gnnplace.tracing.program import optimizer as find_optimizer
 from gnnplace.tracing.step import Inputs, StepModule, initialise_lazy
-from gnnplace.tracing.watch import as_eager
 from gnnplace.zoo import Workload
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -57,7 +52,7 @@ def capture(
             anything changes them.
         inputs: Example inputs: positional, by keyword, or one tensor.
         loss: The loss, as `StepModule` takes it.
-        optimizer: "sgd", "adamw", or one of `gnnplace.tracing.optimizers`.
+        optimizer: "sgd", "adamw", or one of `gnnplace.tracing.program.optimizers`.
         dtype: "float32": as it is; "bfloat16": parameters, buffers and inputs are converted.
         forward_only: Inference: no loss, backward or update.
         name: The name of the program; the model's class by default.
@@ -82,27 +77,31 @@ def capture(
     if not forward_only:
         builder.add_updates(method)
     program = builder.program(name, fake=_is_fake(model, step), forward_only=forward_only)
-    said = notices(step, traced, program.ops)
-    give(said)
+    notice_lines = notices(step, traced, program.ops)
+    give(notice_lines)
     batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
     classes = model.named_modules(remove_duplicate=False)
     return replace(
         finished(program, batch),
-        notices=said,
+        notices=notice_lines,
         modules={path: type(module).__name__ for path, module in classes},
-        state=_held(model),
+        state=_first_names(model),
     )
 
 
-def _held(model: nn.Module) -> dict[str, str]:
-    """Parameters and buffers, those too that no checkpoint keeps, and the first names of each."""
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Return, for every parameter and buffer, the first name of its tensor, persistent or not."""
     parameters = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(t), name) for name, t in chain(parameters, buffers)}
+    first_names: dict[int, str] = {}
+    return {
+        name: first_names.setdefault(id(tensor), name)
+        for name, tensor in chain(parameters, buffers)
+    }
 
 
 def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutter:
+    """Return what proves that a share may stand for its part of the whole batch."""
     workload = whole.workload
     model, inputs = _converted(workload.model, workload.inputs, dtype)
     step = StepModule(model, workload.loss, inputs, forward_only=share.forward_only)
@@ -110,6 +109,11 @@ def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutt
 
 
 def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:
+    """Return the model and its inputs in a type of `DTYPES`; copies, unless it is float32.
+
+    Raises:
+        InputError: there is no such type.
+    """
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r}: there are {', '.join(DTYPES)}")
     if dtype == "float32":
@@ -122,18 +126,21 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
 
     if any(isinstance(p, FakeTensor) for p in model.parameters()):
         # Fake tensors are not copied, or the copies would be of another mode than the inputs.
-        kept = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-        copied = copy.deepcopy(model, kept)
+        tensors_by_id = {
+            id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())
+        }
+        copied = copy.deepcopy(model, tensors_by_id)
         return applied(copied, convert), pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
-    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+    for parameter, copied_parameter in zip(model.parameters(), copied.parameters(), strict=True):
         # A copy of a tensor has none of its hooks.
-        other._backward_hooks = own._backward_hooks
-        other._post_accumulate_grad_hooks = own._post_accumulate_grad_hooks
+        copied_parameter._backward_hooks = parameter._backward_hooks
+        copied_parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
     return copied.to(target), pytree.tree_map(convert, inputs)
 
 
 def _is_fake(model: nn.Module, step: StepModule) -> bool:
+    """Return whether the model or an input has no memory."""
     tensors = chain(model.parameters(), model.buffers(), step.inputs())
     return any(isinstance(t, FakeTensor) for t in tensors)
 
@@ -146,7 +153,7 @@ def capture_model(
     options: CaptureOptions | None = None,
     fake: bool = False,
 ) -> Program:
-    """Captures a model's training step (or inference) at 1/M of its batch.
+    """Capture a model's training step (or inference) at 1/M of its batch.
 
     Args:
         model: ``module:callable``, ``hf:CONFIG``, a zoo name, or a module with ``inputs``.
@@ -157,13 +164,14 @@ def capture_model(
 
     Raises:
         InputError: there is no such model, or its batch cannot be cut.
-        OtherLossError: naming the op that mixes the examples of the batch.
-        CaptureError: naming the module and the line that cannot be captured.
+        OtherLossError: the op that mixes the examples of the batch is named.
+        CaptureError: the module and the line that cannot be captured are named.
     """
     options = options or CaptureOptions()
     whole = workload_of(model, inputs, loss, fake=fake)
     share = None
     if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
+        # The callable has a parameter for its batch, so it builds the share itself.
         tensors = chain(whole.model.parameters(), pytree.tree_leaves(whole.inputs))
         mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), fake)
         share = load(model, share=options.microbatches, fake=mode)
@@ -188,19 +196,19 @@ def capture_workload(
     forward_only: bool = False,
     accept_other_loss: bool = False,
 ) -> Program:
-    """Captures one of `count` shares of a workload's batch, if it may be cut.
+    """Capture one of `count` shares of a workload's batch, if it may be cut.
 
     Args:
         whole: With the inputs of the whole batch.
         count: The number of shares, M.
-        share: One that was built by itself; by default the whole is cut.
+        share: A workload that was built for a share; by default the whole's inputs are cut.
         optimizer: As `capture` takes it.
         dtype: The type of parameters and inputs, as `capture` takes it.
         forward_only: Whether it is inference, as `capture` takes it.
-        accept_other_loss: Capture it also where its loss is another one.
+        accept_other_loss: Capture it also where the mean of the shares' losses is another loss.
 
     Raises:
-        OtherLossError: naming the op that mixes the examples of the batch.
+        OtherLossError: the op that mixes the examples of the batch is named.
         InputError, CaptureError: see `capture`.
     """
     workload = whole
@@ -224,68 +232,79 @@ def capture_workload(
 
 
 def _check_buffers(whole: Workload, count: int) -> None:
-    """Refuses buffers of one's own that keep statistics of a batch which is cut.
+    """Refuse a batch to be cut if a buffer keeps statistics of it, batch norm's own aside.
 
-    What cannot be followed here is for the capture to judge.
+    A model that cannot be followed here is left to the capture to judge.
+
+    Raises:
+        OtherLossError: the buffer is named.
     """
-    norms = [m for m in whole.model.modules() if isinstance(m, NormBase)]
-    theirs = {id(t) for m in norms for t in m.buffers()}
-    if all(id(t) in theirs for t in whole.model.buffers()):
+    norms = [module for module in whole.model.modules() if isinstance(module, NormBase)]
+    norm_buffers = {id(buffer) for module in norms for buffer in module.buffers()}
+    if all(id(buffer) in norm_buffers for buffer in whole.model.buffers()):
         return
     try:
         with quiet(), as_eager(), torch.random.fork_rng(devices=[]):
             step = StepModule(whole.model, whole.loss, whole.inputs)
-            kept = batch_statistics(step)
+            statistics = batch_statistics(step)
     except Exception:
         return
-    if kept:
+    if statistics:
         raise OtherLossError(
-            f"{whole.name}, {count} micro-batches: buffer {kept[0]!r} keeps statistics of the "
-            f"whole batch, of which every micro-batch would keep its own; {MEND}"
+            f"{whole.name}, {count} micro-batches: buffer {statistics[0]!r} keeps statistics of "
+            f"the whole batch, of which every micro-batch would keep its own; {MEND}"
         )
 
 
 def _uncut(share: Workload, count: int) -> str:
-    """What a share that failed was given whole, since its first axis is not the batch's."""
+    """Return the end of an error's line about an input that every share got as it is.
+
+    Its first axis has another length than the batch's. Empty if there is no such input.
+    """
     sizes = [tuple(x.shape) for x in pytree.tree_leaves(share.inputs) if hasattr(x, "shape")]
     batch = sizes[0][0] if sizes and sizes[0] else 0
-    odd = next((size for size in sizes if size and size[0] != batch), None)
-    if count == 1 or odd is None:
+    uncut_size = next((size for size in sizes if size and size[0] != batch), None)
+    if count == 1 or uncut_size is None:
         return ""
     return (
         f"; it is one of {count} shares of the batch, whose first input has {batch} examples; the "
-        f"input of shape {list(odd)} has another first axis and was given whole: give it one row "
-        "an example, or leave micro-batches out"
+        f"input of shape {list(uncut_size)} has another first axis and was given whole: give it "
+        "one row an example, or leave micro-batches out"
     )
 
 
 def say_batch(program: Program, progress: Callable[[str], None] | None) -> None:
-    """Says how the batch was cut, where that is worth a word."""
+    """Tell `progress` how the batch was cut, if anything was repaired, excepted or accepted."""
     batch = program.batch
     if progress is None or batch is None or batch.count == 1:
         return
-    told = [*batch.notes, *batch.exceptions]
-    told += [f"accepted although {batch.differs}"] if batch.differs else []
-    if told:
-        progress(f"{batch.count} micro-batches: {'; '.join(told)}")
+    remarks = [*batch.notes, *batch.exceptions]
+    remarks += [f"accepted although {batch.differs}"] if batch.differs else []
+    if remarks:
+        progress(f"{batch.count} micro-batches: {'; '.join(remarks)}")
 
 
 def share_of(share: Workload, whole: Workload, count: int) -> Workload:
-    """A share that was built by itself, with the state of the whole and the first of its inputs.
+    """Return a share that was built by itself, with the state and the first inputs of the whole.
 
-    Whoever builds it may draw the batch before the parameters, which are other ones then.
+    A builder may draw the batch before the parameters; its parameters would be others then.
     """
-    mine, known = share.model.state_dict(), whole.model.state_dict()
+    share_state, whole_state = share.model.state_dict(), whole.model.state_dict()
     with torch.no_grad():
-        for name in mine.keys() & known.keys():
-            if share.model is not whole.model and mine[name].shape == known[name].shape:
-                mine[name].copy_(known[name])
+        for name in share_state.keys() & whole_state.keys():
+            if (
+                share.model is not whole.model
+                and share_state[name].shape == whole_state[name].shape
+            ):
+                share_state[name].copy_(whole_state[name])
     leaves, spec = pytree.tree_flatten(share.inputs)
-    others = pytree.tree_leaves(whole.inputs)
+    whole_leaves = pytree.tree_leaves(whole.inputs)
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    axes = batch_axes([leaves[i] for i in tensors], [others[i] for i in tensors])
+    axes = batch_axes([leaves[i] for i in tensors], [whole_leaves[i] for i in tensors])
     for i, axis in zip(tensors, axes, strict=True):
-        leaves[i] = others[i] if axis is None else others[i].chunk(count, axis)[0].contiguous()
+        leaves[i] = (
+            whole_leaves[i] if axis is None else whole_leaves[i].chunk(count, axis)[0].contiguous()
+        )
     return replace(share, inputs=pytree.tree_unflatten(leaves, spec))
 
 
@@ -296,7 +315,13 @@ def workload_of(
     *,
     fake: bool = False,
 ) -> Workload:
-    """What is captured: a model, its inputs and its loss.
+    """Return the workload that is captured: a model, its inputs and its loss.
+
+    Args:
+        model: A module with `inputs`, or a name as `load` takes it.
+        inputs: Example inputs of a module.
+        loss: As `StepModule` takes it; for a module.
+        fake: Make a named model without memory.
 
     Raises:
         InputError: there is no such model, its inputs are missing, or the batch cannot be cut.
@@ -306,16 +331,16 @@ def workload_of(
     if inputs is None:
         raise InputError("capture: example inputs are needed with a module")
     initialise_lazy(model, loss, inputs)
-    given = as_inputs(inputs, model)
-    if is_meta(model, given):
-        model, given = on_fakes(model, given)
-    return Workload(type(model).__name__, model, given, loss)
+    batch = as_inputs(inputs, model)
+    if is_meta(model, batch):
+        model, batch = on_fakes(model, batch)
+    return Workload(type(model).__name__, model, batch, loss)
 
 
 def is_meta(model: nn.Module, inputs: Any) -> bool:
     """Return whether tensors of a model or of its inputs are on the meta device."""
-    given = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
-    return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), given))
+    tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
+    return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), tensors))
 
 
 def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
@@ -328,15 +353,15 @@ def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         with mode:
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            fake_tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(made, tensor.requires_grad)
-        return made.requires_grad_(tensor.requires_grad and tensor.is_leaf)
+            return nn.Parameter(fake_tensor, tensor.requires_grad)
+        return fake_tensor.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
     state = {id(tensor): fake(tensor) for tensor in chain(model.parameters(), model.buffers())}
     copied = copy.deepcopy(model, dict(state))
-    given = pytree.tree_map(lambda x: fake(x) if isinstance(x, torch.Tensor) else x, inputs)
-    return copied, given
+    fake_inputs = pytree.tree_map(lambda x: fake(x) if isinstance(x, torch.Tensor) else x, inputs)
+    return copied, fake_inputs
 
 
 def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
@@ -346,8 +371,8 @@ def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
         InputError: naming the first parameter, buffer or input.
     """
     leaves = leaves_by_path(inputs).items()
-    given = ((f"input {path}", x) for path, x in leaves if isinstance(x, torch.Tensor))
-    named = chain(model.named_parameters(), model.named_buffers(), given)
+    named_inputs = ((f"input {path}", x) for path, x in leaves if isinstance(x, torch.Tensor))
+    named = chain(model.named_parameters(), model.named_buffers(), named_inputs)
     name = next((name for name, tensor in named if tensor.is_meta), None)
     if name is not None:
         raise InputError(

@@ -40,7 +40,7 @@ class CaptureOptions:
         check_microbatches(self.microbatches)
 
     def to_data(self) -> dict[str, Any]:
-        """What a placement's file says of it; constraints where there are any."""
+        """Return the options as a placement's file has them; constraints only if there are any."""
         data = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        asked = data.pop("constraints").patterns.to_data()
-        return data | ({"constraints": asked} if asked else {})
+        constraints = data.pop("constraints").patterns.to_data()
+        return data | ({"constraints": constraints} if constraints else {})

@@ -24,10 +24,10 @@ from torch.nn.parameter import is_lazy
 
 from gnnplace.errors import CaptureError, InputError, UnsupportedError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.batch_objects import as_inputs
+from gnnplace.tracing.inputs import as_inputs
 
 Inputs = Any
-"""A batch as people write it; see `gnnplace.tracing.batch_objects`."""
+"""A batch as people write it; see `gnnplace.tracing.as_inputs`."""
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Positional = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -35,11 +35,11 @@ Loss = Callable[..., Any] | None
 
 
 class StepModule(nn.Module):
-    """Calls `model` on the inputs, then the loss on its output.
+    """A model and its loss as one module: calls `model` on the inputs, then the loss on its output.
 
     The loss is called as `loss(output)`; if it requires more arguments, with the last inputs
     too (targets). The model gets all inputs but those targets, or all where its forward asks
-    for them (`arguments`). Tensors among the inputs are flattened, the rest are constants.
+    for them (`arguments`). Tensors among the inputs are flattened; all else is constant.
 
     Args:
         model: Becomes the submodule `model`.
@@ -65,32 +65,32 @@ class StepModule(nn.Module):
         self.model = model
         self.loss = loss
         self.forward_only = forward_only
-        given = as_inputs(inputs, model)
-        self.args: Positional = () if isinstance(given, dict) else given
-        self.kwargs: Keywords = given if isinstance(given, dict) else {}
+        batch = as_inputs(inputs, model)
+        self.args: Positional = () if isinstance(batch, dict) else batch
+        self.kwargs: Keywords = batch if isinstance(batch, dict) else {}
         arguments(model, loss, self.args, self.kwargs)  # refuses what cannot be called
         self._leaves, self._spec = pytree.tree_flatten((self.args, self.kwargs))
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """The example tensors in the order in which `forward` takes them."""
+        """Return the example tensors in the order in which `forward` takes them."""
         return tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
 
     def sources(self) -> tuple[str, ...]:
-        """A name for each of `inputs()`: its keyword, else its position among the tensors."""
+        """Return a name for each of `inputs()`: its keyword, else its index among the tensors."""
         if self.kwargs and all(isinstance(v, torch.Tensor) for v in self.kwargs.values()):
             return tuple(self.kwargs)
         return tuple(str(i) for i in range(len(self.inputs())))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the loss, or the output's tensors if `forward_only`."""
-        rest = iter(tensors)
-        leaves = [next(rest) if isinstance(x, torch.Tensor) else x for x in self._leaves]
-        given = arguments(self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec))
-        output = self.model(*given.args, **given.kwargs)
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        call = arguments(self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec))
+        output = self.model(*call.args, **call.kwargs)
         if self.forward_only:
             return tuple(output_tensors(output))
         if self.loss is not None:
-            return scalar_loss(self.loss(output, *given.targets))
+            return scalar_loss(self.loss(output, *call.targets))
         return default_loss(output)
 
 
@@ -109,66 +109,71 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
     """
     if not is_uninitialised(model):
         return
-    given = as_inputs(inputs, model)
-    named = isinstance(given, dict)
-    call = arguments(model, loss, () if named else given, given if named else {})
+    batch = as_inputs(inputs, model)
+    named = isinstance(batch, dict)
+    call = arguments(model, loss, () if named else batch, batch if named else {})
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             model(*call.args, **call.kwargs)
     except Exception as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"the model has lazy layers, and calling it with the example inputs failed ({told}); "
+            f"the model has lazy layers, and calling it with the example inputs failed ({reason}); "
             "call it once yourself, before"
         ) from error
     finally:
         for module, mode in modes:
             module.training = mode
-    left = next((n for n, p in model.named_parameters() if is_lazy(p)), None)
-    if left is not None:
-        raise InputError(f"parameter {left!r} is lazy, and no call of the model gives it a shape")
+    uninitialised = next((n for n, p in model.named_parameters() if is_lazy(p)), None)
+    if uninitialised is not None:
+        raise InputError(
+            f"parameter {uninitialised!r} is lazy, and no call of the model gives it a shape"
+        )
 
 
-def scalar_loss(found: Any) -> torch.Tensor:
-    """The loss that a loss function returned: a tensor, or the entry `loss` of a dict.
+def scalar_loss(result: Any) -> torch.Tensor:
+    """Return the loss that a loss function returned: a tensor, or the entry `loss` of a dict.
 
     Raises:
         InputError: it returned something else, of which no part is known to be the loss.
     """
-    if isinstance(found, Mapping) and isinstance(found.get("loss"), torch.Tensor):
-        found = found["loss"]
-    if isinstance(found, torch.Tensor):
-        return found
-    told = f"a dict of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
+    if isinstance(result, Mapping) and isinstance(result.get("loss"), torch.Tensor):
+        result = result["loss"]
+    if isinstance(result, torch.Tensor):
+        return result
+    description = type(result).__name__
+    if isinstance(result, Mapping) and result:
+        description = f"a dict of {', '.join(map(str, result))}"
     raise InputError(
-        f"the loss function returns {told or type(found).__name__}; return the loss alone, a "
-        "tensor, or a dict with the entry 'loss'"
+        f"the loss function returns {description}; return the loss alone, a tensor, or "
+        "a dict with the entry 'loss'"
     )
 
 
 def check_scalar(loss: torch.Tensor) -> None:
-    """Refuses a loss that is no single number, of which there are no gradients.
+    """Refuse a loss that is no single number: there is no gradient of it.
 
     Raises:
-        CaptureError: saying its shape.
+        CaptureError: its shape is named.
     """
     if loss.numel() != 1:
-        told = f"the loss has shape {tuple(loss.shape)}, not that of a scalar; return a mean"
-        raise CaptureError(told)
+        raise CaptureError(
+            f"the loss has shape {tuple(loss.shape)}, not that of a scalar; return a mean"
+        )
 
 
 def check_loss(loss: Loss, model: nn.Module) -> None:
-    """Refuses a loss with parameters that nobody would get back by the model's names.
+    """Refuse a loss with parameters that the model does not have: no name leads back to them.
 
     Raises:
-        UnsupportedError: naming one.
+        UnsupportedError: the first of them is named.
     """
     if isinstance(loss, nn.Module):
-        own = set(model.parameters())
+        model_parameters = set(model.parameters())
         named = loss.named_parameters()
-        trained = [name for name, p in named if p.requires_grad and p not in own]
+        trained = [name for name, p in named if p.requires_grad and p not in model_parameters]
         if trained:
             raise UnsupportedError(
                 f"the loss has a parameter {trained[0]!r} of its own; make the loss a part of the "
@@ -177,7 +182,7 @@ def check_loss(loss: Loss, model: nn.Module) -> None:
 
 
 def default_loss(output: Any) -> torch.Tensor:
-    """The output's own `.loss`, else the sum of its floating-point tensors.
+    """Return the output's own `.loss`, else the sum of its floating-point tensors.
 
     Raises:
         InputError: the output has neither a loss nor tensors to add up, or begins with a number
@@ -198,19 +203,19 @@ def default_loss(output: Any) -> torch.Tensor:
 
 
 def output_tensors(output: Any) -> list[torch.Tensor]:
-    """Every tensor of a nested output, in order."""
+    """Return every tensor of a nested output, in order."""
     if isinstance(output, Mapping):
         output = dict(output)
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
 
 
 class Arguments(NamedTuple):
-    """A call of a model and of its loss.
+    """The arguments of a call of a model and of its loss.
 
     Attributes:
-        args: what the model gets by position.
-        kwargs: what it gets by name.
-        targets: what the loss gets behind the output.
+        args: of the model, by position.
+        kwargs: of the model, by name.
+        targets: of the loss, behind the output.
     """
 
     args: Positional
@@ -219,7 +224,7 @@ class Arguments(NamedTuple):
 
 
 def arguments(model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords) -> Arguments:
-    """How a model and a loss are called with inputs.
+    """Return how a model and a loss are called with inputs.
 
     Args:
         model: Its `forward` says what it takes.
@@ -231,58 +236,68 @@ def arguments(model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords) 
         InputError: `forward` cannot take them.
     """
     extra = 0 if loss is None else min(max(0, _required(loss) - 1), len(args))
-    shares = [(args[: len(args) - extra], args[len(args) - extra :])] if extra else []
+    # First without the targets of the loss; else the model takes them too.
+    candidates = [(args[: len(args) - extra], args[len(args) - extra :])] if extra else []
     targets = args[len(args) - extra :]
-    for given, last in (*shares, (args, targets)):
-        taken = _taken(model, given, kwargs)
-        if taken is not None:
-            return Arguments(*taken, last)
-    whole: Any = kwargs if not args else args[0]
-    if len(args) + bool(kwargs) == 1 and isinstance(whole, Mapping):
-        found = _of_dict(model, loss, whole)
-        if found is not None:
-            return found
+    for inputs, last_inputs in (*candidates, (args, targets)):
+        call = _taken(model, inputs, kwargs)
+        if call is not None:
+            return Arguments(*call, last_inputs)
+    batch: Any = kwargs if not args else args[0]
+    if len(args) + bool(kwargs) == 1 and isinstance(batch, Mapping):
+        call_by_name = _of_dict(model, loss, batch)
+        if call_by_name is not None:
+            return call_by_name
     raise InputError(_refusal(model, args, kwargs))
 
 
 def _taken(
     model: nn.Module, args: Positional, kwargs: Keywords
 ) -> tuple[Positional, Keywords] | None:
-    """How `forward` takes inputs: as they are, or with the one that there is spread."""
-    only = args[0] if len(args) == 1 and not kwargs else None
-    if isinstance(only, Mapping) and _is_named(model, only):
-        return (), dict(only)
+    """Return how `forward` takes inputs: as they are, or with a lone container spread; or None."""
+    container = args[0] if len(args) == 1 and not kwargs else None
+    if isinstance(container, Mapping) and _is_named(model, container):
+        return (), dict(container)
     if _binds(model, args, kwargs):
         return args, kwargs
-    if isinstance(only, tuple | list) and _binds(model, tuple(only), {}):
-        return tuple(only), {}
-    if isinstance(only, Mapping) and _binds(model, (), dict(only)):
-        return (), dict(only)
+    if isinstance(container, tuple | list) and _binds(model, tuple(container), {}):
+        return tuple(container), {}
+    if isinstance(container, Mapping) and _binds(model, (), dict(container)):
+        return (), dict(container)
     return None
 
 
 def _of_dict(model: nn.Module, loss: Loss, kwargs: Mapping[str, Any]) -> Arguments | None:
-    """A dict of which `forward` takes some entries and the loss the others; or all as one."""
-    own = {key: value for key, value in kwargs.items() if key in _names(model)}
-    rest = tuple(value for key, value in kwargs.items() if key not in own)
-    if own and loss is not None and _required(loss) - 1 == len(rest) and _binds(model, (), own):
-        return Arguments((), own, rest)
+    """Return the call of which `forward` takes some entries of a dict and the loss the others.
+
+    If that fits neither, `forward` takes the dict as its one argument; None if it does not.
+    """
+    model_entries = {key: value for key, value in kwargs.items() if key in _names(model)}
+    targets = tuple(value for key, value in kwargs.items() if key not in model_entries)
+    num_targets = 0 if loss is None else _required(loss) - 1
+    fits = loss is not None and num_targets == len(targets)
+    if model_entries and fits and _binds(model, (), model_entries):
+        return Arguments((), model_entries, targets)
     if not _binds(model, (kwargs,), {}):
         return None
-    return Arguments((kwargs,), {}, (kwargs,) if loss is not None and _required(loss) > 1 else ())
+    return Arguments((kwargs,), {}, (kwargs,) if num_targets > 0 else ())
 
 
 def _is_named(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
-    known = _names(model)
-    return bool(entries) and all(key in known for key in entries) and _binds(model, (), entries)
+    """Return whether `forward` can be called with the entries and has a parameter for each."""
+    parameters = _names(model)
+    return (
+        bool(entries) and all(key in parameters for key in entries) and _binds(model, (), entries)
+    )
 
 
 def _names(model: nn.Module) -> list[str]:
+    """Return the names of the parameters of `forward`."""
     return list(inspect.signature(model.forward).parameters)
 
 
 def _required(function: Callable[..., Any]) -> int:
-    """Arguments that a loss has to be given."""
+    """Return the number of arguments that a loss has to be given."""
     target = function.forward if isinstance(function, nn.Module) else function
     try:
         parameters = inspect.signature(target).parameters.values()
@@ -292,6 +307,7 @@ def _required(function: Callable[..., Any]) -> int:
 
 
 def _binds(model: nn.Module, args: Positional, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether `forward` can be called with these arguments."""
     try:
         inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError:
@@ -300,6 +316,7 @@ def _binds(model: nn.Module, args: Positional, kwargs: Mapping[str, Any]) -> boo
 
 
 def _refusal(model: nn.Module, args: Positional, kwargs: Keywords) -> str:
+    """Return the error for inputs that `forward` cannot take."""
     forward = inspect.signature(model.forward)
     return (
         f"{type(model).__name__}.forward{forward} cannot take {len(args)} positional and "

@@ -20,8 +20,7 @@ from gnnplace.measurements import open_store
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
-from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing import CaptureOptions, capture_model
 
 if TYPE_CHECKING:
     from gnnplace.execution import MeasuredObjective

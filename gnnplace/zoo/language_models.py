@@ -1,5 +1,6 @@
-"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), and cells sampled as ENAS does;
-and taggers, whose layers read a text both ways (Huang et al., 2015, arXiv 1508.01991, no CRF).
+"""Recurrent language models: LSTM or GRU (Zaremba et al., 2014), BigLSTM, cells sampled as ENAS
+does; and taggers, whose layers read a text both ways (Huang et al., 2015, arXiv 1508.01991, no
+CRF).
 
 ``searched_rnn`` draws the cell as the controller of ENAS does before it has learned anything (Pham
 et al., ICML 2018, section 2.1: highway nodes, each on one earlier node, with tanh, ReLU, identity
@@ -151,6 +152,41 @@ def rnn_lm(
     recurrent = _cell("rnn_lm", cell)(width, width, layers, batch_first=True)
     model = LanguageModel(recurrent, vocabulary, width)
     return word_workload("rnn_lm", model, batch, length, vocabulary)
+
+
+def big_lstm(
+    batch: int = 16,
+    length: int = 6,
+    vocabulary: int = 1000,
+    cells: int = 128,
+    width: int = 32,
+    layers: int = 2,
+    samples: int = 200,
+) -> Workload:
+    """BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2), small by default.
+
+    Every layer of LSTM cells is projected to the width of the embedding. Training scores `samples`
+    sampled words, not the vocabulary: a classifier of so many classes stands for them, without the
+    drawing and the gathering of their rows. The paper's sizes: a vocabulary of 793,470, 8,192 cells
+    and samples, a width of 1,024, texts of 20 words.
+
+    Args:
+        batch: Texts in a step.
+        length: Words of a text.
+        vocabulary: Words of the embedding.
+        cells: Cells of a layer.
+        width: The width of the embedding and of the projected state.
+        layers: Recurrent layers.
+        samples: Words that a step scores.
+
+    Raises:
+        InputError: the projection is not narrower than the cells.
+    """
+    if width >= cells:
+        raise InputError(f"big_lstm: width {width}: must be less than cells, {cells}")
+    recurrent = nn.LSTM(width, cells, layers, batch_first=True, proj_size=width)
+    model = LanguageModel(recurrent, vocabulary, width, samples)
+    return word_workload("big_lstm", model, batch, length, vocabulary, samples)
 
 
 def tagger(

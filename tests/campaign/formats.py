@@ -50,6 +50,7 @@ from tests.problem.formats.test_chakra import nodes as trace_nodes
 from tests.problem.formats.test_dnn_partitioning import SMALL as PARTITIONING
 from tests.problem.formats.test_onnx import model as onnx_model
 from tests.problem.formats.test_pipedream import SMALL as PIPEDREAM
+from tests.problem.formats.test_placeto import SMALL as PLACETO
 from tests.sharding.problems import random_problem
 
 DATASETS = Path(__file__).parents[2] / "data_sets"
@@ -330,6 +331,8 @@ FORMATS = [
            lambda path: convert(path, "pipedream", preset("nvlink-a100-2"))),
     Format("dnn-partitioning", text_file("net.json", json.dumps(PARTITIONING)), JSON,
            lambda path: convert(path, "dnn-partitioning", None)),
+    Format("placeto", text_file("net.json", json.dumps(PLACETO)), JSON,
+           lambda path: convert(path, "placeto", None)),
     Format("networkx", text_file("net.json", json.dumps(nx.node_link_data(diamond()))), JSON,
            lambda path: convert(path, "networkx")),
     Format("graphml", text_file("net.graphml", "\n".join(nx.generate_graphml(diamond()))),

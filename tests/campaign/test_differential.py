@@ -21,9 +21,10 @@ import pytest
 import torch
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.tracing import Program, capture, microbatched
-from gnnplace.tracing.models import capture_workload
-from gnnplace.tracing.optimizers import Optimizer, adamw, sgd
+from gnnplace.tracing.models import capture, capture_workload
+from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.optimizers import Optimizer, adamw, sgd
+from gnnplace.tracing.program.program import Program
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
 from tests.campaign.random_models import BATCH, Drawn, drawn

@@ -150,8 +150,9 @@ ASKED = [
       for name in LOGS],
     *[of_format(name) for name in
       ("shard plan", "calibration", "suite", "rows", "best known", "pipedream", "training",
-       "dnn-partitioning", "networkx", "graphml", "onnx", "chakra", "chakra (JSON)", "checksums",
-       "captured graph", "epochs (CSV)", "epochs (YAML)", "sweep space", "cache entry", "store")],
+       "dnn-partitioning", "placeto", "networkx", "graphml", "onnx", "chakra", "chakra (JSON)",
+       "checksums", "captured graph", "epochs (CSV)", "epochs (YAML)", "sweep space",
+       "cache entry", "store")],
 ]  # fmt: skip
 
 

@@ -184,3 +184,64 @@ def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
 def test_what_a_cluster_does_not_go_with(arguments, told, capsys):
     code, error = failure(["shard", "alexnet", *arguments], capsys)
     assert (code, told in error) == (2, True)
+
+
+def test_the_least_memory_within_a_time(problem, path, capsys):
+    points = every_point(problem)
+    limit = sorted(time for time, _ in points)[len(points) // 4]
+    arguments = ["shard", path, "--goal", "memory", "--time-limit", str(limit)]
+    answer = answer_of([*arguments, "--json"], capsys)
+    assert answer["cost"] <= limit
+    assert answer["memory"] == pytest.approx(min(m for t, m in points if t <= limit))
+    assert answer["devices"] == problem.devices
+    assert run(arguments) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("least memory within")
+    assert "proven least memory" in text
+    code, error = failure([*arguments[:-1], "1e-30"], capsys)
+    assert (code, "the fastest takes" in error) == (3, True)
+
+
+def test_the_fewest_devices_within_limits(capsys):
+    network = ["shard", "alexnet", "--devices", "4", "--json"]
+    memory = {
+        count: answer_of(
+            ["shard", "alexnet", "--devices", str(count), "--pareto", "--json"], capsys
+        )
+        for count in (1, 2, 3)
+    }
+    least = {count: points[-1]["memory"] for count, points in memory.items()}
+    assert least[1] > least[2] > least[3]
+    fewest = answer_of([*network, "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"], capsys)
+    assert fewest["devices"] == 2
+    assert fewest["memory"] <= least[2] + 1
+    fastest = memory[3][0]["cost"]
+    quick = answer_of([*network, "--goal", "gpus", "--time-limit", str(fastest)], capsys)
+    assert quick["devices"] == 3
+    assert run(["shard", "alexnet", "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"]) == 0
+    text = capsys.readouterr().out
+    assert "fewest devices within" in text
+    assert "2 devices (on 1: memory limit: no strategy takes at most" in text
+    code, error = failure([*network, "--goal", "gpus", "--memory-limit", "1000"], capsys)
+    assert (code, "no split on up to 4 devices" in error) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--goal", "speed"], "must be one of time, memory, gpus"),
+        (["--goal", "memory"], "needs --time-limit"),
+        (["--goal", "gpus"], "needs --memory-limit or --time-limit"),
+        (["--goal", "gpus", "--time-limit", "1"], "has its own number of devices"),
+        (["--time-limit", "1"], "is for --goal memory and --goal gpus"),
+        (
+            ["--goal", "memory", "--time-limit", "1", "--memory-limit", "1"],
+            "--memory-limit: is for",
+        ),
+        (["--pareto", "--goal", "memory", "--time-limit", "1"], "--pareto finds every trade"),
+        (["--executable", "--goal", "memory", "--time-limit", "1"], "not with --executable"),
+    ],
+)
+def test_goals_and_limits_that_make_no_sense_are_refused(path, options, told, capsys):
+    code, error = failure(["shard", path, *options], capsys)
+    assert (code, told in error) == (2, True), error

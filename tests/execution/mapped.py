@@ -11,7 +11,7 @@ from torch import nn
 import gnnplace
 from gnnplace.problem.cluster import load_cluster
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 
 
 class Block(nn.Module):

@@ -10,9 +10,9 @@ import torch
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, sequence_from_order
-from gnnplace.tracing.operations import sgd_update
-from gnnplace.tracing.program import Program, ProgramInput, ProgramOp, Ref, value_info
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing.program.operations import sgd_update
+from gnnplace.tracing.program.program import Program, ProgramInput, ProgramOp, Ref, value_info
+from gnnplace.tracing.program.structure import program_graph
 
 aten = torch.ops.aten
 

@@ -12,8 +12,8 @@ import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.execution.device_map import check_device_map, device_map
 from gnnplace.problem.cluster import load_cluster
-from gnnplace.tracing import capture
-from gnnplace.tracing.claimed import Claims, unguarded
+from gnnplace.tracing.guards.claims import Claims, unguarded
+from gnnplace.tracing.models import capture
 from tests.execution.mapped import build, captured, placed
 
 IDS = build()[1]

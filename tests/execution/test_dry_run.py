@@ -22,11 +22,11 @@ from gnnplace.execution.dry_run import DryRun, dry_run, walk
 from gnnplace.execution.plan import ExecutionPlan, plan_execution
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, write_placement
-from gnnplace.tracing import Program, capture, operations
-from gnnplace.tracing.claimed import Claims, DeviceFault, DeviceWatch, claimed
-from gnnplace.tracing.microbatching import microbatched
-from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.program import ProgramInput
+from gnnplace.tracing.guards.claims import Claims, DeviceFault, DeviceWatch, claimed
+from gnnplace.tracing.models import capture, capture_model
+from gnnplace.tracing.program import operations
+from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.program import Program, ProgramInput
 from tests.execution.programs import (
     ProgramBuilder,
     aten,

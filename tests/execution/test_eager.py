@@ -10,7 +10,7 @@ from gnnplace.errors import InputError
 from gnnplace.execution import eager_step_time
 from gnnplace.execution.eager import torch_optimizer
 from gnnplace.execution.running import eager_times
-from gnnplace.tracing.optimizers import adamw, sgd
+from gnnplace.tracing.program.optimizers import adamw, sgd
 
 
 def test_the_model_and_the_threads_stay_as_they_were():

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.execution.plan import plan_execution
-from gnnplace.tracing import capture
-from gnnplace.tracing.optimizers import sgd
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.optimizers import sgd
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.tracing.kept_models import CASES
 from tests.tracing.truth import made, trained

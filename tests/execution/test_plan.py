@@ -15,8 +15,8 @@ from gnnplace.execution.plan import plan_execution, travels, view_chains
 from gnnplace.graph.computation_graph import quotient
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing.program.program import Program
+from gnnplace.tracing.program.structure import program_graph
 from tests.execution.programs import (
     ProgramBuilder,
     cpu_cluster,

@@ -12,7 +12,7 @@ from gnnplace.execution.result import (
     made_values,
     state_values,
 )
-from gnnplace.tracing.microbatching import microbatched
+from gnnplace.tracing.program.microbatching import microbatched
 from tests.execution.programs import two_towers
 
 OPS = (

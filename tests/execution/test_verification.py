@@ -15,8 +15,8 @@ from gnnplace.errors import ExecutionError, InputError
 from gnnplace.execution import Execution, reference_step, verify
 from gnnplace.execution.result import StepValues
 from gnnplace.execution.verification import beside_whole_batch, compare
-from gnnplace.tracing import microbatched
 from gnnplace.tracing.models import capture_workload
+from gnnplace.tracing.program.microbatching import microbatched
 from gnnplace.zoo import Workload
 from tests.execution.programs import two_towers
 from tests.tracing.straight_run import run_program

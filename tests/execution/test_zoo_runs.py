@@ -17,9 +17,10 @@ from gnnplace.execution.verification import reference_step
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.problem.placement import Placement
-from gnnplace.tracing import Program, capture
-from gnnplace.tracing.microbatching import buffer_turns, microbatched
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.microbatching import buffer_turns, microbatched
+from gnnplace.tracing.program.program import Program
+from gnnplace.tracing.program.structure import program_graph
 from tests.execution.programs import cpu_cluster, random_placement
 
 

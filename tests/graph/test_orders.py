@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -178,6 +179,42 @@ def test_lexicographic_goes_by_name_and_topological_by_listing():
     assert [DIAMOND.names[i] for i in made("lexicographic", DIAMOND)] == ["a", "b", "c", "d"]
     assert [DIAMOND.names[i] for i in made("topological", DIAMOND)] == ["a", "c", "b", "d"]
     assert [DIAMOND.names[i] for i in made("reverse-topological", DIAMOND)] == list("dbca")
+
+
+def as_networkx(graph):
+    """Return the graph as networkx has it: nodes by name, edges as the graph lists them."""
+    view = nx.DiGraph()
+    view.add_nodes_from(graph.names)
+    for source, target, _ in zip(*graph.edges, strict=True):
+        view.add_edge(graph.names[source], graph.names[target])
+    return view
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds)
+def test_the_orders_of_wang_et_al_are_what_networkx_gives(seed):
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 1 + seed % 30)
+    names = [f"op{number}" for number in rng.permutation(graph.num_ops)]
+    graph = dataclasses.replace(graph, names=tuple(names))
+    view = as_networkx(graph)
+    assert [graph.names[i] for i in made("alpha", graph)] == sorted(view.nodes)
+    # Every source in turn; an op counts where it is met first.
+    met: dict[str, None] = {}
+    for source in sorted(node for node, inputs in view.in_degree() if inputs == 0):
+        for node in (source, *(target for _, target in nx.bfs_edges(view, source))):
+            met[node] = None
+    assert [graph.names[i] for i in made("breadth-first-sources", graph)] == list(met)
+
+
+def test_a_breadth_first_search_meets_an_op_before_its_other_producer():
+    graph = ComputationGraph.from_tensors(["late", "early", "sum"], [(0, 1.0, [2]), (1, 1.0, [2])])
+    assert [graph.names[i] for i in made("breadth-first-sources", graph)] == [
+        "early",
+        "sum",
+        "late",
+    ]
+    assert [graph.names[i] for i in made("breadth-first", graph)] == ["late", "early", "sum"]
 
 
 def test_ranks_rise_or_fall():

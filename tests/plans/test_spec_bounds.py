@@ -47,12 +47,13 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
     space, draws = SpecSpace(on, sizes.batch, 16), random.Random(framework)
     pipelines = [group for group in space.groups if group.spec.pp > 1 and group.sums is not None]
     num_rows = 0
-    for group in draws.sample(pipelines, 12):
+    for group in draws.sample(pipelines, 24):
         cuts = pipeline_cuts(on, group.spec.pp)
         numbers = {
             cut: number for number, cut in enumerate(zip(cuts.schedules, cuts.layers, strict=True))
         }
-        for family in families_of(group):
+        plain = draws.choice(group.stages_of_zero)
+        for family in families_of(group, plain):
             rows = list(rows_of_family(group, family))
             least = least_rows(group, family)
             for row in draws.sample(rows, min(4, len(rows))):

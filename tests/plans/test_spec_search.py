@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,6 +17,9 @@ from gnnplace.plans.spec_answers import price
 from gnnplace.plans.spec_cuts import cuts_of
 from gnnplace.plans.spec_groups import SpecSpace
 from gnnplace.plans.spec_search import search_specs
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.cluster import OWN_BETWEEN
+from gnnplace.problem.cluster.servers import Servers, Wire
 
 DENSE = DecoderSizes(
     layers=6,
@@ -29,12 +34,37 @@ DENSE = DecoderSizes(
 )
 MIXTURE = replace(DENSE, layers=4, experts=ExpertLayers(8, 2, 4096))
 CLUSTER = "nvswitch-h100-8"
+SERVERS_OF_TWO = Servers(
+    kind="h100",
+    memory=79e9,
+    num_servers=2,
+    per_server=2,
+    inside=Wire(3e11, 5e-6),
+    network=Wire(5e9, 1e-5, OWN_BETWEEN),
+).cluster("two servers of two")
 
 
-def setting(sizes: DecoderSizes, framework: str, memory: float | None) -> PricingSetting:
+def setting(
+    sizes: DecoderSizes, framework: str, memory: float | None, cluster: str | Cluster = CLUSTER
+) -> PricingSetting:
     return setting_of(
-        sizes, resolve_cluster(CLUSTER), framework_name=framework, memory_limit=memory
+        sizes, resolve_cluster(cluster), framework_name=framework, memory_limit=memory
     )
+
+
+def ways_to_share(
+    on: PricingSetting, replicas: int
+) -> Iterator[tuple[int, int | None, str | None]]:
+    """ZeRO's stages, groups of several replicas in one of several servers, and what is hidden."""
+    traits, server = on.framework.traits, on.framework.network.each
+    for zero in traits.zero_stages if replicas > 1 else (0,):
+        groups: list[int | None] = [None]
+        if zero in traits.zero_groups and on.cluster.num_devices > server:
+            groups += [group for group in (2, 4) if group < replicas and group <= server]
+        overlaps: list[str | None] = [None]
+        if on.framework.name == "megatron-lm" and replicas > 1:
+            overlaps += ["reduce", "reduce+gather"] if zero else ["reduce"]
+        yield from itertools.product((zero,), groups, overlaps)
 
 
 def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSpec]]:
@@ -52,13 +82,16 @@ def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSp
             schedules += [f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules]
         sizes = [m for m in (1, 2, 4, 8) if batch // dp % m == 0]
         experts = [ep for ep in powers if on.decoder.experts or ep == 1]
-        zeros = traits.zero_stages if dp * cp > 1 else (0,)
-        axes = itertools.product(sizes, experts, zeros, (True, False), schedules)
-        for size, ep, zero, sp, schedule in axes:
+        shared = list(ways_to_share(on, dp * cp))
+        axes = itertools.product(sizes, experts, shared, (True, False), schedules)
+        for size, ep, (zero, group, overlap), sp, schedule in axes:
+            if group is not None and group % math.lcm(cp, ep):
+                continue
             for layers in cuts_of(on, pp, schedule):
                 plan = PlanSpec(
                     dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=sp, layers=layers, zero=zero,
                     microbatch_size=size, batch=batch, schedule=schedule,
+                    zero_group=group, overlap=overlap,
                 )  # fmt: skip
                 if schedule.startswith("interleaved") and plan.num_microbatches(batch) % pp:
                     continue
@@ -75,18 +108,20 @@ def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSp
 
 
 @pytest.mark.parametrize(
-    ("sizes", "framework", "memory", "num_devices"),
+    ("sizes", "framework", "memory", "cluster"),
     [
-        (DENSE, "megatron-lm", None, 4),
-        (DENSE, "megatron-lm", 9e9, 4),
-        (DENSE, "nanotron", 11e9, 4),
-        (DENSE, "pytorch", 9e9, 4),
-        (MIXTURE, "torchtitan", 14e9, 4),
-        (MIXTURE, "internevo", 12e9, 4),
+        (DENSE, "megatron-lm", None, CLUSTER),
+        (DENSE, "megatron-lm", 9e9, CLUSTER),
+        (DENSE, "megatron-lm", 9e9, SERVERS_OF_TWO),
+        (DENSE, "nanotron", 11e9, CLUSTER),
+        (DENSE, "pytorch", 9e9, CLUSTER),
+        (DENSE, "torchtitan", None, SERVERS_OF_TWO),
+        (MIXTURE, "torchtitan", 14e9, CLUSTER),
+        (MIXTURE, "internevo", 12e9, SERVERS_OF_TWO),
     ],
 )
-def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, num_devices):
-    on = setting(sizes, framework, memory)
+def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, cluster):
+    on, num_devices = setting(sizes, framework, memory, cluster), 4
     plans = every_plan(on, num_devices)
     found = search_specs(SpecSpace(on, sizes.batch, num_devices))
     assert plans

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from gnnplace.execution.result import copies
-from gnnplace.tracing.operations import mean_gradient, set_step
-from gnnplace.tracing.program import Program, clone_initial, map_refs
+from gnnplace.tracing.program.operations import mean_gradient, set_step
+from gnnplace.tracing.program.program import Program, clone_initial, map_refs
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import CaptureError, ChangedWarning, InputError
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 from tests.tracing import kept_models, models
 from tests.tracing.kept_models import CASES, REFUSED, REFUSED_ROWS, ROWS, net
 from tests.tracing.truth import batch, differences, made

@@ -13,8 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from gnnplace import zoo
 from gnnplace.errors import InputError
-from gnnplace.tracing import load
-from gnnplace.tracing.loading import cut, find_callable, shares_of
+from gnnplace.tracing.loading import cut, find_callable, load, shares_of
 
 SOURCE = """
 import torch

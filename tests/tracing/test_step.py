@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError, UnsupportedError
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule, arguments, check_loss, default_loss
 
 ONES = torch.ones(2, 4)

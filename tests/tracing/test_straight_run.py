@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import capture, load
-from gnnplace.tracing.program import clone_initial
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.program import clone_initial
 from tests.tracing import models
 from tests.tracing.straight_run import run_program
 

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnplace.tracing import Program, capture
-from gnnplace.tracing.operations import op_seed, seeded
-from gnnplace.tracing.optimizers import sgd
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.operations import op_seed, seeded
+from gnnplace.tracing.program.optimizers import sgd
+from gnnplace.tracing.program.program import Program
+from gnnplace.tracing.signatures import is_random
 from gnnplace.tracing.step import StepModule
-from gnnplace.tracing.translate import is_random
 from tests.tracing.straight_run import run_program
 
 Build = Callable[[], Any]

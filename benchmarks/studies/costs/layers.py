@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.studies.costs.sailor_data import data
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.program import BACKWARD, FORWARD
+from gnnplace.tracing.program.program import BACKWARD, FORWARD
 
 HIDDEN, HEADS, POSITIONS = 1024, 16, 2048
 

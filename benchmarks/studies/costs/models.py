@@ -11,7 +11,7 @@ from torch import nn
 
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program
+from gnnplace.tracing.program.program import Program
 
 # As the benchmarks that published the steps configure them; NeuSight (Lee et al., ASPLOS 2025),
 # scripts/asplos/data/DLmodel_configs. Attention is eager: products, softmax, dropout apart.

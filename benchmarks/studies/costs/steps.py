@@ -21,7 +21,7 @@ from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.files import read_json
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.program import BACKWARD, FORWARD, UPDATE, Program
+from gnnplace.tracing.program.program import BACKWARD, FORWARD, UPDATE, Program
 
 PUBLISHED = Path(__file__).parent / "published.json"
 IMAGE = 4 * 3 * 224 * 224  # bytes of an image of the convolutional networks

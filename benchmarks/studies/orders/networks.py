@@ -1,8 +1,9 @@
 """The order study with a network that decides: one GNN trained under each traversal order.
 
-What Wang et al. (2022, arXiv 2201.09676) compare, with ``--placer gnn``'s network and training: the
-same network, the same problems, as many steps, another order of the walk. Their three families of
-graphs are placed on four GPUs by one greedy decode each.
+The question of Wang et al. (2022, arXiv 2201.09676), asked of ``--placer gnn``'s network and
+training: the same network, the same problems, as many steps, another order of the walk. Theirs
+improves a placement of one graph; this one constructs them. Their three families of graphs are
+placed on four GPUs by one greedy decode each.
 
 * ``pretrained``: trained on the training families of the package (none of the three), evaluated on
   every graph.

@@ -3,11 +3,11 @@
 Five parts. ``seen``: the families that training draws from, other problems. The others hold
 families that it never draws from: ``held-out`` from the random families and the package's store,
 ``networks`` and ``searched`` from the folders of ``data_sets/``, the latter the three families of
-Wang et al. (2022, arXiv 2201.09676), every graph once. ``own`` is their setting: for each of their
-families a training of its own, on half of its graphs, evaluated on the other half. Every family is
-on every type of cluster equally often; one problem in three has four micro-batches, the others have
-one. Memory is ample throughout: what fits where is another question. Seeds are apart from those of
-training, validation and benchmark suites.
+Wang et al. (2022, arXiv 2201.09676), every graph once. ``own`` is nearer to what they do: for each
+of their families a training of its own, on half of its graphs, evaluated on the other half. Every
+family is on every type of cluster equally often; one problem in three has four micro-batches, the
+others have one. Memory is ample throughout: what fits where is another question. Seeds are apart
+from those of training, validation and benchmark suites.
 
 Clusters of captured graphs have links of real kinds of devices, those of random families a drawn
 ratio of communication to computation.

@@ -25,7 +25,7 @@ from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import FormatError
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer
-from gnnplace.tracing.program import BACKWARD, FORWARD
+from gnnplace.tracing.program.program import BACKWARD, FORWARD
 
 FOLDER = "neusight"
 SHARE = 0.65  # of the backward pass

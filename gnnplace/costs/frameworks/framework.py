@@ -43,6 +43,8 @@ FULLEST_TENSOR = 0.6
 SIZES = 2.0 ** -np.arange(0.0, 14.0, 0.25)
 """Parts of an exchange at which its least seconds a byte are looked for."""
 HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL = "none", "reduce", "reduce+gather"
+HIDDEN = (HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL)
+"""Exchanges of replicas that may be hidden, the fewest first."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Traits:
         attention: The attention that its published runs had, by the library's name for its rates.
         cuda_graphs: Which launches it captures; the first where nothing is said and it can be.
         compiles: Whether it compiles whole layers.
-        groups_zero: Whether ZeRO may shard over groups of replicas.
+        zero_groups: ZeRO stages that may share over groups of replicas.
+        may_hide: Exchanges of replicas that it hides besides where a plan asks for it.
         kernels: The attention on some kinds of GPUs, where it is another there.
         overlaps_shards: Whether exchanges of shards may run under the products beside them.
         offloads: Values of the word `offload` that it has, without their numbers.
@@ -74,7 +77,8 @@ class Traits:
     attention: str
     cuda_graphs: tuple[str, ...] = ("off",)
     compiles: bool = False
-    groups_zero: bool = True
+    zero_groups: tuple[int, ...] = ()
+    may_hide: str = HIDES_NOTHING
     kernels: Mapping[str, str] = field(default_factory=dict)
     overlaps_shards: bool = False
     offloads: tuple[str, ...] = ()
@@ -90,6 +94,7 @@ TRAITS: Mapping[str, Traits] = {
         precision="bf16-mixed",
         gradients="same",
         zero_stages=(0, 1, 2, 3),
+        zero_groups=(2, 3),
         schedules=("1f1b", "gpipe", "interleaved"),
         hides=HIDES_ALL,
         attention="triton",
@@ -105,7 +110,6 @@ TRAITS: Mapping[str, Traits] = {
         schedules=("1f1b", "gpipe"),
         hides=HIDES_NOTHING,
         attention="flash",
-        groups_zero=False,
         overlaps_shards=True,
     ),
     "megatron-lm": Traits(
@@ -113,8 +117,10 @@ TRAITS: Mapping[str, Traits] = {
         precision="bf16-master",
         gradients="fp32",
         zero_stages=(0, 1),
+        zero_groups=(1,),
         schedules=("1f1b", "interleaved"),
         hides=HIDES_NOTHING,
+        may_hide=HIDES_ALL,
         attention="flash",
         cuda_graphs=("off", "layers", "iteration"),
         offloads=("optimizer", "activations"),
@@ -129,7 +135,6 @@ TRAITS: Mapping[str, Traits] = {
         schedules=("1f1b",),
         hides=HIDES_NOTHING,
         attention="products",
-        groups_zero=False,
         offloads=("optimizer",),
     ),
     "internevo": Traits(
@@ -137,6 +142,7 @@ TRAITS: Mapping[str, Traits] = {
         precision="bf16-master",
         gradients="same",
         zero_stages=(0, 1),
+        zero_groups=(1,),
         schedules=("1f1b", "interleaved"),
         hides=HIDES_REDUCE,
         attention="flash",
@@ -146,6 +152,7 @@ TRAITS: Mapping[str, Traits] = {
         precision="bf16-mixed",
         gradients="fp32",
         zero_stages=(0, 3),
+        zero_groups=(3,),
         schedules=("1f1b", "gpipe", "interleaved"),
         hides=HIDES_ALL,
         attention="flash",

@@ -32,7 +32,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import cache_folder, read_json, write_json
 from gnnplace.problem.cluster.machine import processor_name
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import Program
 
 MOST_LOAD = 0.25
 """Share of the machine that others may take; beyond it a measurement is noisy."""

@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray
 from gnnplace.costs.rows import Rows
-from gnnplace.tracing.attention import attention, attention_backward
-from gnnplace.tracing.program import BACKWARD, Program, ProgramOp, Ref, ValueInfo
+from gnnplace.tracing import (
+    BACKWARD,
+    Program,
+    ProgramOp,
+    Ref,
+    ValueInfo,
+    attention,
+    attention_backward,
+)
 
 Values = Mapping[str, ValueInfo]
 # Op, batch, m, n, k, window, bytes.
@@ -28,7 +35,7 @@ Kernel = tuple[str, int, int, int, int, int, int]
 VIEW = "view"
 DEPTHWISE = "depthwise"  # a convolution of each channel by itself
 # Tensors of a parameter's size that the kernels of an update read and write, as
-# `tracing.operations` computes it and `torch.optim` does, an op at a time.
+# `tracing.program.operations` computes it and `torch.optim` does, an op at a time.
 PASSES = {"sgd_update": 3, "momentum_update": 8, "adam_update": 20, "adamw_update": 20}
 POOLS = {  # which argument is the window
     "max_pool2d_with_indices": 1,
@@ -36,7 +43,8 @@ POOLS = {  # which argument is the window
     "avg_pool2d": 1,
     "avg_pool2d_backward": 2,
 }
-WRAPPERS = {"seeded": 1, "only": 0}  # functions of `tracing.operations`: where the op's name is
+WRAPPERS = {"seeded": 1, "only": 0}
+"""Position of the op's name in the arguments of functions of `tracing.operations`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,16 @@ from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import fused_groups
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
-from gnnplace.tracing.attention import attention, attention_backward
-from gnnplace.tracing.program import FORWARD, Program, ProgramOp, Ref, ValueInfo, map_refs
+from gnnplace.tracing import (
+    FORWARD,
+    Program,
+    ProgramOp,
+    Ref,
+    ValueInfo,
+    attention,
+    attention_backward,
+    map_refs,
+)
 
 LAYER = re.compile(r"((?:.*?\.)??\d+)(?:\.|$)")  # a module up to its first number: "layers.3"
 HERE = "measured here"

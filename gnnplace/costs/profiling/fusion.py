@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import PASSES, POOLS, PRODUCTS, op_name
 from gnnplace.graph import components
-from gnnplace.tracing.program import Program, ProgramOp
+from gnnplace.tracing import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
 Key = tuple[int, str, int]  # level, phase and elements, which ops of a group have in common

@@ -39,8 +39,7 @@ from gnnplace.costs.profiling.workspace import workspace_of_groups
 from gnnplace.errors import InputError, suggestion
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.computation_graph import quotient, united
-from gnnplace.tracing.program import FORWARD, Program, ProgramOp
-from gnnplace.tracing.structure import ProgramGraph
+from gnnplace.tracing import FORWARD, Program, ProgramGraph, ProgramOp
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.cache import spread
 from gnnplace.errors import InputError
 from gnnplace.runtime.workers import Task, available_cores, run_tasks
-from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.program import CallWriter, Program, clone_initial, on_device
+from gnnplace.tracing import CallWriter, Program, clone_initial, on_device, set_step
 
 WARM_UP = 2
 MOST, LEAST = 15, 3

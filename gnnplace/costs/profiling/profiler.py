@@ -37,11 +37,17 @@ from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import Resolved, limited, on_devices, resolve
 from gnnplace.problem.constraints.constraints import Constraints
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.tracing.microbatching import buffer_turns, microbatched
-from gnnplace.tracing.models import capture_model, say_batch
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import Program, base_name
-from gnnplace.tracing.structure import ProgramGraph, program_graph
+from gnnplace.tracing import (
+    CaptureOptions,
+    Program,
+    ProgramGraph,
+    base_name,
+    buffer_turns,
+    capture_model,
+    microbatched,
+    program_graph,
+    say_batch,
+)
 
 Progress = Callable[[str], None]
 ORIENTATION = "cpu"  # the kind whose estimated costs decide the groups, on every machine alike

@@ -17,7 +17,7 @@ from gnnplace.costs.profiling.description import op_name
 from gnnplace.tracing import Program, ProgramGraph, ProgramOp, ValueInfo
 
 UPDATES = {"sgd_update": 0, "momentum_update": 0, "adam_update": 1, "adamw_update": 1}
-"""Updates of ``tracing.operations``, and how many temporaries of the parameter's size each has."""
+"""Number of temporaries of the parameter's size, by update of ``tracing.operations``."""
 DECAYED = ("sgd_update", "momentum_update", "adam_update")
 """Updates whose last argument is the factor of an L2 penalty, which takes one more temporary."""
 CONVOLUTIONS = ("convolution", "convolution_backward")

@@ -22,7 +22,7 @@ from gnnplace.execution.training.own_step import OwnStep
 from gnnplace.execution.training.placed_step import PlacedStep
 from gnnplace.execution.training.state_layout import STARTED
 from gnnplace.execution.training.torch_optimizers import STATE
-from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing import Optimizer
 
 SMALL = 1024
 """Elements of a tensor of whole numbers that is compared at every step."""

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import BatchStructure, as_inputs, refuse_input_gradients
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.step import Inputs
+from gnnplace.tracing import BatchStructure, Inputs, Program, as_inputs, refuse_input_gradients
 
 
 class Batches:

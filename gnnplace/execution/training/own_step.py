@@ -24,8 +24,7 @@ from torch import nn
 from gnnplace.errors import UnsupportedError
 from gnnplace.execution.training.state_layout import NUMBERS, StateLayout, label_of
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.operations import mean_gradient
-from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing import Optimizer, mean_gradient
 
 APART = ("step", "state", "param_groups")
 """What a twin has for itself; a scheduler replaces `step` in the optimizer that it is of."""

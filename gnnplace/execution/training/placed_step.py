@@ -25,8 +25,7 @@ from gnnplace.problem import Placement, Problem
 from gnnplace.runtime.crew import Crew
 from gnnplace.runtime.memory import shared_copies
 from gnnplace.runtime.workers import Task, WorkerFailure, describe
-from gnnplace.tracing.cut_batch import GIVEN
-from gnnplace.tracing.program import Program
+from gnnplace.tracing import GIVEN, Program
 
 PUBLISH, TAKE, UPDATE = "publish", "take", "update"
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from gnnplace.errors import MismatchError, UnsupportedError
 from gnnplace.execution.training.own_step import OwnStep, own_step
-from gnnplace.tracing import optimizers
-from gnnplace.tracing.optimizers import Optimizer
+from gnnplace.tracing import Optimizer, optimizers
 
 ADAM = ("amsgrad", "maximize", "differentiable", "foreach", "fused", "capturable")
 ODD = {
@@ -56,7 +55,7 @@ def captured_method(optimizer: torch.optim.Optimizer, model: nn.Module) -> Optim
 
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an update of `gnnplace.tracing.operations` computes the same."""
+    """Whether an update of `gnnplace.tracing.program.operations` computes the same."""
     groups, odd = optimizer.param_groups, ODD.get(type(optimizer))
     if odd is None or any(group.get(name) for group in groups for name in odd):
         return False

@@ -59,13 +59,24 @@ from gnnplace.execution.training.updates import (
 from gnnplace.files import write_whole
 from gnnplace.problem import Placement, Problem
 from gnnplace.problem.constraints.constraints import Given
-from gnnplace.tracing import as_inputs, load, microbatched
-from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint, reading
-from gnnplace.tracing.models import capture_workload, refuse_meta
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
-from gnnplace.tracing.program import Program
-from gnnplace.tracing.step import Inputs, check_loss, initialise_lazy, is_uninitialised
+from gnnplace.tracing import (
+    MEMORY,
+    STATE,
+    Fingerprint,
+    Inputs,
+    Optimizer,
+    Program,
+    as_inputs,
+    capture_workload,
+    check_loss,
+    initialise_lazy,
+    is_uninitialised,
+    load,
+    microbatched,
+    reading,
+    refuse_meta,
+)
+from gnnplace.tracing import optimizer as find_optimizer
 from gnnplace.zoo import Workload
 
 FORMAT = "gnnplace-training"

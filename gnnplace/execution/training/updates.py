@@ -23,9 +23,7 @@ from torch.utils.weak import TensorWeakRef
 from gnnplace.errors import InputError
 from gnnplace.runtime.memory import WORD, shared_like, shared_words
 from gnnplace.torch_names import will_engine_execute_node
-from gnnplace.tracing.operations import mean_gradient
-from gnnplace.tracing.optimizers import Optimizer
-from gnnplace.tracing.program import UPDATE, Program, ProgramOp
+from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramOp, mean_gradient
 
 SETS = 2
 AT_ONCE = -1
@@ -33,7 +31,7 @@ AT_ONCE = -1
 LEFT_OUT = -1
 """What an update takes: nothing, the parameter stays; else the number of a set."""
 PARAMETER = "update."
-"""An update op is called `update.` and its parameter; see `gnnplace.tracing.builder`."""
+"""An update op is called `update.` and its parameter; see `gnnplace.tracing.aten.builder`."""
 
 
 @dataclass(frozen=True, eq=False)

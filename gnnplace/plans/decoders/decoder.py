@@ -416,7 +416,7 @@ def decoder_of(
     decoder = catalogue_decoder(model, num_devices)
     if decoder is not None:
         return decoder
-    from gnnplace.tracing.loading import load, options_of
+    from gnnplace.tracing import load, options_of
 
     path, _, query = model.partition("?")
     if path.startswith("hf:") or find_model(path) is not None:

@@ -168,7 +168,7 @@ class PublishedGain:
 PUBLISHED = (
     PublishedGain("Inception-V3", 0.265, ("inception", "inception_v3")),
     PublishedGain("GNMT", 0.08, ("gnmt",)),
-    PublishedGain("BigLSTM", 0.22, ("rnn_lm",)),
+    PublishedGain("BigLSTM", 0.22, ("big_lstm",)),
 )
 
 

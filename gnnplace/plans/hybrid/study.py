@@ -27,7 +27,7 @@ from gnnplace.plans.hybrid.splits import SplitRow, Splitter, Training, device_co
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
 from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
-from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing import CaptureOptions
 
 Progress = Callable[[str], None]
 NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"

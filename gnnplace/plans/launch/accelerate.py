@@ -88,7 +88,7 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     # Without FSDP checkpointing is the script's, and stands in the head.
     script_words = (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
     told = [f"# {line}" for line in header(plan, lines, keys=script_words)]
-    return "\n".join([*told, yaml.safe_dump(data, sort_keys=False)])
+    return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
 
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:

@@ -40,7 +40,7 @@ from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.tracing.models import workload_of
+from gnnplace.tracing import workload_of
 
 
 def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:

@@ -59,6 +59,12 @@ class NotPriced:
 
 
 LISTED_STAGES = 8
+HIDDEN_EXCHANGES: Mapping[str, tuple[str, ...]] = {
+    "none": (),
+    "reduce": ("gradients",),
+    "reduce+gather": ("gradients", "parameters"),
+}
+"""Exchanges that a launch file hides, by the word `overlap` of a plan."""
 """Stages at most whose equal layers are listed in words."""
 
 
@@ -162,8 +168,9 @@ class LaunchPlan:
     def spec(self) -> PlanSpec:
         """The plan in the words of `--given`. What the file leaves open is 1."""
         overlap = None
-        if "gradients" in self.overlap or "parameters" in self.overlap:
-            overlap = "reduce+gather" if "parameters" in self.overlap else "reduce"
+        for word, exchanges in HIDDEN_EXCHANGES.items():
+            if exchanges and exchanges[-1] in self.overlap:
+                overlap = word
         ep, etp = self.ep, self.etp
         if etp == self.tp or self.sizes is None or self.sizes.experts is None:
             etp = None

@@ -166,7 +166,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
                    "val_check_interval": -1},
     }  # fmt: skip
     told = [f"# {line}" for line in header(plan, lines)]
-    return "\n".join([*told, yaml.safe_dump(data, sort_keys=False)])
+    return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
 
 
 def _factory(plan: LaunchPlan) -> dict[str, Any]:

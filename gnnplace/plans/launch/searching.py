@@ -25,7 +25,7 @@ from gnnplace.plans.launch.importing import (
     completed,
     priced_optimizer,
 )
-from gnnplace.plans.launch.launch_plan import LaunchPlan
+from gnnplace.plans.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
 from gnnplace.plans.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
@@ -190,7 +190,8 @@ class LauncherSearch:
         environment: Such as "checked-collectives".
         memory_limit: Bytes that every device has; None: its own.
         fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
-        rate: Tokens a second that these must make.
+        rate: Tokens a second that a plan must make.
+        num_devices: Of the cluster's devices the first so many; None: all.
         budget: Wall seconds of each search, after which the best so far counts.
         progress: Is told what is done.
     """
@@ -205,11 +206,17 @@ class LauncherSearch:
     memory_limit: float | None = None
     fewest: bool = False
     rate: float | None = None
+    num_devices: int | None = None
     budget: float = math.inf
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
     _free: dict[SpecSpace, FoundSpecs] = field(default_factory=dict)
+
+    @property
+    def used_devices(self) -> int:
+        """Devices that every plan uses, where they are not to be few."""
+        return self.num_devices or self.cluster.num_devices
 
     def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:
         """Return the fastest plan that a launcher can run.
@@ -224,7 +231,7 @@ class LauncherSearch:
         """
         if launcher != OWN:
             self._check_model(launcher)
-        num_devices, rates = self.cluster.num_devices, list[float]()
+        num_devices, rates = self.used_devices, list[float]()
         for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
             answers = [
                 answer
@@ -251,7 +258,7 @@ class LauncherSearch:
         accepts = self._accepts(launcher, setting)
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
         # searched once for all of them.
-        has_free = launcher == OWN or launcher in OF_MEGATRON
+        has_free = launcher in (OWN, *OF_MEGATRON)
         specs = self._find_free(space) if has_free and num_best == 1 else None
         if specs is None or not (specs.best and accepts(specs.best[0].spec)):
             specs = search_specs(
@@ -273,6 +280,24 @@ class LauncherSearch:
             bounded=specs.num_bounded,
         )
 
+    def priced_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
+        """Return the answer of another search as this one prices its plan, with this memory.
+
+        Args:
+            launcher: That it was found for.
+            answer: Of a search with other memory.
+        """
+        setting = self._setting(launcher, answer.setting.framework.name)
+        spec = answer.best[0].spec
+        found = FoundSpec(spec, price(setting, spec))
+        return replace(
+            answer,
+            plan=launch_plan_of(setting, spec),
+            answer=found.answer,
+            setting=setting,
+            best=(found,),
+        )
+
     def _refusal(self, launcher: str) -> InfeasibleError:
         """Return why a launcher can run no plan on all devices."""
         free = self.free(launcher)
@@ -292,7 +317,7 @@ class LauncherSearch:
 
         None where none fits all devices.
         """
-        space = self._space(launcher, self._frameworks(launcher)[0], self.cluster.num_devices)
+        space = self._space(launcher, self._frameworks(launcher)[0], self.used_devices)
         specs = self._find_free(space)
         return specs.best[0] if specs.best else None
 
@@ -314,7 +339,7 @@ class LauncherSearch:
     def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
         """Return what says whether a launcher can be told a plan that has a framework's prices."""
         if launcher == OWN:
-            return lambda spec: True
+            return lambda spec: spec.zero_group is None  # which our runner does not have
         target, has_framework = launcher_of(launcher), self.framework is not None
         network = setting.framework.network.each
 
@@ -456,6 +481,8 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         microbatch_size=spec.microbatch_size,
         batch=spec.batch,
         zero=spec.zero,
+        group=spec.zero_group and spec.zero_group // spec.cp,
+        overlap=HIDDEN_EXCHANGES[spec.overlap or "none"],
         recompute=spec.recompute,
         schedule=spec.schedule_name,
         precision=framework.precision,

@@ -7,6 +7,7 @@ as it is.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from gnnplace.costs import DEFAULT_FRAMEWORK
@@ -16,10 +17,16 @@ from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
-from gnnplace.plans.job import FEWEST, Progress, SearchOptions
+from gnnplace.plans.job import FEWEST, LEANEST, Progress, SearchOptions
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
 from gnnplace.plans.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
-from gnnplace.plans.plan import OWN, AlternativeEntry, Plan, PlanFile
+from gnnplace.plans.launch.trades import (
+    FINE_STEP,
+    device_frontier,
+    least_memory,
+    memory_frontier,
+)
+from gnnplace.plans.plan import OWN, AlternativeEntry, Plan, PlanFile, TradeEntry
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem import Cluster, with_slack
@@ -73,12 +80,7 @@ def launcher_plans(
     names = launchers_for(options)
     for name in names:
         try:
-            if name == OWN and sizes.adapters is not None:
-                raise InfeasibleError(
-                    f"{OWN}: runs a model with its adapters by module:callable, which makes them; "
-                    f"--lora {sizes.adapters} is priced for other launchers"
-                )
-            answer = search.find(name, num_best=options.top)
+            answer = _find(search, name, options)
         except GnnplaceError as error:
             if len(names) == 1:
                 raise
@@ -92,15 +94,64 @@ def launcher_plans(
     if not plans:
         reasons = "; ".join(entry.reason or "" for entry in entries.values())
         raise InfeasibleError(f"no launcher can be told a plan that fits: {reasons}")
-    fastest = min(plans, key=lambda name: plans[name][0].step_time)
-    ordered = sorted(entries, key=lambda name: entries[name].step_time or float("inf"))
-    alternatives = {name: entries[name] for name in ordered}
-    best, *slower = plans[fastest][: options.top]
-    file = best.file.model_copy(update={"alternatives": alternatives})
+
+    def rank(name: str) -> float:
+        """Return what the first launcher has the least of: seconds of a step, or bytes."""
+        if name not in plans:
+            return math.inf
+        plan = plans[name][0]
+        if options.goal == LEANEST:
+            return max(memory.all for memory in plan.file.memory.values())
+        return plan.step_time
+
+    ordered = sorted(entries, key=rank)
+    best, *slower = plans[ordered[0]][: options.top]
+    found = {
+        "alternatives": {name: entries[name] for name in ordered},
+        "trades": _trades(search, ordered[0], options),
+    }
+    file = best.file.model_copy(update=found)
     notices = best.notices
-    if options.launcher is not None:
+    if options.launcher is not None and options.goal != LEANEST:
         notices += _slower_than_free(search, options.launcher, best.step_time)
     return [replace(best, file=file, notices=notices), *slower]
+
+
+def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> LaunchAnswer:
+    """Return a launcher's best plan by the goal.
+
+    Raises:
+        InfeasibleError: It can train no plan that fits, or the model's adapters not at all.
+    """
+    adapters = search.decoder.adapters
+    if launcher == OWN and adapters is not None:
+        raise InfeasibleError(
+            f"{OWN}: runs a model with its adapters by module:callable, which makes them; --lora "
+            f"{adapters} is priced for other launchers"
+        )
+    if options.goal == LEANEST:
+        return least_memory(search, launcher)
+    return search.find(launcher, num_best=options.top)
+
+
+def _trades(search: LauncherSearch, launcher: str, options: SearchOptions) -> list[TradeEntry]:
+    """Return a launcher's plans that trade time for memory or devices, where they are asked for."""
+    if options.trades is None:
+        return []
+    plans = memory_frontier if options.trades == LEANEST else device_frontier
+    trades: list[TradeEntry] = []
+    for answer in plans(replace(search, fewest=False, rate=None), launcher):
+        found = answer.best[0]
+        assert found.answer.peak is not None
+        trades.append(
+            TradeEntry(
+                words=str(found.spec),
+                num_devices=found.spec.num_devices,
+                memory=found.answer.peak,
+                step_time=found.seconds,
+            )
+        )
+    return trades
 
 
 def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> tuple[str, ...]:
@@ -151,6 +202,9 @@ def _plans_of(
     )
     if bound is not None and bound < step * (1 - 1e-9):
         claim = f"no plan that {who} takes less than the bound, at the prices of {answer.framework}"
+    if options.goal == LEANEST:
+        bound = None
+        claim = f"none of the plans that {who} has {FINE_STEP:.0%} less on its fullest device"
     plans: list[Plan] = []
     for spec_answer in answer.best:
         plan = plan_of(chain, setting.cluster, priced_spec(setting, spec_answer.spec))

@@ -47,11 +47,7 @@ from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls
 from gnnplace.torch_names import FakeTensor
-from gnnplace.tracing import as_inputs
-from gnnplace.tracing.fingerprint import Fingerprint, reading
-from gnnplace.tracing.models import refuse_meta
-from gnnplace.tracing.rules.calls import BUFFER
-from gnnplace.tracing.step import initialise_lazy
+from gnnplace.tracing import BUFFER, Fingerprint, as_inputs, initialise_lazy, reading, refuse_meta
 from gnnplace.zoo import Workload
 
 

@@ -17,12 +17,7 @@ import torch
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import (
-    BatchStructure,
-    as_inputs,
-    leaves_by_path,
-    refuse_input_gradients,
-)
+from gnnplace.tracing import BatchStructure, as_inputs, leaves_by_path, refuse_input_gradients
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from gnnplace.tracing.rules.calls import CallGraph
+from gnnplace.tracing import CallGraph
 
 NORMS = ("batch_norm", "instance_norm")
 """Functions that save nothing of the running statistics that they keep."""

@@ -20,14 +20,7 @@ import torch
 
 from gnnplace.errors import InputError, OtherLossError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.rules.calls import (
-    BUFFER,
-    CONSTANT,
-    INPUT,
-    CallGraph,
-    CallRef,
-    LayerCall,
-)
+from gnnplace.tracing import BUFFER, CONSTANT, INPUT, CallGraph, CallRef, LayerCall
 
 COUNTED = ("cross_entropy", "nll_loss")
 WEIGHED = {"mse_loss": 4, "l1_loss": 4}

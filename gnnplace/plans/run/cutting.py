@@ -24,14 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import SeededAgain
-from gnnplace.tracing.rules.calls import (
-    CALL,
-    PARAMETER,
-    CallGraph,
-    CallRef,
-    function_name,
-)
+from gnnplace.tracing import CALL, PARAMETER, CallGraph, CallRef, SeededAgain, function_name
 
 ATTENTION, POSITION = "scaled_dot_product_attention", 4
 LARGE = 2**61 - 1  # a prime: seeds stay below 2^63

@@ -46,10 +46,15 @@ from gnnplace.sharding.run.measure import first_says
 from gnnplace.sharding.run.move import flattened, placements
 from gnnplace.sharding.run.runner import stages
 from gnnplace.torch_names import call_after_backward, pytree
-from gnnplace.tracing import register_types
-from gnnplace.tracing.fingerprint import MEMORY, Fingerprint, reading
-from gnnplace.tracing.models import refuse_meta
-from gnnplace.tracing.rules.calls import CallGraph, CallRef
+from gnnplace.tracing import (
+    MEMORY,
+    CallGraph,
+    CallRef,
+    Fingerprint,
+    reading,
+    refuse_meta,
+    register_types,
+)
 
 Loss = Callable[..., torch.Tensor]
 

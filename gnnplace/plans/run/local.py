@@ -26,7 +26,7 @@ from torch import nn
 
 from gnnplace.errors import InputError
 from gnnplace.torch_names import DisableTorchFunctionSubclass, pytree
-from gnnplace.tracing.numbering import storage_of
+from gnnplace.tracing import storage_of
 
 NUMBERS = ("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "matmul", "mm", "einsum",
            "__matmul__", "__bool__", "__float__", "__int__", "__contains__")  # fmt: skip

@@ -28,8 +28,7 @@ from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
 from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
-from gnnplace.tracing import Seeded
-from gnnplace.tracing.rules.calls import (
+from gnnplace.tracing import (
     BUFFER,
     CONSTANT,
     INPUT,
@@ -37,6 +36,7 @@ from gnnplace.tracing.rules.calls import (
     CallGraph,
     CallRef,
     LayerCall,
+    Seeded,
 )
 
 SHARD = 1 << 20  # more than there are calls that draw

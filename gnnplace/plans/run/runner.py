@@ -26,8 +26,7 @@ from gnnplace.plans.run.parameters import Held, Parameters
 from gnnplace.plans.run.seats import Seat
 from gnnplace.plans.run.weights import LossScale
 from gnnplace.plans.run.whole import note_dropped, whole_weights
-from gnnplace.tracing.fingerprint import MEMORY, STATE, Fingerprint
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import MEMORY, STATE, Fingerprint, StepModule
 
 EXTRA = "_extra_state"
 """What `torch.nn.Module.state_dict` calls what a module gives by `get_extra_state`."""

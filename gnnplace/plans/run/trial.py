@@ -35,9 +35,7 @@ from gnnplace.plans.segments.recording import precision_of
 from gnnplace.runtime.comparison import Difference, differences
 from gnnplace.runtime.rig import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import TorchDispatchMode, pytree
-from gnnplace.tracing.loading import in_double, shares_of
-from gnnplace.tracing.numbering import draws
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import StepModule, in_double, may_draw, shares_of
 from gnnplace.zoo import Workload
 
 TOLERANCE = {
@@ -308,7 +306,7 @@ class _Apart(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         norms = "batch_norm" in func.__name__ and bool(args[5])
-        self.found = self.found or norms or draws(func, args, kwargs)
+        self.found = self.found or norms or may_draw(func, args, kwargs)
         return func(*args, **kwargs)
 
 

@@ -28,7 +28,7 @@ from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried
 from gnnplace.runtime.comparison import Verification
 from gnnplace.runtime.memory import shared_words
 from gnnplace.runtime.rig import run_group
-from gnnplace.tracing.models import workload_of
+from gnnplace.tracing import workload_of
 from gnnplace.zoo import Workload
 
 KINDS = (*PASSES, *MESSAGES)

@@ -321,9 +321,11 @@ class FrameworkPricer(Pricer):
         """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
         return float(setting.costs.update[setting.run].sum()) / setting.group.shards
 
-    def replicas(self, mesh: Mesh, choice: SplitChoice, zero: int) -> ReplicaGroup:
-        """Return the replicas that add up gradients, all of which share what ZeRO shards."""
-        return self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=None)
+    def replicas(
+        self, mesh: Mesh, choice: SplitChoice, zero: int, shards: int | None = None
+    ) -> ReplicaGroup:
+        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        return self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=shards)
 
     def _group(
         self, mesh: Mesh, degrees: Degrees, *, zero: int, shards: int | None

@@ -1,7 +1,7 @@
 """A model by its name, or a module, as a chain of segments to plan for.
 
 A batch may be cut into micro-batches and replicas if its loss is the mean of its shares' losses. It
-is followed from the batch's axis to the loss (`tracing.batch_axis`) on four examples cut in two,
+is followed from the batch's axis to the loss (`tracing.batch.axis`) on four examples cut in two,
 under fake tensors. Of a list of modules that are alike (the same class and parameters) the first
 two stand for all: what they do to the examples, the others do. A mean over counts (of words that
 are no padding) is the mean of the shares' only where every share counts as many, which a notice
@@ -41,14 +41,22 @@ from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.batch_state import UNRULED
-from gnnplace.tracing.cutting import ADDED, EVEN, SUMMED, UNSAID, Cutter
-from gnnplace.tracing.export import check_cut
-from gnnplace.tracing.loading import cut
-from gnnplace.tracing.models import workload_of
-from gnnplace.tracing.rules.calls import CallGraph, LayerCall
-from gnnplace.tracing.rules.registry import rules_of
-from gnnplace.tracing.step import StepModule, default_loss
+from gnnplace.tracing import (
+    ADDED,
+    EVEN,
+    SUMMED,
+    UNRULED,
+    UNSAID,
+    CallGraph,
+    Cutter,
+    LayerCall,
+    StepModule,
+    check_cut,
+    cut,
+    default_loss,
+    rules_of,
+    workload_of,
+)
 from gnnplace.zoo import Workload
 
 TYPES = {

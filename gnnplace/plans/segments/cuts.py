@@ -24,9 +24,7 @@ import torch
 
 from gnnplace.plans.segments.chain import Segment, Tied
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef, LayerCall
-from gnnplace.tracing.rules.rule import Rule
-from gnnplace.tracing.rules.shapes import SHAPE
+from gnnplace.tracing import PARAMETER, SHAPE, CallGraph, CallRef, LayerCall, Rule
 
 NEARBY = 8  # calls on both sides of a cut
 LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut

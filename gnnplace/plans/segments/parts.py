@@ -32,8 +32,7 @@ from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding.captured.layout import parts_of
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.torch_names import FakeTensorMode, pytree
-from gnnplace.tracing import make_fake_mode
-from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, CallRef
+from gnnplace.tracing import PARAMETER, CallGraph, CallRef, make_fake_mode
 
 Cut = tuple[tuple[str, int], ...]
 """Labels that shards divide, and the number of parts of each; sorted."""

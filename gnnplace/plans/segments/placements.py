@@ -31,8 +31,7 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.tracing.rules.calls import PARAMETER, CallGraph
-from gnnplace.tracing.rules.rule import Rule
+from gnnplace.tracing import PARAMETER, CallGraph, Rule
 
 WHOLE_WORDS = ("R", "R", "R")
 TOKENS = 1

@@ -54,12 +54,16 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.tracing.rules import first_label
-from gnnplace.tracing.rules.calls import BUFFER, PARAMETER
-from gnnplace.tracing.rules.experts import EXPERTS, SPREAD
-from gnnplace.tracing.rules.registry import changes_in_place
-from gnnplace.tracing.rules.rule import Rule
-from gnnplace.tracing.rules.shapes import SHAPE
+from gnnplace.tracing import (
+    BUFFER,
+    EXPERTS,
+    PARAMETER,
+    SHAPE,
+    SPREAD,
+    Rule,
+    changes_in_place,
+    first_label,
+)
 
 COLUMNS = (
     "forward", "backward", "weights", "update", "saved", "entering", "working", "parameters",

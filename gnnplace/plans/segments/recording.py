@@ -22,19 +22,23 @@ from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.sharding.captured.layout import Configuration
 from gnnplace.sharding.run.runner import run_part
 from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
-from gnnplace.tracing.program import (
+from gnnplace.tracing import (
     BACKWARD,
     FORWARD,
+    PARAMETER,
+    BareMode,
+    CallGraph,
+    LayerCall,
     Program,
     ProgramOp,
     Ref,
+    Rule,
     ValueInfo,
+    is_view,
+    local_shape,
     value_info,
+    without_numbers,
 )
-from gnnplace.tracing.quick import BareMode, without_numbers
-from gnnplace.tracing.rules.calls import PARAMETER, CallGraph, LayerCall
-from gnnplace.tracing.rules.rule import Rule, local_shape
-from gnnplace.tracing.translate import is_view
 
 QUEUED = ("linear", "addmm")
 """Calls whose weight gradients can be made later than those of what they read."""

@@ -46,8 +46,7 @@ from gnnplace.sharding.captured.layout import (
     read_layout,
 )
 from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables, completed
-from gnnplace.tracing.rules.calls import PARAMETER
-from gnnplace.tracing.rules.experts import DISPATCH, SPREAD
+from gnnplace.tracing import DISPATCH, PARAMETER, SPREAD
 
 if TYPE_CHECKING:
     from gnnplace.plans.segments.pricing import Grid, ModelCosts

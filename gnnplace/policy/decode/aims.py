@@ -24,9 +24,9 @@ from itertools import zip_longest
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
+from gnnplace.graph import COORDINATE, EARLY, IN_TIME
 from gnnplace.graph.jit import kernel
 from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
-from gnnplace.graph.orders import COORDINATE, EARLY, IN_TIME
 from gnnplace.placers.search.chunks import device_ranking
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.walk import WalkGraph

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.orders import COORDINATE, Direction
+from gnnplace.graph import COORDINATE, Direction
 from gnnplace.placers import Found, SearchSpace, now
 from gnnplace.placers.interleaved import round_priority
 from gnnplace.placers.search.space import LARGE

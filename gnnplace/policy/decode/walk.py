@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
-from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
-from gnnplace.graph.orders import (
+from gnnplace.graph import (
     COORDINATE,
     ORDERS,
+    ComputationGraph,
     Direction,
     direction,
     downward_rank,
     traversal,
     upward_rank,
 )
+from gnnplace.graph.jit import kernel
+from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
+from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD, Problem
 from gnnplace.simulation.compiled import mean_times

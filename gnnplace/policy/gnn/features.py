@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, SingleArray
-from gnnplace.graph.orders import levels, levels_from_sinks
+from gnnplace.graph import levels, levels_from_sinks
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import CANDIDATE, NUM_LEVELS, Clusters
 from gnnplace.policy.gnn.decoder import LIMIT

@@ -1,8 +1,8 @@
 """``GnnPolicy``: the graph encoder and the sequence decoder, saved as safetensors and JSON.
 
-After Wang et al. (2022, arXiv 2201.09676): a graph network embeds the ops, and a decoder walks them
-in a traversal order and gives each a device. Deviations are in ``docs/gnn.md``. The encoder is the
-package's (``encoder``), unless ``config.json`` names another one (``custom``).
+A graph network embeds the ops, and a decoder walks them in a traversal order and gives each a
+device. ``docs/gnn.md`` says what Wang et al. (2022, arXiv 2201.09676) do otherwise. The encoder is
+the package's (``encoder``), unless ``config.json`` names another one (``custom``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gnnplace.arrays import SingleArray
 from gnnplace.errors import MismatchError
 from gnnplace.files import Schema, parse
-from gnnplace.graph.orders import base_of, check_network_order
+from gnnplace.graph import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
 from gnnplace.policy.gnn.custom import check_trusted, made

@@ -1,6 +1,7 @@
 """``gnn``: the network decides every device, one after the other in a traversal order.
 
-After Wang et al. (2022, arXiv 2201.09676). Without a budget this is one greedy decode: no other
+Wang et al. (2022, arXiv 2201.09676) decide in a traversal order too, but improve a placement that
+is there; this network constructs one. Without a budget this is one greedy decode: no other
 placement is compared with it and nothing is refined. With a budget a first answer comes first: a
 greedy decode for each number of devices and a few draws from the softmax of the same scores, the
 best three refined by the passes of the learned placer (``policy.refine.passes``). Then further
@@ -17,7 +18,7 @@ from itertools import cycle
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.graph.orders import base_of
+from gnnplace.graph import base_of
 from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired
 from gnnplace.policy.decode.aims import Aim, device_limits
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts

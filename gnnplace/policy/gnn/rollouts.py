@@ -24,7 +24,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.orders import base_of
+from gnnplace.graph import base_of
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import device_limits
 from gnnplace.policy.decode.decoder_state import DecisionRecord

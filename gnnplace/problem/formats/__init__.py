@@ -17,6 +17,7 @@ from gnnplace.problem.formats.dnn_partitioning import read_dnn_partitioning as r
 from gnnplace.problem.formats.doppler import read_doppler
 from gnnplace.problem.formats.onnx import read_onnx
 from gnnplace.problem.formats.pipedream import read_pipedream as read_pipedream
+from gnnplace.problem.formats.placeto import read_placeto
 from gnnplace.problem.formats.pyg import from_pyg as from_pyg
 from gnnplace.problem.formats.pyg import read_pyg
 from gnnplace.problem.formats.pyg import to_pyg as to_pyg
@@ -26,6 +27,7 @@ READERS: dict[str, Reader] = {
     "pipedream": read_pipedream,
     "dnn-partitioning": read_dnn_partitioning,
     "doppler": read_doppler,
+    "placeto": read_placeto,
     "networkx": read_node_link,
     "graphml": read_graphml,
     "onnx": read_onnx,

@@ -21,10 +21,17 @@ from gnnplace.sharding.captured.layout import (
     SplitValue,
 )
 from gnnplace.sharding.layers import Dimension, Layer, Network, Operation
-from gnnplace.tracing.rules import Axes, base_label, first_label, labels_of
-from gnnplace.tracing.rules.calls import INPUT, CallGraph
-from gnnplace.tracing.rules.rule import ROWS, Rule
-from gnnplace.tracing.rules.shapes import SHAPE
+from gnnplace.tracing import (
+    INPUT,
+    ROWS,
+    SHAPE,
+    Axes,
+    CallGraph,
+    Rule,
+    base_label,
+    first_label,
+    labels_of,
+)
 
 DATA = "data"
 """Kind of calls that no gradient flows through, such as those that make masks."""

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gnnplace.errors import InputError
-from gnnplace.tracing.rules import Axes, Exchanged, base_label, groups_of, labels_of
+from gnnplace.tracing import Axes, Exchanged, base_label, groups_of, labels_of
 
 Mesh = tuple[int, ...]
 Configuration = tuple[str | None, ...]

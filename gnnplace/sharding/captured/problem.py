@@ -50,7 +50,7 @@ from gnnplace.sharding.captured.layout import (
 from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import ClassTable, over_classes
-from gnnplace.tracing.rules.calls import INPUT
+from gnnplace.tracing import INPUT
 
 Port = tuple[Layout, Layout]
 """How a value is read: its layout, and that of the gradient left behind."""

@@ -37,30 +37,41 @@ from gnnplace.torch_names import (
     pytree,
     top_saved_tensors_default_hooks,
 )
-from gnnplace.tracing import make_fake_mode
-from gnnplace.tracing.attributes import Attributes
-from gnnplace.tracing.blame import UNKNOWN, blame
-from gnnplace.tracing.experts import as_one_call
-from gnnplace.tracing.export import quiet
-from gnnplace.tracing.notices import check_layouts
-from gnnplace.tracing.numbering import Numbering, storage_of, tensors_in
-from gnnplace.tracing.own_functions import own_functions
-from gnnplace.tracing.proof import Proof, Replay, prove, proved_apart
-from gnnplace.tracing.quick import without_numbers
-from gnnplace.tracing.rules.calls import (
+from gnnplace.tracing import (
     BUFFER,
     CALL,
     CONSTANT,
     INPUT,
     PARAMETER,
+    SIZED,
+    UNKNOWN,
+    Attributes,
     CallGraph,
     CallRef,
     LayerCall,
     LayerValue,
+    Numbering,
+    Proof,
+    Replay,
+    StepModule,
+    as_eager,
+    as_numbers,
+    as_one_call,
+    blame,
+    check_layouts,
+    check_loss,
+    check_scalar,
     function_name,
+    make_fake_mode,
+    other_generators,
+    prove,
+    proved_apart,
+    quiet,
+    storage_of,
+    tensors_in,
+    user_functions,
+    without_numbers,
 )
-from gnnplace.tracing.step import StepModule, check_loss, check_scalar
-from gnnplace.tracing.watch import SIZED, as_eager, as_numbers, other_generators
 
 PREFIX = "model."
 SAVED_HOOKS = top_saved_tensors_default_hooks
@@ -277,7 +288,7 @@ def _recorded(
         stack.enter_context(_own_tensors(step))
         stack.enter_context(visits.noted())
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(own_functions())
+        stack.enter_context(user_functions())
         with recorder:
             output = torch.func.functional_call(step, stand.state, stand.inputs)
     if not isinstance(step, OutputModule):

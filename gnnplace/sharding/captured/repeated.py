@@ -1,6 +1,6 @@
 """Layers of a recording that are alike, and the recording without those between first and last.
 
-Route: of every call of a module that may be a repeated layer (`tracing.alike`), the recorder notes
+Route: of every call of a module that may be a repeated layer (`find_siblings`), the recorder notes
 what it got, what it returned and which calls it made. Two are alike where their modules are, and
 where these are equal one by one, with values named by where they come from. A layer may be left out
 of the proof where it is called once; gets tensors and plain data; reads nothing but these and its
@@ -20,26 +20,24 @@ import torch
 from torch import nn
 
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.alike import (
-    Description,
-    Geometry,
-    Given,
-    Made,
-    StandIn,
-    description,
-    memory,
-    siblings,
-    surroundings,
-)
-from gnnplace.tracing.attributes import DATA
-from gnnplace.tracing.fingerprint import reading
-from gnnplace.tracing.rules.calls import (
+from gnnplace.tracing import (
     BUFFER,
+    DATA,
     PARAMETER,
+    ArgumentLeaf,
     CallGraph,
     CallRef,
+    Description,
+    Geometry,
     LayerCall,
+    LayerResult,
+    StandIn,
+    count_storages,
+    describe_module,
+    describe_surroundings,
+    find_siblings,
     function_name,
+    reading,
 )
 
 ASKED = ("size", "dim", "len", "stride", "numel", "is_contiguous", "is_floating_point")
@@ -82,7 +80,7 @@ class Visits:
     """
 
     def __init__(self, step: nn.Module) -> None:
-        self.step, self.groups = step, siblings(step)
+        self.step, self.groups = step, find_siblings(step)
         self.of: dict[str, list[Visit]] = {path: [] for paths in self.groups for path in paths}
         self.odd: set[str] = set()
         self.read: set[tuple[int, str]] = set()
@@ -95,12 +93,12 @@ class Visits:
         if not self.groups:
             yield
             return
-        before = surroundings(self.step)
+        before = describe_surroundings(self.step)
         with reading(self.step) as found:
             yield
             self.read = {*found}
         try:
-            self.alone = before == surroundings(self.step)
+            self.alone = before == describe_surroundings(self.step)
         except Exception:  # of what cannot be compared
             self.alone = False
 
@@ -161,7 +159,7 @@ def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str,
     last_read = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
     output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
     last_read |= {x.value: len(graph.calls) for x in output}  # the output reads behind all
-    held = memory(visits.step)
+    held = count_storages(visits.step)
     found: dict[str, LayerApart] = {}
     for group in visits.groups:
         if any(group[0].startswith(f"{path}.") for path in found):
@@ -171,7 +169,10 @@ def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str,
             form = _Form.of(graph, visits, path, kept, last_read)
             if form is None:
                 continue
-            told = [*description(visits.step.get_submodule(path), visits.read, held), *form.told]
+            told = [
+                *describe_module(visits.step.get_submodule(path), visits.read, held),
+                *form.told,
+            ]
             alike = next((members for known, members in kinds if known == told), None)
             if alike is None:
                 kinds.append((told, alike := []))
@@ -263,9 +264,9 @@ class _Form:
             if not isinstance(leaf, Handed):
                 return leaf[1]
             if self.names[leaf.value][0] == "given":
-                return Given(self.names[leaf.value][1])
+                return ArgumentLeaf(self.names[leaf.value][1])
             made.setdefault(leaf.value, leaf.geometry)
-            return Made([*made].index(leaf.value))
+            return LayerResult([*made].index(leaf.value))
 
         output = pytree.tree_unflatten([stands(x) for x in self.visit.made], self.visit.output)
         stand = StandIn(path, order, tuple(made.values()), output)

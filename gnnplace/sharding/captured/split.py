@@ -30,10 +30,7 @@ from gnnplace.sharding.captured.problem import (
 )
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.costs import CostParts
-from gnnplace.tracing.rules.calls import CallGraph
-from gnnplace.tracing.rules.registry import rules_of
-from gnnplace.tracing.rules.rule import Rule
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import CallGraph, Rule, StepModule, rules_of
 
 
 @dataclass(frozen=True, eq=False)

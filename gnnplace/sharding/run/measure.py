@@ -18,8 +18,7 @@ from gnnplace.sharding.captured.recording import PREFIX
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.move import redistributed
 from gnnplace.sharding.run.runner import DeviceShare, run_part
-from gnnplace.tracing.rules.calls import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph
-from gnnplace.tracing.step import StepModule
+from gnnplace.tracing import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph, StepModule
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""

@@ -21,12 +21,7 @@ from gnnplace.sharding.captured.layout import (
 )
 from gnnplace.sharding.run.move import moved
 from gnnplace.torch_names import pytree
-from gnnplace.tracing.rules.calls import (
-    CallGraph,
-    CallRef,
-    LayerCall,
-)
-from gnnplace.tracing.rules.rule import Rule, Share
+from gnnplace.tracing import CallGraph, CallRef, LayerCall, Rule, Share
 
 
 @dataclass(frozen=True, eq=False)

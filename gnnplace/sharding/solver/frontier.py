@@ -119,6 +119,39 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     return _answer(supported, corners, 0.0, limit, begin).points[0]
 
 
+def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResult:
+    """Return the strategy of least memory whose cost is at most ``time_limit`` seconds.
+
+    Where that would take too long, the smallest one found, which is then not ``exact``.
+
+    Raises:
+        InputError: The problem has no memory tables.
+        InfeasibleError: No strategy is within the limit; says what the fastest takes.
+        UnsupportedError: Even the search without a limit would take too much memory.
+    """
+    if not problem.has_memory:
+        raise InputError("time limit: the sharding problem has no memory tables to choose by")
+    if not time_limit >= 0:
+        raise InputError(f"time limit: {time_limit:g} is not a number of seconds")
+    begin = time.perf_counter()
+    limit = time_limit * (1 + 1e-12)
+    supported = supported_points(
+        problem, factors_of(problem), lambda fast, small: fast.time <= limit < small.time
+    )
+    fastest = min(point.time for point in supported.points)
+    if fastest > limit:
+        raise InfeasibleError(
+            f"time limit: no strategy takes at most {time_limit:.10g} s; the fastest takes "
+            f"{fastest:.10g} s"
+        )
+
+    def corners(points: list[Point]) -> list[Corner]:
+        return [(limit, min(point.memory for point in points if point.time <= limit))]
+
+    frontier = _answer(supported, corners, 0.0, np.inf, begin)
+    return [point for point in frontier.points if point.cost <= limit][-1]
+
+
 def warm_frontier() -> None:
     """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
     costs = (np.array([0.0, 3.0, 4.0]), np.array([0.0, 1.0]))

@@ -1,44 +1,39 @@
-"""How every kind of operation goes along its axes' labels, one family of operations a file.
+"""Rules of operations: how each axis of a call's tensors may be split.
 
-What labels are, `rule` says; their words are here, for those who need no torch.
+Every axis has a label, as in einsum notation (`Rule`); axes of one label are split together. One
+family of operations has one file, and `rules_of` finds the rules of all calls of a graph. The text
+of labels (`base_label`, `labels_of`) needs no torch.
+
+Sharding and plans split layers by these rules; `gnnplace.tracing.batch` follows the batch by them.
+Rules never see the machine or the mesh.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import NamedTuple
+from gnnplace.lazy import lazy_names
 
-Axes = tuple[str | None, ...]
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.tracing.rules.elementwise import elementwise_rule as elementwise_rule
+    from gnnplace.tracing.rules.experts import DISPATCH as DISPATCH
+    from gnnplace.tracing.rules.experts import EXPERTS as EXPERTS
+    from gnnplace.tracing.rules.experts import SPREAD as SPREAD
+    from gnnplace.tracing.rules.labels import Axes as Axes
+    from gnnplace.tracing.rules.labels import Exchanged as Exchanged
+    from gnnplace.tracing.rules.labels import base_label as base_label
+    from gnnplace.tracing.rules.labels import first_label as first_label
+    from gnnplace.tracing.rules.labels import groups_of as groups_of
+    from gnnplace.tracing.rules.labels import labels_of as labels_of
+    from gnnplace.tracing.rules.norms import by_examples as by_examples
+    from gnnplace.tracing.rules.registry import RULES as RULES
+    from gnnplace.tracing.rules.registry import changes_in_place as changes_in_place
+    from gnnplace.tracing.rules.registry import rule_of as rule_of
+    from gnnplace.tracing.rules.registry import rules_of as rules_of
+    from gnnplace.tracing.rules.rule import ROWS as ROWS
+    from gnnplace.tracing.rules.rule import WHOLE as WHOLE
+    from gnnplace.tracing.rules.rule import Case as Case
+    from gnnplace.tracing.rules.rule import Rule as Rule
+    from gnnplace.tracing.rules.rule import Share as Share
+    from gnnplace.tracing.rules.rule import local_shape as local_shape
+    from gnnplace.tracing.rules.shapes import SHAPE as SHAPE
 
-
-class Exchanged(NamedTuple):
-    """What the parts of a label exchange while they compute, forward and as much backward.
-
-    Attributes:
-        elements: of each part's own place in a sum over parts; of all rows of all parts, there
-            and back, where they are sent.
-        sent: rows are sent to other parts, an all-to-all; else parts add up, an all-reduce.
-    """
-
-    elements: int
-    sent: bool = False
-
-
-def base_label(label: str) -> str:
-    """A label without its groups."""
-    return label.partition("|")[0]
-
-
-def groups_of(label: str) -> int:
-    """How many groups of an axis a label cuts; 1: the axis as a whole."""
-    return int(label.partition("|")[2] or 1)
-
-
-def labels_of(entry: str | None) -> tuple[str, ...]:
-    """The labels that cut an axis, each with its groups; see `Shape`."""
-    return () if entry is None else tuple(entry.split("/"))
-
-
-def first_label(entry: str | None) -> str | None:
-    """The first of the labels that cut an axis, if it cuts the axis as a whole."""
-    first = None if entry is None else entry.partition("/")[0]
-    return None if first is None or "|" in first else first
+__getattr__, __dir__ = lazy_names(__name__)

@@ -4,9 +4,10 @@ A part of the queries has all keys and values: context parallelism with gathered
 was trained (arXiv 2407.21783, 3.3.2). Where later keys are hidden the last of n such parts does
 2 - 1/n times the mean's work, and all wait for it. In zig-zag (label `zigzag`; Striped Attention,
 Brandon et al., 2023, arXiv 2311.09431, has the idea of even work, Megatron-LM and Llama 3 this
-order) part i of n attends for the i-th and the i-th last of 2 n equal blocks of queries, all alike.
-Deviation: tokens stay in order outside of attention, so that nothing else of the model need know;
-queries go to the part that attends for them and what it made comes back, an all-to-all each.
+order) part i of n attends for the i-th and the i-th last of 2 n equal blocks of queries, which are
+equal work for all parts. Deviation: tokens stay in order outside of attention, so that the rest of
+the model need not know; queries go to the part that attends for them and the results come back, an
+all-to-all each.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
 from gnnplace.torch_names import FakeTensor
+from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import CallRef, LayerCall
-from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, whole
+from gnnplace.tracing.rules.rule import (
+    Axes,
+    Case,
+    Keywords,
+    Operands,
+    Rule,
+    RuleDraft,
+    Share,
+    whole,
+)
 
 HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"
 SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -31,7 +41,7 @@ DROPOUT = "its dropout draws other numbers on each part"
 
 
 def attention(case: Case) -> Rule:
-    """Scaled dot products: along batch, heads and queries; 4 FLOP a pair and feature."""
+    """Split scaled dot products along batch, heads and queries; 4 FLOP a pair and feature."""
     if case.call.argument(4, "dropout_p", 0.0):
         return whole(case, DROPOUT)
     query, value = case.shapes[0], case.results[0]
@@ -39,86 +49,100 @@ def attention(case: Case) -> Rule:
         HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
     )
     causal = bool(case.call.argument(5, "is_causal", False))
-    turned = causal and query[-2] % 2 == 0  # two blocks a part
-    rows = f"{QUERIES}/{ZIGZAG}" if turned else QUERIES
+    allows_zigzag = causal and query[-2] % 2 == 0  # two blocks a part
+    rows = f"{QUERIES}/{ZIGZAG}" if allows_zigzag else QUERIES
     draft = RuleDraft(case)
-    for slot, words in enumerate((rows, None, None)):  # of one head or example, they are whole
+    for slot, row_label in enumerate((rows, None, None)):
+        # An axis of size one is broadcast: every part reads all of it.
         sizes = case.shapes[slot][:-2]
-        given = zip(lead[len(lead) - len(sizes) :], sizes, strict=True)
-        draft.read(slot, (*(label if size > 1 else None for label, size in given), words, None))
+        pairs = zip(lead[len(lead) - len(sizes) :], sizes, strict=True)
+        leading = tuple(label if size > 1 else None for label, size in pairs)
+        draft.read(slot, (*leading, row_label, None))
     mask = case.slot(3, "attn_mask")
     if mask is not None:
-        shape = case.shapes[mask]
-        count = max(0, len(shape) - 2)
-        pairs = zip(
-            shape[:count], value[len(lead) - count :], lead[len(lead) - count :], strict=False
-        )
-        known = tuple(label if size == n else None for size, n, label in pairs)
-        masked = QUERIES if len(shape) > 1 and shape[-2] == query[-2] else None
-        draft.read(mask, (*known, masked, None)[-len(shape) :])
+        draft.read(mask, _mask_axes(case.shapes[mask], query[-2], value, lead))
     flops = 4.0 * math.prod(value[:-1]) * case.shapes[1][-2] * query[-1]
     sent = Exchanged((math.prod(query) + math.prod(value)) // 2, sent=True)
-    rule = draft.rule("attention", (*lead, rows, None), flops=flops,
-                      run=_of_queries if causal else None, exchanges={ZIGZAG: sent})  # fmt: skip
-    blocks = {ZIGZAG: rule.extents[ZIGZAG] // 2} if ZIGZAG in rule.extents else {}
-    own = (QUERIES,) if causal else ()
-    return replace(rule, extents={**rule.extents, **blocks}, own=own)
+    rule = draft.rule(
+        "attention",
+        (*lead, rows, None),
+        flops=flops,
+        run=_of_queries if causal else None,
+        exchanges={ZIGZAG: sent},
+    )
+    extents = dict(rule.extents)
+    if ZIGZAG in extents:
+        extents[ZIGZAG] //= 2
+    return replace(rule, extents=extents, needs_run=(QUERIES,) if causal else ())
 
 
-def _of_queries(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """A part of the queries, which see the keys up to their own place.
+def _mask_axes(
+    shape: tuple[int, ...], num_queries: int, result: tuple[int, ...], lead: Axes
+) -> Axes:
+    """Return the labels of a mask, which is broadcast to the leading axes of the result."""
+    count = max(0, len(shape) - 2)
+    sizes = zip(shape[:count], result[len(lead) - count :], lead[len(lead) - count :], strict=False)
+    leading = tuple(label if size == full else None for size, full, label in sizes)
+    rows = QUERIES if len(shape) > 1 and shape[-2] == num_queries else None
+    return (*leading, rows, None)[-len(shape) :]
+
+
+def _of_queries(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Attend for a part of the queries, which see the keys up to their own position.
 
     On paper a part has the keys of the last one, which all wait for.
     """
-    given = dict(zip(SDPA, args, strict=False)) | kwargs
+    arguments = dict(zip(SDPA, args, strict=False)) | kwargs
     if share.parts(ZIGZAG) > 1:
-        return _in_zigzag(call, given, share)
-    parts, query = share.parts(QUERIES), given["query"]
+        return _in_zigzag(call, arguments, share)
+    parts, query = share.parts(QUERIES), arguments["query"]
     place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
-    made: torch.Tensor = call.function(**_from(given, query, place * query.shape[-2]))
-    return made
+    result: torch.Tensor = call.function(**_from(arguments, query, place * query.shape[-2]))
+    return result
 
 
-def _from(given: dict[str, Any], query: torch.Tensor, start: int) -> dict[str, Any]:
-    """What attention of the queries from one place on is given."""
-    count, paper, device = query.shape[-2], isinstance(query, FakeTensor), query.device
-    key, value = given["key"][..., : start + count, :], given["value"][..., : start + count, :]
-    seen = given | {"query": query, "key": key, "value": value, "is_causal": start == 0}
-    if start and key.shape[-2] == start + count and (paper or device.type == "cuda"):
+def _from(arguments: Keywords, query: torch.Tensor, start: int) -> Keywords:
+    """Return the arguments of attention for the queries from position `start` on."""
+    count, device = query.shape[-2], query.device
+    on_paper = isinstance(query, FakeTensor)
+    key = arguments["key"][..., : start + count, :]
+    value = arguments["value"][..., : start + count, :]
+    result = arguments | {"query": query, "key": key, "value": value, "is_causal": start == 0}
+    if start and key.shape[-2] == start + count and (on_paper or device.type == "cuda"):
         # Flash attention, without a mask in memory. On paper the own block counts as a whole one.
-        seen["attn_mask"] = None if paper else causal_lower_right(count, start + count)
+        result["attn_mask"] = None if on_paper else causal_lower_right(count, start + count)
     elif start:
         rows = torch.arange(start, start + count, device=device).unsqueeze(1)
-        seen["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
-    return seen
+        result["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
+    return result
 
 
-def _in_zigzag(call: LayerCall, given: dict[str, Any], share: Share) -> torch.Tensor:
-    """The i-th and the i-th last of twice as many blocks of queries as parts, for their owners."""
+def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tensor:
+    """Attend for the i-th and the i-th last of twice as many blocks of queries as parts."""
     parts, place = share.parts(ZIGZAG), share.index(ZIGZAG)
-    blocks = (place, 2 * parts - 1 - place)  # that this part attends for
+    blocks = (place, 2 * parts - 1 - place)  # for which this part attends
     away = [min(block, 2 * parts - 1 - block) for block in (2 * place, 2 * place + 1)]
     home = [block // 2 for block in blocks]
     counts, received = ([where.count(k) for k in range(parts)] for where in (away, home))
-    turned = away[0] > away[1]  # what goes to the first part comes first
+    is_reversed = away[0] > away[1]  # rows for the first part come first
 
-    halves = given["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
-    halves = halves.flip(0) if turned else halves.contiguous()
+    halves = arguments["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
+    halves = halves.flip(0) if is_reversed else halves.contiguous()
     first, second = share.sent(halves, counts, received, ZIGZAG)
     size = first.shape[-2]
-    made = (
-        call.function(**_from(given, first, blocks[0] * size)),
-        call.function(**_from(given, second, blocks[1] * size)),
+    outputs = (
+        call.function(**_from(arguments, first, blocks[0] * size)),
+        call.function(**_from(arguments, second, blocks[1] * size)),
     )
-    back = share.sent(torch.stack(made), received, counts, ZIGZAG)
-    back = back.flip(0) if turned else back
-    return back.movedim(0, -3).flatten(-3, -2)
+    returned = share.sent(torch.stack(outputs), received, counts, ZIGZAG)
+    returned = returned.flip(0) if is_reversed else returned
+    return returned.movedim(0, -3).flatten(-3, -2)
 
 
 def multi_head_attention(case: Case) -> Rule:
-    """The whole of `nn.MultiheadAttention`, [positions, batch, features]: along the batch.
+    """Split all of `nn.MultiheadAttention`, [positions, batch, features], along the batch.
 
-    Along the heads as well where the projections of queries, keys and values are packed.
+    Along the heads as well if the projections of queries, keys and values are packed.
     """
     if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(13, "training", True):
         return whole(case, DROPOUT)
@@ -128,23 +152,23 @@ def multi_head_attention(case: Case) -> Rule:
     for slot in range(3):
         draft.read(slot, (None, "1", None))
     draft.read(case.slot(14, "key_padding_mask"), ("1", None))
-    made: list[Axes] = [(None, "1", None)]
+    results: list[Axes] = [(None, "1", None)]
     if len(case.results) == 2:
-        made.append(("1", *(None,) * (len(case.results[1]) - 1)))
+        results.append(("1", *(None,) * (len(case.results[1]) - 1)))
     rows, width = math.prod(case.results[0]), case.shapes[0][-1]
     flops = 8.0 * rows * width + 4.0 * rows * case.shapes[1][0]
-    rule = draft.rule("attention", *made, flops=flops)
+    rule = draft.rule("attention", *results, flops=flops)
     return _with_heads(case, rule) if _plain(case) else rule
 
 
 def _plain(case: Case) -> bool:
-    """Whether heads can be split: one packed projection, one mask for all heads."""
+    """Return whether heads can be split: one packed projection, one mask for all heads."""
     call = case.call
     mask = case.shape(16, "attn_mask")
-    others = (call.argument(i, name) for i, name in ((7, "bias_k"), (8, "bias_v")))
+    biases = (call.argument(i, name) for i, name in ((7, "bias_k"), (8, "bias_v")))
     return (
         isinstance(call.argument(5, "in_proj_weight"), CallRef)
-        and not any(isinstance(x, CallRef) for x in others)
+        and not any(isinstance(x, CallRef) for x in biases)
         and not call.argument(9, "add_zero_attn", False)
         and case.slot(14, "key_padding_mask") is None
         and (mask is None or len(mask) == 2)
@@ -153,7 +177,7 @@ def _plain(case: Case) -> bool:
 
 
 def _with_heads(case: Case, rule: Rule) -> Rule:
-    """The input projection's three groups, and the columns of the output projection."""
+    """Return the rule with heads: groups of the input projection, columns of the output's."""
     axes = list(rule.reads)
     for position, name, labels in (
         (5, "in_proj_weight", (f"{HEADS}|3", None)),
@@ -168,48 +192,62 @@ def _with_heads(case: Case, rule: Rule) -> Rule:
 
 
 NAMES = (
-    "query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias",
-    "bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias",
-    "training", "key_padding_mask", "need_weights", "attn_mask",
-)  # fmt: skip
+    "query",
+    "key",
+    "value",
+    "embed_dim_to_check",
+    "num_heads",
+    "in_proj_weight",
+    "in_proj_bias",
+    "bias_k",
+    "bias_v",
+    "add_zero_attn",
+    "dropout_p",
+    "out_proj_weight",
+    "out_proj_bias",
+    "training",
+    "key_padding_mask",
+    "need_weights",
+    "attn_mask",
+)
 
 
-def _by_heads(call: LayerCall, args: Any, kwargs: Any, share: Share) -> Any:
-    """Some of the heads; the output is a sum over devices, the bias is added by the first."""
+def _by_heads(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> Any:
+    """Attend with some of the heads; outputs are a sum over devices, the first adds the bias."""
     parts = share.parts(HEADS)
     if parts == 1:
         return call.function(*args, **kwargs)
-    given = dict(zip(NAMES, args, strict=False)) | kwargs
-    x, heads = given["query"], given["num_heads"]
+    arguments = dict(zip(NAMES, args, strict=False)) | kwargs
+    x, heads = arguments["query"], arguments["num_heads"]
     length, batch, width = x.shape
-    q, k, v = _projected(given, heads // parts, width // heads)
-    mask = given.get("attn_mask")
+    q, k, v = _projected(arguments, heads // parts, width // heads)
+    mask = arguments.get("attn_mask")
     if mask is not None and mask.dtype == torch.bool:  # True: not to be looked at
         mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(mask, float("-inf"))
     weights = None
-    if given.get("need_weights", True):
+    if arguments.get("need_weights", True):
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)
         scores = torch.softmax(scores if mask is None else scores + mask, -1)
         y, weights = scores @ v, scores.sum(1) / heads
     else:
         y = functional.scaled_dot_product_attention(q, k, v, mask)
-    bias = given["out_proj_bias"]
+    bias = arguments["out_proj_bias"]
     bias = None if bias is None else bias * float(share.index(HEADS) == 0)
     joined = y.permute(2, 0, 1, 3).reshape(length, batch, width // parts)
-    return functional.linear(joined, given["out_proj_weight"], bias), weights
+    return functional.linear(joined, arguments["out_proj_weight"], bias), weights
 
 
-def _projected(given: dict[str, Any], heads: int, features: int) -> list[torch.Tensor]:
-    """Queries, keys and values of some heads. [batch, heads, positions, features]"""
-    weights = given["in_proj_weight"].chunk(3)
-    bias = given["in_proj_bias"]
+def _projected(arguments: Keywords, heads: int, features: int) -> list[torch.Tensor]:
+    """Return queries, keys and values of some heads. [batch, heads, positions, features]"""
+    weights = arguments["in_proj_weight"].chunk(3)
+    bias = arguments["in_proj_bias"]
     biases = (None,) * 3 if bias is None else bias.chunk(3)
-    made = []
+    projections = []
     for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-        x = given[name]
+        x = arguments[name]
         y = functional.linear(x, weight, bias).view(*x.shape[:2], heads, features)
-        made.append(y.permute(1, 2, 0, 3))
-    return made
+        projections.append(y.permute(1, 2, 0, 3))
+    return projections
 
 
 ATTENTION_RULES: dict[str, Callable[[Case], Rule]] = {

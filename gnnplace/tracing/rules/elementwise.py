@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
-from gnnplace.tracing.rules.calls import LayerCall
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
+    Keywords,
+    Operands,
     Rule,
     RuleDraft,
     Share,
@@ -45,42 +47,46 @@ PLAIN = {  # Python's operators, by the name of the operation
 
 
 def is_elementwise(name: str) -> bool:
-    """Whether torch itself calls the operation of that name pointwise."""
+    """Return whether torch itself calls the operation of that name pointwise."""
     packet = getattr(torch.ops.aten, PLAIN.get(name, name), None)
     if packet is None or not hasattr(packet, "overloads"):
         return False
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
 
 
-def elementwise(case: Case) -> Rule:
-    """Tensors of one shape, or broadcast to it from the right; `max` of one is a reduction."""
+def elementwise_rule(case: Case) -> Rule:
+    """Split tensors of one shape, or broadcast to it; `max` of one tensor is a reduction."""
     if len(case.shapes[0]) > len(case.results[0]):
         return extreme(case)
     draft = RuleDraft(case)
-    made = numbered(len(case.results[0]))
+    labels = numbered(len(case.results[0]))
     for slot in range(len(case.shapes)):
-        draft.read(slot, broadcast(case.shapes[slot], case.results[0], made))
-    return draft.rule(ELEMENTWISE, *[made] * len(case.results))
+        draft.read(slot, broadcast(case.shapes[slot], case.results[0], labels))
+    return draft.rule(ELEMENTWISE, *[labels] * len(case.results))
 
 
-def broadcast(shape: tuple[int, ...], result: tuple[int, ...], made: Axes) -> Axes:
-    """Labels of a tensor that is broadcast to a result with labels."""
+def broadcast(shape: tuple[int, ...], result: tuple[int, ...], labels: Axes) -> Axes:
+    """Return the labels of a tensor that is broadcast to a result with labels."""
     new = len(result) - len(shape)
-    pairs = zip(shape, result[new:], made[new:], strict=True)
+    pairs = zip(shape, result[new:], labels[new:], strict=True)
     return tuple(label if size == want else None for size, want, label in pairs)
 
 
 def dropout(case: Case) -> Rule:
-    """Each device draws the mask of the whole tensor and takes its part: the numbers are those of
-    one device, as long as all devices draw the same ones.
+    """Split dropout along every axis.
+
+    Each device draws the mask of the whole tensor and takes its part: the numbers are those of one
+    device, as long as all devices draw the same ones.
     """
     axes = numbered(len(case.results[0]))
-    made = case.reads(axes).rule(ELEMENTWISE, axes)
-    return replace(made, run=_dropout(made.results[0], case))
+    rule = case.reads(axes).rule(ELEMENTWISE, axes)
+    return replace(rule, run=_dropout(rule.results[0], case))
 
 
 def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Return the runner of dropout; `axes` are the labels of the result."""
+
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         training, p = call.argument(2, "training", True), call.argument(1, "p", 0.5)
         if not training or p == 0.0 or args[0].shape == case.results[0]:
             return call.function(*args, **kwargs)
@@ -92,17 +98,18 @@ def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
 
 
 def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Rule]:
-    """Calls that mix elements along some axes, such as softmax; new axes are the last.
+    """Return the rule of calls that mix elements along some axes; new axes are last.
 
     Args:
         position: The position of the argument that has the axes.
         default: Where it is not given; None: all axes are mixed.
-        name: Its name.
+        name: The name of the argument.
     """
 
     def rule(case: Case) -> Rule:
-        given, rank = case.call.argument(position, name, default), len(case.shapes[0])
-        dims = given if isinstance(given, list | tuple) else [given]
+        rank = len(case.shapes[0])
+        argument = case.call.argument(position, name, default)
+        dims = argument if isinstance(argument, list | tuple) else [argument]
         if not all(isinstance(axis, int) for axis in dims) or not rank:
             return whole(case, "it mixes all axes")
         axes, draft = numbered(rank, *dims), RuleDraft(case)
@@ -116,40 +123,43 @@ def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Ru
 
 
 def mixing(*axes: int) -> Callable[[Case], Rule]:
-    """Calls that always mix the same axes, such as the last two."""
+    """Return the rule of calls that always mix the same axes, such as the last two."""
     return along(99, axes, "")
 
 
 def windows(case: Case) -> Rule:
-    """`Tensor.unfold` along its axis; `unfold` and `fold` of images along examples alone."""
-    rank, made = len(case.shapes[0]), case.results[0]
-    if len(made) > rank and case.call.kind == "unfold":
+    """Split `Tensor.unfold` along its axis; `unfold` and `fold` of images along examples alone."""
+    rank, result = len(case.shapes[0]), case.results[0]
+    if len(result) > rank and case.call.kind == "unfold":
         return along(1, None, "dimension")(case)
-    if max(rank, len(made)) != 4:
+    if max(rank, len(result)) != 4:
         return whole(case, "windows of one image")
     examples: Axes = ("0", None, None, None)
-    return case.reads(examples[:rank]).rule("pool", examples[: len(made)])
+    return case.reads(examples[:rank]).rule("pool", examples[: len(result)])
 
 
 def indexed(case: Case) -> Rule:
-    """`gather` and `scatter`: the axis that is indexed stays whole, and so do unequal others.
+    """Split `gather` and `scatter` along axes that are not indexed and are equal in all tensors.
 
-    What is gathered may be cut along that axis with its index; the tensor itself stays whole.
+    The result of `gather` may be cut along the indexed axis with its index, the tensor may not.
     """
-    rank, axis = len(case.shapes[0]), case.call.argument(1 + ("take" in case.call.kind), "dim")
-    same = {shape for shape in (*case.shapes, *case.results) if len(shape) == rank}
+    rank = len(case.shapes[0])
+    axis = case.call.argument(1 + ("take" in case.call.kind), "dim")
+    shapes = {shape for shape in (*case.shapes, *case.results) if len(shape) == rank}
     if not isinstance(axis, int) or len(case.results) != 1 or not rank:
         return whole(case, "an index that is not along one axis")
-    odd = {k for k in range(rank) if len({shape[k] for shape in same}) > 1}
-    axes, draft = numbered(rank, axis, *odd), RuleDraft(case)
-    taken = numbered(rank, *odd - {axis % rank}) if case.call.kind == "gather" else axes
+    unequal_axes = {k for k in range(rank) if len({shape[k] for shape in shapes}) > 1}
+    axes, draft = numbered(rank, axis, *unequal_axes), RuleDraft(case)
+    index_axes = (
+        numbered(rank, *unequal_axes - {axis % rank}) if case.call.kind == "gather" else axes
+    )
     for slot, shape in enumerate(case.shapes):
-        draft.read(slot if len(shape) == rank else None, taken if slot else axes)
-    return draft.rule(ELEMENTWISE, taken)
+        draft.read(slot if len(shape) == rank else None, index_axes if slot else axes)
+    return draft.rule(ELEMENTWISE, index_axes)
 
 
 def selected(case: Case) -> Rule:
-    """`index_select`: along its other axes, and along the index."""
+    """Split `index_select` along its other axes, and along the index."""
     rank, axis = len(case.shapes[0]), case.call.argument(1, "dim")
     if not isinstance(axis, int) or not rank or len(case.shapes[1]) != 1:
         return whole(case, "an index that is not along one axis")
@@ -158,57 +168,62 @@ def selected(case: Case) -> Rule:
 
 
 def similarity(case: Case) -> Rule:
-    """`cosine_similarity` and `pairwise_distance`: one axis of two broadcast tensors goes."""
+    """Split `cosine_similarity` and `pairwise_distance` but along the axis that they reduce."""
     cosine = case.call.kind == "cosine_similarity"
     rank = max(map(len, case.shapes))
     over = int(case.call.argument(2, "dim", 1)) % rank if cosine else rank - 1
     if case.call.argument(4, "keepdim", False):
         return whole(case, "an axis that is kept")
     axes, draft = numbered(rank, over), RuleDraft(case)
-    full = tuple(map(max, zip(*((1,) * (rank - len(s)) + s for s in case.shapes), strict=True)))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in case.shapes]
+    full = tuple(map(max, zip(*padded, strict=True)))
     for slot, shape in enumerate(case.shapes):
         draft.read(slot, broadcast(shape, full, axes))
     return draft.rule(REDUCTION, left_axes(axes, [over], keep=False))
 
 
 def reduced(case: Case) -> Rule:
-    """`sum` and `mean`: a part of a sum is a sum; of a mean, a mean of fewer, which is scaled."""
+    """Split `sum` and `mean`: a part of a sum is a sum; a mean of fewer is scaled."""
     rank = len(case.shapes[0])
-    gone, keep = reduced_axes(case, rank)
+    reduced, keeps_axes = reduced_axes(case, rank)
     axes = numbered(rank)
-    made = left_axes(axes, gone, keep)
+    left_labels = left_axes(axes, reduced, keeps_axes)
     draft = case.reads(axes)
-    over = [str(axis) for axis in gone]
-    return draft.rule(REDUCTION, made, run=_mean(over) if case.call.kind == "mean" else None)
+    over = [str(axis) for axis in reduced]
+    return draft.rule(REDUCTION, left_labels, run=_mean(over) if case.call.kind == "mean" else None)
 
 
 def extreme(case: Case) -> Rule:
-    """`amax`, `argmax`, `std`, `norm`, …: the axes that go stay whole."""
+    """Split `amax`, `argmax`, `std`, `norm`, … along axes that they do not reduce."""
     rank = len(case.shapes[0])
-    gone, keep = reduced_axes(case, rank)
-    axes = numbered(rank, *gone)
-    return case.reads(axes).rule(REDUCTION, *[left_axes(axes, gone, keep)] * len(case.results))
+    reduced, keeps_axes = reduced_axes(case, rank)
+    axes = numbered(rank, *reduced)
+    return case.reads(axes).rule(
+        REDUCTION, *[left_axes(axes, reduced, keeps_axes)] * len(case.results)
+    )
 
 
 def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
-    """The axes that a reduction takes away, and whether it keeps them as ones."""
-    given = case.call.argument(1, "dim", case.call.kwargs.get("axis"))
+    """Return the axes that a reduction takes away, and whether it keeps them as ones."""
+    dim = case.call.argument(1, "dim", case.call.kwargs.get("axis"))
     keep = bool(case.call.argument(2, "keepdim", False))
-    if given is None or given == () or given == []:
+    if dim is None or dim == () or dim == []:
         return list(range(rank)), keep
-    dims = given if isinstance(given, tuple | list) else (given,)
+    dims = dim if isinstance(dim, tuple | list) else (dim,)
     return [int(axis) % rank for axis in dims], keep
 
 
-def left_axes(axes: Axes, gone: list[int], keep: bool) -> Axes:
-    """Labels of what a reduction leaves."""
+def left_axes(axes: Axes, reduced: list[int], keep: bool) -> Axes:
+    """Return the labels of a reduction's result."""
     if keep:
-        return tuple(None if i in gone else label for i, label in enumerate(axes))
-    return tuple(label for i, label in enumerate(axes) if i not in gone)
+        return tuple(None if i in reduced else label for i, label in enumerate(axes))
+    return tuple(label for i, label in enumerate(axes) if i not in reduced)
 
 
 def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Return the runner of a mean: a part's mean over the number of parts that are added up."""
+
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         result = call.function(*args, **kwargs)
         for label in over:
             result = result / share.parts(label) if share.parts(label) > 1 else result

@@ -1,55 +1,54 @@
-"""The rule of `tracing.experts`: along tokens, over experts, both by dispatch, or within experts.
+"""The rule of `calls.mixture`: along tokens, over experts, both by dispatch, or within experts.
 
 * tokens: rows are independent, given what the router chose;
-* dispatch: each shard has its own tokens and its own experts; rows go to their experts and what
-  these made comes back, an all-to-all each (GShard, Lepikhin et al., 2020, arXiv 2006.16668;
-  without a capacity: every row arrives);
+* dispatch: each shard has its own tokens and its own experts; rows go to their experts and the
+  results come back, an all-to-all each (GShard, Lepikhin et al., 2020, arXiv 2006.16668; without a
+  capacity: every row arrives);
 * spread: the same where each shard has its own examples;
-* experts: each shard has its own on all tokens, and results add up;
+* experts: each shard has its own experts on all tokens, and results add up;
 * width: each shard has a part of every expert's features, and results add up (Megatron's split).
 
-What is priced has as many rows for every expert, and on each device that has some of several the
-mean's times `Share.fullest`.
+For prices every expert has equally many rows, and a device that has some of the experts has the
+mean's rows times `Share.fullest`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 from gnnplace.torch_names import FakeTensor
-from gnnplace.tracing.experts import GATES, ExpertWeights, balanced
+from gnnplace.tracing.calls import GATES, ExpertWeights, LayerCall, balanced
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
-from gnnplace.tracing.rules.rule import SPREAD, Case, Rule, RuleDraft, Share
+from gnnplace.tracing.rules.rule import SPREAD, Case, Keywords, Operands, Rule, RuleDraft, Share
 
 TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 
 
 def of_experts(case: Case) -> Rule:
-    """Of `experts(x, index, weights, up, down, act, first, up_bias, down_bias)`."""
+    """Split `experts(x, index, weights, up, down, act, first, up_bias, down_bias)`."""
     index, up, down = case.shapes[1], case.shapes[3], case.shapes[4]
-    draft, sent = RuleDraft(case), f"{DISPATCH}/{SPREAD}"
+    draft = RuleDraft(case)
+    dispatched = f"{DISPATCH}/{SPREAD}"
     for slot in range(3):
-        draft.read(slot, (f"{TOKENS}/{sent}", None))
+        draft.read(slot, (f"{TOKENS}/{dispatched}", None))
     act = case.call.args[5]
     groups = GATES[act].groups if act in GATES else up[1] // down[2]
     inner = f"{WIDTH}|2" if groups == 2 else WIDTH
-    draft.read(3, (f"{EXPERTS}/{sent}", inner, None))
-    draft.read(4, (f"{EXPERTS}/{sent}", None, WIDTH))
-    draft.read(case.slot(7, "up_bias"), (f"{EXPERTS}/{sent}", inner))
-    draft.read(case.slot(8, "down_bias"), (f"{EXPERTS}/{sent}", None))
+    draft.read(3, (f"{EXPERTS}/{dispatched}", inner, None))
+    draft.read(4, (f"{EXPERTS}/{dispatched}", None, WIDTH))
+    draft.read(case.slot(7, "up_bias"), (f"{EXPERTS}/{dispatched}", inner))
+    draft.read(case.slot(8, "down_bias"), (f"{EXPERTS}/{dispatched}", None))
     flops = 2.0 * math.prod(index) * (math.prod(up[1:]) + math.prod(down[1:]))
     exchanged = Exchanged(math.prod(index) * case.shapes[0][1], sent=True)
     rows = dict.fromkeys((DISPATCH, SPREAD), exchanged)
-    made = (f"{TOKENS}/{sent}", None)
-    return draft.rule("experts", made, flops=flops, run=_part, exchanges=rows)
+    result = (f"{TOKENS}/{dispatched}", None)
+    return draft.rule("experts", result, flops=flops, run=_part, exchanges=rows)
 
 
-def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """A device's experts, or its part of each; on paper every expert has as many rows."""
+def _part(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Run a device's experts, or its part of each; on paper every expert has as many rows."""
     x, index, weights, up, down, act, _, *biases = args
     if share.parts(WIDTH) > 1 and biases and biases[1] is not None:  # once, where results add up
         biases[1] = biases[1] * float(share.index(WIDTH) == 0)
@@ -60,7 +59,7 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
     parts = share.parts(EXPERTS)
     if isinstance(x, FakeTensor):
         return balanced(x, index, weights, experts, parts / share.fullest)
-    made: torch.Tensor = call.function(
+    result: torch.Tensor = call.function(
         x,
         index,
         weights,
@@ -70,7 +69,7 @@ def _part(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor
         share.index(EXPERTS) * len(up) if parts > 1 else 0,
         *biases,
     )
-    return made
+    return result
 
 
 def _dispatched(
@@ -82,31 +81,37 @@ def _dispatched(
     share: Share,
     label: str,
 ) -> torch.Tensor:
-    """Send a device's tokens through the experts of all; on paper as many come as go."""
-    parts, own = share.parts(label), len(experts.up)
-    chosen = index.flatten()
-    known = chosen < parts * own  # others are no experts
-    order = torch.argsort(torch.where(known, chosen, parts * own), stable=True)
+    """Send a device's tokens through the experts of all devices; on paper as many come as go."""
+    parts = share.parts(label)
+    num_local_experts = len(experts.up)
+    expert_ids = index.flatten()
+    is_expert = expert_ids < parts * num_local_experts
+    order = torch.argsort(
+        torch.where(is_expert, expert_ids, parts * num_local_experts), stable=True
+    )
     if isinstance(x, FakeTensor):
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
-        back = balanced(rows, chosen[come].unsqueeze(1), ones, experts)[: len(order)]
+        returned = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)[: len(order)]
     else:
-        order = order[: int(known.sum())]
-        rows, owner = x[order // index.shape[1]], chosen[order] // own
-        table = torch.zeros(parts, parts, dtype=torch.int64, device=x.device)
-        table[share.index(label)] = torch.bincount(owner, minlength=parts)
-        table = share.total(table, label)
-        counts = table[share.index(label)].tolist()
-        received = table[:, share.index(label)].tolist()
-        there = share.sent(rows, counts, received, label)
-        ids = share.sent((chosen[order] % own).unsqueeze(1), counts, received, label)
+        # Rows to each other shard, by the shard that sends and that which receives.
+        order = order[: int(is_expert.sum())]
+        rows, owner = x[order // index.shape[1]], expert_ids[order] // num_local_experts
+        traffic = torch.zeros(parts, parts, dtype=torch.int64, device=x.device)
+        traffic[share.index(label)] = torch.bincount(owner, minlength=parts)
+        traffic = share.total(traffic, label)
+        counts = traffic[share.index(label)].tolist()
+        received = traffic[:, share.index(label)].tolist()
+        arrived = share.sent(rows, counts, received, label)
+        ids = share.sent(
+            (expert_ids[order] % num_local_experts).unsqueeze(1), counts, received, label
+        )
         ones = weights.new_ones(ids.shape)
         up, down, act, *biases = experts
-        made = call.function(there, ids, ones, up, down, act, 0, *biases)
-        back = share.sent(made, received, counts, label)
-    weighed = back * weights.flatten()[order].unsqueeze(1)
-    return torch.zeros_like(x).index_add(0, order // index.shape[1], weighed.to(x.dtype))
+        outputs = call.function(arrived, ids, ones, up, down, act, 0, *biases)
+        returned = share.sent(outputs, received, counts, label)
+    weighted = returned * weights.flatten()[order].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, order // index.shape[1], weighted.to(x.dtype))
 
 
 EXPERT_RULES = {"experts": of_experts}

@@ -2,9 +2,9 @@
 
 A cross entropy of scores whose classes are cut (Megatron's, Shoeybi et al., 2019, 1909.08053): with
 the largest score m and the sum of exp(score - m) over all parts every part knows log-sum-exp, and
-the part that has the target adds what it is above the target's score. Two exchanges of a number a
+the part that has the target adds log-sum-exp minus the target's score. Two exchanges of a number a
 row forward, none backward, where a gradient is softmax minus target. The log-sum-exp of a z-loss
-(PaLM, arXiv 2204.02311) is made likewise.
+(PaLM, arXiv 2204.02311) is split in the same way.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
 from gnnplace.tracing.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
-from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.tracing.rules.rule import (
+    Axes,
+    Case,
+    Keywords,
+    Operands,
+    Rule,
+    RuleDraft,
+    Share,
+    numbered,
+    whole,
+)
 
 LOSS, CLASSES = "loss", "classes"
 MEAN, SUM, NONE = "mean", "sum", "none"
 
 
 def classification(case: Case) -> Rule:
-    """`cross_entropy` and `nll_loss`; classes can be cut in `cross_entropy`, their weights stay.
+    """Split `cross_entropy` and `nll_loss`; the first along classes, too, but for their weights.
 
     The mean is over the targets that count: not ignored, each with its class's weight.
     """
@@ -33,51 +43,50 @@ def classification(case: Case) -> Rule:
     if len(scores) < 2 or _reduction(case.call, 6) not in (MEAN, SUM, NONE):
         return whole(case, "a loss of one example")
     axes = numbered(len(scores), 1)
-    chosen: Axes = axes if target == scores else (axes[0], *axes[2:])
+    target_axes: Axes = axes if target == scores else (axes[0], *axes[2:])
     if target == scores and _reduction(case.call, 6) == MEAN:
         return _by_count(case, axes, [0, 1])
     draft = RuleDraft(case)
-    cut = case.call.kind == "cross_entropy" and target != scores
-    draft.read(0, (axes[0], CLASSES, *axes[2:]) if cut else axes)
-    draft.read(1, chosen)
+    splits_classes = case.call.kind == "cross_entropy" and target != scores
+    draft.read(0, (axes[0], CLASSES, *axes[2:]) if splits_classes else axes)
+    draft.read(1, target_axes)
     kind = _reduction(case.call, 6)
-    made: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
-    sums = {CLASSES: Exchanged(math.prod(target))} if cut else {}
-    return draft.rule(LOSS, made, run=_counted if kind == MEAN else _added, exchanges=sums)
+    result: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
+    sums = {CLASSES: Exchanged(math.prod(target))} if splits_classes else {}
+    return draft.rule(LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums)
 
 
-def _added(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """A part's sum, or losses of its rows."""
+def _added(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Return a part's sum, or losses of its rows."""
     if share.parts(CLASSES) == 1:
-        made: torch.Tensor = call.function(*args, **kwargs)
-        return made
-    found = _rows(call, args, kwargs, share)
-    return found if _reduction(call, 6) == NONE else found.sum()
+        return call.function(*args, **kwargs)
+    losses = _rows(call, args, kwargs, share)
+    return losses if _reduction(call, 6) == NONE else losses.sum()
 
 
-def _rows(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """Shares of the losses of rows, where classes are cut."""
+def _rows(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Return a part's shares of the losses of rows, if classes are cut."""
     target = args[1] if len(args) > 1 else kwargs["target"]
     ignored = call.argument(4, "ignore_index", -100)
     smoothing = call.argument(7, "label_smoothing", 0.0)
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
-    found: torch.Tensor = _ShareOfClasses.apply(args[0], target, weight, ignored, smoothing, share)
-    return found
+    losses: torch.Tensor = _ShareOfClasses.apply(args[0], target, weight, ignored, smoothing, share)
+    return losses
 
 
 def log_sum_exp(scores: torch.Tensor, axis: int, share: Share, label: str) -> torch.Tensor:
-    """Log-sum-exp along an axis whose parts other devices have; without a gradient."""
-    own = torch.logsumexp(scores, axis)
-    most = share.largest(own, label)
-    most = most.where(most.isfinite(), 0.0)
-    return most + share.total((own - most).exp(), label).log()
+    """Return log-sum-exp along an axis whose parts other devices have; without a gradient."""
+    local = torch.logsumexp(scores, axis)
+    largest = share.largest(local, label)
+    largest = largest.where(largest.isfinite(), 0.0)
+    return largest + share.total((local - largest).exp(), label).log()
 
 
 class _ShareOfClasses(torch.autograd.Function):
-    """Every row's share of what log-sum-exp is above its target's score, of a part of the classes.
+    """Every row's share of log-sum-exp minus its target's score, for a part of the classes.
 
     With weights w and smoothing e of C classes a row's loss is (1 - e) w_y (lse - s_y) + e / C sum
-    of w_c (lse - s_c): a part adds the first term if the target is its own, and its own of the sum.
+    of w_c (lse - s_c): a part adds the first term if it has the target, and its classes of the sum.
     """
 
     @staticmethod
@@ -90,35 +99,63 @@ class _ShareOfClasses(torch.autograd.Function):
         smoothing: float,
         share: Share,
     ) -> torch.Tensor:
-        """Rows' shares; scores [N, C, ...], target and result [N, ...], weight [all classes]."""
-        whole = log_sum_exp(scores, 1, share, CLASSES)
-        count, first = scores.shape[1], share.index(CLASSES) * scores.shape[1]
+        """Return rows' shares of their losses. [N, ...]
+
+        Args:
+            ctx: Keeps tensors for the backward pass.
+            scores: Scores of this part's classes. [N, C, ...]
+            target: Classes, counted over all parts. [N, ...]
+            weight: Weights of all classes; None: 1.
+            ignored: The target that does not count.
+            smoothing: Label smoothing.
+            share: The part of this device.
+        """
+        log_sum = log_sum_exp(scores, 1, share, CLASSES)
+        num_classes = scores.shape[1]
+        first = share.index(CLASSES) * num_classes
         counts = target != ignored
-        here = counts & (target >= first) & (target < first + count)
-        place = (target - first).where(here, 0).unsqueeze(1)
-        each = smoothing / (share.parts(CLASSES) * count)
+        has_target = counts & (target >= first) & (target < first + num_classes)
+        column = (target - first).where(has_target, 0).unsqueeze(1)
+        all_classes = share.parts(CLASSES) * num_classes
+        smoothing_per_class = smoothing / all_classes
         if weight is None:
-            weight = scores.new_ones(share.parts(CLASSES) * count)
-        worth = (1 - smoothing) * weight[target.where(counts, 0)].where(counts, 0)
-        own = (each * weight[first : first + count]).view(1, -1, *[1] * (scores.dim() - 2))
-        score = scores.gather(1, place).squeeze(1)
-        made = (worth * (whole - score)).where(here, 0)
+            weight = scores.new_ones(all_classes)
+
+        # The term of the target, of the part that has it.
+        target_weight = (1 - smoothing) * weight[target.where(counts, 0)].where(counts, 0)
+        target_score = scores.gather(1, column).squeeze(1)
+        losses = (target_weight * (log_sum - target_score)).where(has_target, 0)
+
+        # The term of smoothing, of this part's classes.
+        local_weights = smoothing_per_class * weight[first : first + num_classes]
+        local_weights = local_weights.view(1, -1, *[1] * (scores.dim() - 2))
         if smoothing:
-            made = made + (own.sum() * whole - (own * scores).sum(1)).where(counts, 0)
-        ctx.save_for_backward(scores, whole, place, here, counts, worth, own)
-        ctx.smooth, ctx.every = smoothing > 0, each * weight.sum()
-        return made
+            smoothed = local_weights.sum() * log_sum - (local_weights * scores).sum(1)
+            losses = losses + smoothed.where(counts, 0)
+        ctx.save_for_backward(
+            scores, log_sum, column, has_target, counts, target_weight, local_weights
+        )
+        ctx.is_smooth = smoothing > 0
+        ctx.smoothing_weight = smoothing_per_class * weight.sum()
+        return losses
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
-        """Softmax times a row's weights, minus those of its own classes, times its gradient."""
-        scores, whole, place, here, counts, worth, own = ctx.saved_tensors
-        rows = given[0].where(counts, 0).unsqueeze(1)
-        made = (scores - whole.unsqueeze(1)).exp_().mul_((worth + ctx.every).unsqueeze(1))
-        made = made.sub_(own) if ctx.smooth else made
-        target = worth.where(here, 0).unsqueeze(1)
-        made = made.scatter_add_(1, place, -target).mul_(rows)
-        return made, None, None, None, None, None
+    def backward(  # type: ignore[override]
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return softmax times a row's weights, minus those of its classes, times its gradient."""
+        (gradient,) = gradients
+        scores, log_sum, column, has_target, counts, target_weight, local_weights = (
+            ctx.saved_tensors
+        )
+        row_gradient = gradient.where(counts, 0).unsqueeze(1)
+        row_weight = (target_weight + ctx.smoothing_weight).unsqueeze(1)
+        result = (scores - log_sum.unsqueeze(1)).exp_().mul_(row_weight)
+        if ctx.is_smooth:
+            result = result.sub_(local_weights)
+        at_target = target_weight.where(has_target, 0).unsqueeze(1)
+        result = result.scatter_add_(1, column, -at_target).mul_(row_gradient)
+        return result, None, None, None, None, None
 
 
 class _ShareOfLogSum(torch.autograd.Function):
@@ -128,64 +165,68 @@ class _ShareOfLogSum(torch.autograd.Function):
     def forward(
         ctx: Any, scores: torch.Tensor, axis: int, share: Share, label: str
     ) -> torch.Tensor:
-        """Scores without the axis."""
-        whole = log_sum_exp(scores, axis, share, label)
-        ctx.save_for_backward(scores, whole)
+        """Return the share; it has no such axis."""
+        log_sum = log_sum_exp(scores, axis, share, label)
+        ctx.save_for_backward(scores, log_sum)
         ctx.axis = axis
-        return whole / share.parts(label)
+        return log_sum / share.parts(label)
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> Any:  # type: ignore[override]
-        """Softmax, times the gradient of the whole."""
-        scores, whole = ctx.saved_tensors
-        made = (scores - whole.unsqueeze(ctx.axis)).exp_()
-        return made.mul_(given[0].unsqueeze(ctx.axis)), None, None, None
+    def backward(  # type: ignore[override]
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return softmax times the gradient."""
+        (gradient,) = gradients
+        scores, log_sum = ctx.saved_tensors
+        softmax = (scores - log_sum.unsqueeze(ctx.axis)).exp_()
+        return softmax.mul_(gradient.unsqueeze(ctx.axis)), None, None, None
 
 
 def log_sum(case: Case) -> Rule:
-    """`logsumexp`, as of z-loss: along one axis parts exchange what a cross entropy's do."""
+    """Split `logsumexp`, as of z-loss; along one axis parts exchange what a cross entropy's do."""
     rank = len(case.shapes[0])
-    gone, keep = reduced_axes(case, rank)
-    if len(gone) != 1:
+    reduced, keeps_axis = reduced_axes(case, rank)
+    if len(reduced) != 1:
         return extreme(case)
     axes = numbered(rank)
-    label = axes[gone[0]] or ""
+    label = axes[reduced[0]] or ""
     draft = case.reads(axes)
 
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         if share.parts(label) == 1:
             return call.function(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
-        made: torch.Tensor = _ShareOfLogSum.apply(scores, gone[0], share, label)
-        return made.unsqueeze(gone[0]) if keep else made
+        result: torch.Tensor = _ShareOfLogSum.apply(scores, reduced[0], share, label)
+        return result.unsqueeze(reduced[0]) if keeps_axis else result
 
-    sums = {label: Exchanged(math.prod(case.shapes[0]) // max(case.shapes[0][gone[0]], 1))}
-    return draft.rule(LOSS, left_axes(axes, gone, keep), run=run, exchanges=sums)
+    sums = {label: Exchanged(math.prod(case.shapes[0]) // max(case.shapes[0][reduced[0]], 1))}
+    return draft.rule(LOSS, left_axes(axes, reduced, keeps_axis), run=run, exchanges=sums)
 
 
-def _counted(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """A part's sum over the whole's count: it may differ from part to part."""
+def _counted(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Return a part's sum over the count of all parts; it may differ from part to part."""
     labels = [label for label in ("0", "2", "3", "4") if share.parts(label) > 1]
-    cut = share.parts(CLASSES) > 1
-    if not labels and not cut:
+    splits_classes = share.parts(CLASSES) > 1
+    if not labels and not splits_classes:
         return call.function(*args, **kwargs)
     target = args[1] if len(args) > 1 else kwargs["target"]
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
     counts = target != call.argument(4, "ignore_index", -100)
-    each = counts.to(torch.float64)
+    weights = counts.to(torch.float64)
     if weight is not None:
-        each = weight[target.where(counts, 0)].double() * each
-    total = each.sum()
+        weights = weight[target.where(counts, 0)].double() * weights
+    total = weights.sum()
     for label in labels:
         total = share.total(total, label)
-    if cut:
-        summed = _rows(call, args, kwargs, share).sum()
+    if splits_classes:
+        loss_sum = _rows(call, args, kwargs, share).sum()
     else:
-        summed = call.function(*args[:3], **_with_sum(call, args, kwargs))
-    return summed / total.to(summed.dtype)
+        loss_sum = call.function(*args[:3], **_with_sum(call, args, kwargs))
+    return loss_sum / total.to(loss_sum.dtype)
 
 
-def _with_sum(call: LayerCall, args: Any, kwargs: Any) -> dict[str, Any]:
+def _with_sum(call: LayerCall, args: Operands, kwargs: Keywords) -> Keywords:
+    """Return the keywords of a call from the fourth argument on, with the reduction "sum"."""
     names = (
         "input",
         "target",
@@ -196,12 +237,13 @@ def _with_sum(call: LayerCall, args: Any, kwargs: Any) -> dict[str, Any]:
         "reduction",
         "label_smoothing",
     )
-    given = dict(zip(names[3:], args[3:], strict=False)) | kwargs
-    return {**{k: v for k, v in given.items() if v is not None}, "reduction": SUM}
+    keywords = dict(zip(names[3:], args[3:], strict=False)) | kwargs
+    keywords = {name: value for name, value in keywords.items() if value is not None}
+    return {**keywords, "reduction": SUM}
 
 
 def comparison(position: int) -> Callable[[Case], Rule]:
-    """`mse_loss` and its kin: along every axis.
+    """Return the rule of `mse_loss` and its kin: along every axis.
 
     Args:
         position: The position of the argument `reduction`.
@@ -224,7 +266,7 @@ def comparison(position: int) -> Callable[[Case], Rule]:
 
 
 def _by_count(case: Case, axes: Axes, slots: list[int]) -> Rule:
-    """Means whose count is known from the shapes."""
+    """Split a mean whose count is known from the shapes."""
     draft = RuleDraft(case)
     for slot in slots:
         draft.read(slot, axes)
@@ -232,7 +274,9 @@ def _by_count(case: Case, axes: Axes, slots: list[int]) -> Rule:
 
 
 def _scaled(axes: Axes) -> Callable[..., torch.Tensor]:
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Return the runner of a mean over all axes."""
+
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         result = call.function(*args, **kwargs)
         for label in axes:
             if label is not None and share.parts(label) > 1:
@@ -243,11 +287,12 @@ def _scaled(axes: Axes) -> Callable[..., torch.Tensor]:
 
 
 def _reduction(call: LayerCall, position: int) -> Any:
+    """Return the reduction of a loss."""
     return call.argument(position, "reduction", MEAN)
 
 
 def alignment(case: Case) -> Rule:
-    """`ctc_losses`: along the examples, whose targets are padded."""
+    """Split `ctc_losses` along the examples, if their targets are padded."""
     log_probs, targets = case.shapes[:2]
     if len(targets) != 2 or targets[0] != log_probs[1]:
         return whole(case, "targets of all examples in one row")

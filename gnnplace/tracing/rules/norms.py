@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.calls import LayerCall
-from gnnplace.tracing.rules.rule import Case, Rule, Share, numbered, whole
+from gnnplace.tracing.rules.rule import Case, Keywords, Operands, Rule, Share, numbered, whole
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
 
 
 def layer_norm(case: Case) -> Rule:
-    """`layer_norm` and `rms_norm`: what is normalised over stays whole."""
+    """Split `layer_norm` and `rms_norm` along axes that are not normalised over."""
     rank = len(case.shapes[0])
     over = len(case.call.argument(1, "normalized_shape"))
     axes = numbered(rank, *range(rank - over, rank))
     return case.reads(axes).rule(NORM, *[axes] * len(case.results))
 
 
-def by_examples(least: int, slots: int = 1, kind: str = NORM) -> Callable[[Case], Rule]:
-    """Calls that keep examples apart, whatever they do along other axes than the first.
+def by_examples(min_rank: int, slots: int = 1, kind: str = NORM) -> Callable[[Case], Rule]:
+    """Return the rule of calls that keep examples apart, along the first axis.
 
     Args:
-        least: Axes that a tensor has if its first is the batch.
-        slots: How many of the tensors read have it.
-        kind: What people call it.
+        min_rank: Axes that a tensor has if its first is the batch.
+        slots: How many of the tensors read have the batch.
+        kind: The kind of the call, for people.
     """
 
     def rule(case: Case) -> Rule:
-        if len(case.shapes[0]) < least:
+        if len(case.shapes[0]) < min_rank:
             return whole(case, "a tensor without a batch")
         reads = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.shapes[:slots]]
-        made = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.results]
-        return case.reads(*reads).rule(kind, *made)
+        results = [(BATCH, *[None] * (len(shape) - 1)) for shape in case.results]
+        return case.reads(*reads).rule(kind, *results)
 
     return rule
 
 
 def batch_norm(case: Case) -> Rule:
-    """Along channels and batch; a split batch adds up its sums over all devices."""
+    """Split batch norm along channels and batch; the parts of a batch add up their sums."""
     training = case.call.argument(5, "training", False)
     axes = (BATCH, CHANNELS, *(None,) * (len(case.shapes[0]) - 2))
     if len(axes) != len(case.shapes[0]):
@@ -62,20 +61,20 @@ def batch_norm(case: Case) -> Rule:
     return draft.rule(NORM, axes, run=_synchronised, exchanges=sums)
 
 
-def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-    """Batch norm over the batch of all devices (Ioffe and Szegedy, 2015, arXiv 1502.03167)."""
+def _synchronised(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Run batch norm over the batch of all devices (Ioffe and Szegedy, 2015, arXiv 1502.03167)."""
     if share.parts(BATCH) == 1:
         return call.function(*args, **kwargs)
-    given = dict(zip(_NAMES, args, strict=False)) | kwargs
-    x = given["input"]
+    arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
+    x = arguments["input"]
     over = [axis for axis in range(x.dim()) if axis != 1]
     shape = [1, -1] + [1] * (x.dim() - 2)
     mean, variance = _moments(x, over, share)
     count = x.numel() // x.shape[1] * share.parts(BATCH)
-    _keep_statistics(given, mean.detach(), variance.detach() * count / max(1, count - 1))
+    _keep_statistics(arguments, mean.detach(), variance.detach() * count / max(1, count - 1))
     centred = x - mean.view(shape)
-    weight, bias = given.get("weight"), given.get("bias")
-    y = centred * torch.rsqrt(variance + given.get("eps", 1e-5)).view(shape)
+    weight, bias = arguments.get("weight"), arguments.get("bias")
+    y = centred * torch.rsqrt(variance + arguments.get("eps", 1e-5)).view(shape)
     y = y if weight is None else y * weight.view(shape)
     return y if bias is None else y + bias.view(shape)
 
@@ -83,23 +82,22 @@ def _synchronised(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torc
 def _moments(
     values: torch.Tensor, over: list[int], share: Share
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over all devices from those of each, exchanged once. [channels]"""
-    own = values.mean(over)
-    spread = values.var(over, correction=0)
+    """Return mean and variance over all devices from those of each, exchanged once. [channels]"""
+    moments = torch.stack([values.mean(over), values.var(over, correction=0)])
     count, index = share.parts(BATCH), share.index(BATCH)
-    everyone = torch.nn.functional.pad(
-        torch.stack([own, spread])[None], (0, 0, 0, 0, index, count - 1 - index)
-    )
-    means, variances = share.total(everyone, BATCH).unbind(1)
+    # Every device has its moments in a row of its own, so that the sum has them all.
+    rows = torch.nn.functional.pad(moments[None], (0, 0, 0, 0, index, count - 1 - index))
+    means, variances = share.total(rows, BATCH).unbind(1)
     mean = means.mean(0)
     return mean, (variances + (means - mean).square()).mean(0)
 
 
-def _keep_statistics(given: dict[str, Any], mean: torch.Tensor, variance: torch.Tensor) -> None:
-    momentum = given.get("momentum", 0.1)
+def _keep_statistics(arguments: Keywords, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    """Move the running averages towards a batch's mean and variance, in place."""
+    momentum = arguments.get("momentum", 0.1)
     for name, value in (("running_mean", mean), ("running_var", variance)):
-        if given.get(name) is not None:
-            given[name].mul_(1 - momentum).add_(value, alpha=momentum)
+        if arguments.get(name) is not None:
+            arguments[name].mul_(1 - momentum).add_(value, alpha=momentum)
 
 
 _NAMES = (

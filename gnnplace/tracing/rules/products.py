@@ -9,16 +9,26 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.tracing.rules.calls import CallRef, LayerCall
+from gnnplace.tracing.calls import CallRef, LayerCall
 from gnnplace.tracing.rules.elementwise import broadcast
 from gnnplace.tracing.rules.norms import by_examples
-from gnnplace.tracing.rules.rule import Axes, Case, Rule, RuleDraft, Share, numbered, whole
+from gnnplace.tracing.rules.rule import (
+    Axes,
+    Case,
+    Keywords,
+    Operands,
+    Rule,
+    RuleDraft,
+    Share,
+    numbered,
+    whole,
+)
 
 IN, OUT, VOCABULARY, FEATURES = "in", "out", "vocabulary", "features"
 
 
 def linear(case: Case) -> Rule:
-    """`linear(x, weight, bias)`: 2 FLOP for each weight and row."""
+    """Split `linear(x, weight, bias)`; 2 FLOP for each weight and row."""
     lead = numbered(len(case.results[0]) - 1)
     draft = case.reads((*lead, IN), (OUT, IN))
     draft.read(case.slot(2, "bias"), (OUT,))
@@ -27,22 +37,22 @@ def linear(case: Case) -> Rule:
 
 
 def addmm(case: Case) -> Rule:
-    """`addmm(bias, x, weight)` and `baddbmm`, which has a batch."""
-    made = ("0", "rows", OUT) if case.call.kind == "baddbmm" else ("0", OUT)
+    """Split `addmm(bias, x, weight)` and `baddbmm`, which has a batch."""
+    result = ("0", "rows", OUT) if case.call.kind == "baddbmm" else ("0", OUT)
     draft = RuleDraft(case)
-    draft.read(0, broadcast(case.shapes[0], case.results[0], made))
-    draft.read(1, (*made[:-1], IN))
-    draft.read(2, (*made[:-2], IN, OUT))
+    draft.read(0, broadcast(case.shapes[0], case.results[0], result))
+    draft.read(1, (*result[:-1], IN))
+    draft.read(2, (*result[:-2], IN, OUT))
     flops = 2.0 * math.prod(case.results[0]) * case.shapes[1][-1]
-    return draft.rule("linear", made, flops=flops, run=_biased(case, 0, "input"))
+    return draft.rule("linear", result, flops=flops, run=_biased(case, 0, "input"))
 
 
 def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
-    """Adds the bias, if there is one, once where the features that are summed over are split."""
+    """Return the runner that adds the bias once if the features that are summed over are split."""
     if case.slot(position, name) is None:
         return None
 
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         if share.parts(IN) > 1:
             first = float(share.index(IN) == 0)
             if len(args) > position:
@@ -55,54 +65,59 @@ def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
 
 
 def matmul(case: Case) -> Rule:
-    """`matmul`, `bmm`, `mv`, `dot`: leading axes are broadcast, the inner one is summed over.
+    """Split `matmul`, `bmm`, `mv`, `dot`: leading axes are broadcast, the inner one is summed over.
 
-    `cdist` likewise, of rows with rows, whose features are not cut.
+    `cdist` is split likewise, rows with rows; its features are not cut.
     """
-    a, b, result = *case.shapes[:2], case.results[0]
-    rows, columns = ("rows",) * (len(a) > 1), (OUT,) * (len(b) > 1)
+    left, right = case.shapes[:2]
+    result = case.results[0]
+    rows = ("rows",) if len(left) > 1 else ()
+    columns = (OUT,) if len(right) > 1 else ()
     lead = numbered(len(result) - len(rows) - len(columns))
-    broad = [broadcast(shape[:-2], result[: len(lead)], lead) for shape in (a, b)]
-    flops = 2.0 * math.prod(result) * a[-1]
+    left_lead = broadcast(left[:-2], result[: len(lead)], lead)
+    right_lead = broadcast(right[:-2], result[: len(lead)], lead)
+    flops = 2.0 * math.prod(result) * left[-1]
     if "cdist" in case.call.kind:
-        draft = case.reads((*broad[0], *rows, None), (*broad[1], *columns, None))
+        draft = case.reads((*left_lead, *rows, None), (*right_lead, *columns, None))
     else:
-        draft = case.reads((*broad[0], *rows, IN), (*broad[1], IN, *columns))
+        draft = case.reads((*left_lead, *rows, IN), (*right_lead, IN, *columns))
     return draft.rule("product", (*lead, *rows, *columns), flops=flops)
 
 
 def outer(case: Case) -> Rule:
-    """Every element of one vector times every one of another."""
+    """Split the product of every element of one vector with every one of another."""
     return case.reads(("rows",), (OUT,)).rule("product", ("rows", OUT))
 
 
 def convolution(case: Case) -> Rule:
-    """`conv1d`, `conv2d`, `conv3d`: along the batch, and channels where there is one group."""
+    """Split `conv1d`, `conv2d`, `conv3d` along the batch, and channels if there is one group."""
     return _convolution(case, (OUT, IN), case.results[0])
 
 
 def transposed_convolution(case: Case) -> Rule:
-    """`conv_transpose1d`, `2d`, `3d`: along the batch, and channels where there is one group."""
+    """Split `conv_transpose1d`, `2d`, `3d` as `convolution`."""
     return _convolution(case, (IN, OUT), case.shapes[0])
 
 
 def _convolution(case: Case, weight: tuple[str, str], windows: tuple[int, ...]) -> Rule:
-    """A convolution by its weight's first axes; 2 FLOP for each weight of a filter and window."""
+    """Split a convolution by its weight's first axes; 2 FLOP for each weight and window."""
     spatial = len(case.results[0]) - 2
     if len(case.shapes[0]) != spatial + 2:
         return whole(case, "a convolution without a batch")
-    grouped, rest = case.call.argument(6, "groups", 1) != 1, (None,) * spatial
-    draft = case.reads(
-        ("0", None if grouped else IN, *rest), (*((None, None) if grouped else weight), *rest)
-    )
-    draft.read(case.slot(2, "bias"), (None if grouped else OUT,))
+    # Channels of several groups are not split.
+    is_grouped = case.call.argument(6, "groups", 1) != 1
+    channels_in, channels_out = (None, None) if is_grouped else (IN, OUT)
+    windows_axes = (None,) * spatial
+    weight_axes = (None, None) if is_grouped else weight
+    draft = case.reads(("0", channels_in, *windows_axes), (*weight_axes, *windows_axes))
+    draft.read(case.slot(2, "bias"), (channels_out,))
     flops = 2.0 * math.prod(windows) * math.prod(case.shapes[1][1:])
-    made = ("0", None if grouped else OUT, *rest)
-    return draft.rule("convolution", made, flops=flops, run=_biased(case, 2, "bias"))
+    result = ("0", channels_out, *windows_axes)
+    return draft.rule("convolution", result, flops=flops, run=_biased(case, 2, "bias"))
 
 
 def pool(case: Case) -> Rule:
-    """Pooling and resizing: along batch, if there is one, and channels."""
+    """Split pooling and resizing along batch, if there is one, and channels."""
     rank, kind = len(case.results[0]), case.call.kind
     over = next((int(axes) for axes in "123" if f"{axes}d" in kind), rank - 2)
     axes = tuple(str(i) if i < rank - over else None for i in range(rank))
@@ -110,7 +125,7 @@ def pool(case: Case) -> Rule:
 
 
 def embedding(case: Case) -> Rule:
-    """Rows of a table; a device without a token's row gives zeros: a sum over the vocabulary."""
+    """Split a look-up; a device without a token's row gives zeros: a sum over the vocabulary."""
     call = case.call
     if call.argument(3, "max_norm") is not None or call.argument(6, "sparse"):
         return whole(case, "a table that is renormed, or sparse gradients")
@@ -122,23 +137,24 @@ def embedding(case: Case) -> Rule:
     )
 
 
-def _lookup(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+def _lookup(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    """Look up the rows that a device has of a table that is cut along its vocabulary."""
     if share.parts(VOCABULARY) == 1:
         return call.function(*args, **kwargs)
     ids, table = args[0], args[1]
     padding = call.argument(2, "padding_idx")
     whole_size = table.shape[0] * share.parts(VOCABULARY)
     start = table.shape[0] * share.index(VOCABULARY)
-    mine = ids - start
-    here = (mine >= 0) & (mine < table.shape[0])
-    rows = functional.embedding(mine.where(here, 0), table)
+    local_ids = ids - start
+    is_local = (local_ids >= 0) & (local_ids < table.shape[0])
+    rows = functional.embedding(local_ids.where(is_local, 0), table)
     if padding is not None:  # no gradient goes to its row
         rows = rows.where((ids != padding % whole_size).unsqueeze(-1), rows.detach())
-    return rows * here.unsqueeze(-1).to(rows.dtype)
+    return rows * is_local.unsqueeze(-1).to(rows.dtype)
 
 
 def einsum(case: Case) -> Rule:
-    """Its letters are the labels, but those of a diagonal."""
+    """Split `einsum` along its letters, but those of a diagonal."""
     equation = str(case.call.args[0]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -154,12 +170,12 @@ def einsum(case: Case) -> Rule:
     for slot, (term, shape) in enumerate(zip(terms, case.shapes, strict=True)):
         letters = tuple(None if c in twice else c for c in term)
         draft.read(slot, broadcast(shape, tuple(sizes[c] for c in term), letters))
-    made = tuple(None if c in twice else c for c in right)
-    return draft.rule("product", made, flops=2.0 * math.prod(sizes.values()))
+    result = tuple(None if c in twice else c for c in right)
+    return draft.rule("product", result, flops=2.0 * math.prod(sizes.values()))
 
 
 def recurrent(case: Case) -> Rule:
-    """`lstm`, `gru` and plain recurrent layers: along the batch; positions wait for each other."""
+    """Split `lstm`, `gru` and plain recurrent layers along the batch, not along positions."""
     call = case.call
     states = call.args[1]
     if (isinstance(states, CallRef) and call.kind == "lstm") or not isinstance(call.args[3], bool):
@@ -181,16 +197,17 @@ def recurrent(case: Case) -> Rule:
 
 
 def cell(case: Case) -> Rule:
-    """One step of a recurrent layer: along the batch of its input and its states."""
+    """Split one step of a recurrent layer along the batch of its input and its states."""
     states = 1 + (case.call.kind == "lstm_cell")
     return by_examples(2, 1 + states, "recurrent")(case)
 
 
 def instance_norm(case: Case) -> Rule:
-    """Along the batch, where it changes no running statistics."""
-    ours = case.call.function is functional.instance_norm  # whose order is another one
+    """Split along the batch, if it changes no running statistics."""
+    # Torch's op has its arguments in another order.
+    is_functional = case.call.function is functional.instance_norm
     changes = case.call.argument(5, "use_input_stats", True)
-    if changes and case.slot(1 if ours else 3, "running_mean") is not None:
+    if changes and case.slot(1 if is_functional else 3, "running_mean") is not None:
         return whole(case, "running statistics of its examples")
     return by_examples(3)(case)
 
@@ -199,22 +216,45 @@ TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "linear": linear,
     **dict.fromkeys(("addmm", "baddbmm"), addmm),
-    **dict.fromkeys(("matmul", "bmm", "mm", "mv", "dot", "vdot", "cdist",
-                     "_cdist_forward"), matmul),
+    **dict.fromkeys(
+        ("matmul", "bmm", "mm", "mv", "dot", "vdot", "cdist", "_cdist_forward"), matmul
+    ),
     **dict.fromkeys(("outer", "ger"), outer),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
     **dict.fromkeys(TRANSPOSED, transposed_convolution),
     **dict.fromkeys(
-        ("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-         "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-         "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "interpolate",
-         "max_pool2d_with_indices", "_adaptive_avg_pool2d", "lp_pool2d",
-         "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-         "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
-         "_upsample_nearest_exact2d"), pool,
+        (
+            "max_pool1d",
+            "max_pool2d",
+            "max_pool3d",
+            "avg_pool1d",
+            "avg_pool2d",
+            "avg_pool3d",
+            "adaptive_avg_pool1d",
+            "adaptive_avg_pool2d",
+            "adaptive_avg_pool3d",
+            "adaptive_max_pool1d",
+            "adaptive_max_pool2d",
+            "adaptive_max_pool3d",
+            "interpolate",
+            "max_pool2d_with_indices",
+            "_adaptive_avg_pool2d",
+            "lp_pool2d",
+            "upsample_nearest1d",
+            "upsample_nearest2d",
+            "upsample_nearest3d",
+            "upsample_linear1d",
+            "upsample_bilinear2d",
+            "upsample_bicubic2d",
+            "upsample_trilinear3d",
+            "_upsample_nearest_exact2d",
+        ),
+        pool,
     ),
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col"),
-                    by_examples(4, kind="pool")),
+    **dict.fromkeys(
+        ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col"),
+        by_examples(4, kind="pool"),
+    ),
     "instance_norm": instance_norm,
     "col2im": by_examples(3, kind="pool"),
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), by_examples(4, 2, "pool")),
@@ -223,4 +263,4 @@ PRODUCT_RULES: dict[str, Callable[[Case], Rule]] = {
     "einsum": einsum,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), cell),
-}  # fmt: skip
+}

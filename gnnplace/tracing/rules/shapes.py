@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 
+from gnnplace.tracing.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall, fill
 from gnnplace.tracing.rules import base_label
-from gnnplace.tracing.rules.calls import CALL, PARAMETER, CallGraph, CallRef, LayerCall, fill
 from gnnplace.tracing.rules.rule import (
     ROWS,
     Axes,
     Case,
+    Keywords,
+    Operands,
     Rule,
     RuleDraft,
     Share,
@@ -39,63 +41,75 @@ PRODUCTS = ("linear", "convolution")
 
 
 def reshaped(case: Case) -> Rule:
-    """`view` and its kin, from the shapes alone.
+    """Split `view` and its kin, from the shapes alone.
 
     Axes are matched in groups of equal size; of a group, the outermost axis can be split on both
     sides: contiguous parts of it are contiguous parts of the whole group. Where one axis becomes
     two or three pieces, such as queries, keys and values, and is not the batch, each is split.
     """
-    if case.call.argument(1, "dtype") is not None and isinstance(
-        case.call.argument(1, "dtype"), torch.dtype
-    ):
+    if isinstance(case.call.argument(1, "dtype"), torch.dtype):
         return whole(case, "a view as another type")
-    before, after = case.shapes[0], case.results[0]
-    inner, outer = _grouped(before, after)
-    made = case.reads(inner).rule(SHAPE, outer)
-    return replace(made, run=_remade(torch.Tensor.reshape, made.results[0], after))
+    shape_before, shape_after = case.shapes[0], case.results[0]
+    read_axes, result_axes = _grouped(shape_before, shape_after)
+    rule = case.reads(read_axes).rule(SHAPE, result_axes)
+    return replace(rule, run=_remade(torch.Tensor.reshape, rule.results[0], shape_after))
 
 
-def _grouped(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[Axes, Axes]:
-    inner: list[str | None] = [None] * len(before)
-    outer: list[str | None] = [None] * len(after)
+def _grouped(shape_before: tuple[int, ...], shape_after: tuple[int, ...]) -> tuple[Axes, Axes]:
+    """Return the labels of a tensor before and after it is reshaped."""
+    labels_before: list[str | None] = [None] * len(shape_before)
+    labels_after: list[str | None] = [None] * len(shape_after)
     i = j = 0
-    while i < len(before) and j < len(after):
-        first = (_skip_ones(before, i), _skip_ones(after, j))
-        i, j = first
-        if i == len(before) or j == len(after):
+    while i < len(shape_before) and j < len(shape_after):
+        # The first axes of the next group before and after, and the axes behind its last.
+        first_before, first_after = _skip_ones(shape_before, i), _skip_ones(shape_after, j)
+        i, j = first_before, first_after
+        if i == len(shape_before) or j == len(shape_after):
             break
-        left, right = before[i], after[j]
+        size_before, size_after = shape_before[i], shape_after[j]
         i, j = i + 1, j + 1
-        while left != right:
-            if left < right:
-                left, i = left * before[i], i + 1
+        while size_before != size_after:
+            if size_before < size_after:
+                size_before *= shape_before[i]
+                i += 1
             else:
-                right, j = right * after[j], j + 1
-        pieces = after[first[1]]
-        if first[0] > 0 and pieces in PIECES and i == first[0] + 1 and j > first[1] + 1:
-            within = first[1] + 1
-            inner[first[0]], outer[within] = f"{within}|{pieces}", str(within)
+                size_after *= shape_after[j]
+                j += 1
+
+        # One axis that becomes a few pieces is split within each piece.
+        num_pieces = shape_after[first_after]
+        is_one_axis = i == first_before + 1 and j > first_after + 1
+        if first_before > 0 and num_pieces in PIECES and is_one_axis:
+            within = first_after + 1
+            labels_before[first_before] = f"{within}|{num_pieces}"
+            labels_after[within] = str(within)
         else:
-            inner[first[0]] = outer[first[1]] = str(first[1])
+            labels_before[first_before] = labels_after[first_after] = str(first_after)
             if max(i, j) == 2:
-                _label_rows(before[:i], after[:j], inner, outer)
-    return tuple(inner), tuple(outer)
+                _label_rows(shape_before[:i], shape_after[:j], labels_before, labels_after)
+    return tuple(labels_before), tuple(labels_after)
 
 
 def _label_rows(
-    before: tuple[int, ...],
-    after: tuple[int, ...],
-    inner: list[str | None],
-    outer: list[str | None],
+    shape_before: tuple[int, ...],
+    shape_after: tuple[int, ...],
+    labels_before: list[str | None],
+    labels_after: list[str | None],
 ) -> None:
-    """Rows of examples, where the first two axes become one or one becomes two."""
-    many, one, sizes = (inner, outer, before) if len(before) > len(after) else (outer, inner, after)
-    if len(before) + len(after) == 3 and sizes[1] > 1:
-        several = f"{one[0]}/" if sizes[0] > 1 else ""
-        many[1], one[0] = ROWS, f"{several}{ROWS}|{sizes[0]}"
+    """Label rows of examples, where the first two axes become one or one becomes two."""
+    apart, merged, sizes = (
+        (labels_before, labels_after, shape_before)
+        if len(shape_before) > len(shape_after)
+        else (labels_after, labels_before, shape_after)
+    )
+    if len(shape_before) + len(shape_after) == 3 and sizes[1] > 1:
+        examples = f"{merged[0]}/" if sizes[0] > 1 else ""
+        apart[1] = ROWS
+        merged[0] = f"{examples}{ROWS}|{sizes[0]}"
 
 
 def _skip_ones(shape: tuple[int, ...], axis: int) -> int:
+    """Return the first axis from `axis` on that is longer than one."""
     while axis < len(shape) and shape[axis] == 1:
         axis += 1
     return axis
@@ -104,14 +118,16 @@ def _skip_ones(shape: tuple[int, ...], axis: int) -> int:
 def _remade(
     method: Callable[..., torch.Tensor], axes: Axes, shape: tuple[int, ...]
 ) -> Callable[..., torch.Tensor]:
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
+    """Return the runner that makes a part of its own shape by `method`."""
+
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
         return method(args[0], local_shape(axes, shape, share))
 
     return run
 
 
 def permuted(case: Case) -> Rule:
-    """`transpose`, `permute`, `movedim` and `t`, by what they make of sizes that count the axes."""
+    """Split `transpose`, `permute`, `movedim` and `t`, which tell by sizes that count the axes."""
     rank, call = len(case.shapes[0]), case.call
     counted = torch.empty(tuple(range(rank)), device="meta")
     args, kwargs = fill((call.args, call.kwargs), lambda _: counted)
@@ -120,31 +136,31 @@ def permuted(case: Case) -> Rule:
 
 
 def expanded(case: Case) -> Rule:
-    """`expand`: axes of size one are repeated, on each device as many as it has."""
-    before, after = case.shapes[0], case.results[0]
-    axes = numbered(len(after))
-    new = len(after) - len(before)
+    """Split `expand`: axes of size one are repeated, on each device as many as it has."""
+    shape_before, shape_after = case.shapes[0], case.results[0]
+    axes = numbered(len(shape_after))
+    new = len(shape_after) - len(shape_before)
     draft = RuleDraft(case)
-    pairs = zip(before, axes[new:], after[new:], strict=True)
+    pairs = zip(shape_before, axes[new:], shape_after[new:], strict=True)
     draft.read(0, tuple(label if size == want else None for size, label, want in pairs))
     draft.read(1 if len(case.shapes) > 1 else None, axes)  # `expand_as`
-    made = draft.rule(SHAPE, axes)
-    return replace(made, run=_remade(torch.Tensor.expand, made.results[0], after))
+    rule = draft.rule(SHAPE, axes)
+    return replace(rule, run=_remade(torch.Tensor.expand, rule.results[0], shape_after))
 
 
 def repeated(case: Case) -> Rule:
-    """`repeat` and `repeat_interleave`: along axes that are not repeated."""
-    before, after = case.shapes[0], case.results[0]
-    new = len(after) - len(before)
+    """Split `repeat` and `repeat_interleave` along axes that are not repeated."""
+    shape_before, shape_after = case.shapes[0], case.results[0]
+    new = len(shape_after) - len(shape_before)
     if len(case.shapes) > 1 or new < 0:
         return whole(case, "it repeats by numbers of a tensor, or in one axis")
-    longer = (k for k, size in enumerate(after) if k < new or size != before[k - new])
-    axes = numbered(len(after), *longer)
+    longer = (k for k, size in enumerate(shape_after) if k < new or size != shape_before[k - new])
+    axes = numbered(len(shape_after), *longer)
     return case.reads(axes[new:]).rule(SHAPE, axes)
 
 
-def kept(case: Case) -> Rule:
-    """Calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
+def unmoved(case: Case) -> Rule:
+    """Split calls that leave every axis where it is: `contiguous`, `to`, `detach`."""
     draft = RuleDraft(case)
     axes = numbered(len(case.shapes[0]))
     draft.read(0, axes)
@@ -152,126 +168,132 @@ def kept(case: Case) -> Rule:
 
 
 def indexed(case: Case) -> Rule:
-    """`x[...]` with numbers, slices, None and `...`; whole axes alone can be split."""
-    found = _indexed_axes(case)
-    if found is None:
+    """Split `x[...]` with numbers, slices, None and `...` along axes that are taken entirely."""
+    axes = _indexed_axes(case)
+    if axes is None:
         return whole(case, "an index that is a tensor")
-    return case.reads(found[0]).rule(SHAPE, found[1])
+    return case.reads(axes[0]).rule(SHAPE, axes[1])
 
 
 def assigned(case: Case) -> Rule:
-    """`x[...] = y`: as `x[...]`, of whose axes y has the last, or one element along them."""
-    found = _indexed_axes(case)
-    if found is None or len(case.shapes) > 2:
+    """Split `x[...] = y` as `x[...]`; y has its last axes, or one element along them."""
+    axes = _indexed_axes(case)
+    if axes is None or len(case.shapes) > 2:
         return whole(case, "an index that is a tensor")
-    before, after = found
+    read_axes, result_axes = axes
     draft = RuleDraft(case)
     if len(case.shapes) == 2:
-        given, base = case.shapes[1], case.shapes[0]
-        if len(given) > len(after):
+        value_shape, base = case.shapes[1], case.shapes[0]
+        if len(value_shape) > len(result_axes):
             return whole(case, "it assigns more axes than there are")
-        sizes = {label: size for label, size in zip(before, base, strict=True) if label}
-        own = zip(after[len(after) - len(given) :], given, strict=True)
-        draft.read(1, tuple(x if x is not None and sizes[x] == size else None for x, size in own))
-    draft.read(0, before)
-    return draft.rule(SHAPE, before)
+        sizes = {label: size for label, size in zip(read_axes, base, strict=True) if label}
+        last_axes = result_axes[len(result_axes) - len(value_shape) :]
+        pairs = zip(last_axes, value_shape, strict=True)
+        draft.read(1, tuple(x if x is not None and sizes[x] == n else None for x, n in pairs))
+    draft.read(0, read_axes)
+    return draft.rule(SHAPE, read_axes)
 
 
 def as_complex(case: Case) -> Rule:
-    """`view_as_complex` and `view_as_real`: the axis of the two parts stays whole."""
+    """Split `view_as_complex` and `view_as_real` but along the axis of the two parts."""
     axes = numbered(min(len(case.shapes[0]), len(case.results[0])))
     draft = RuleDraft(case)
-    more = len(case.shapes[0]) - len(axes), len(case.results[0]) - len(axes)
-    draft.read(0, (*axes, *[None] * more[0]))
-    return draft.rule(SHAPE, (*axes, *[None] * more[1]))
+    num_parts_axes = len(case.shapes[0]) - len(axes), len(case.results[0]) - len(axes)
+    draft.read(0, (*axes, *[None] * num_parts_axes[0]))
+    return draft.rule(SHAPE, (*axes, *[None] * num_parts_axes[1]))
 
 
 def made_like(case: Case) -> Rule:
-    """`new_empty` and its kin: axes that are as long as those of the tensor they are like."""
-    before, after = case.shapes[0], case.results[0]
-    pairs = zip(before, after, strict=False)
+    """Split `new_empty` and its kin along axes as long as those of the tensor they are like."""
+    shape_before, shape_after = case.shapes[0], case.results[0]
+    pairs = zip(shape_before, shape_after, strict=False)
     axes = [str(k) if a == b else None for k, (a, b) in enumerate(pairs)]
-    made = case.reads((*axes, *[None] * (len(before) - len(axes)))).rule(
-        SHAPE, (*axes, *[None] * (len(after) - len(axes)))
+    rule = case.reads((*axes, *[None] * (len(shape_before) - len(axes)))).rule(
+        SHAPE, (*axes, *[None] * (len(shape_after) - len(axes)))
     )
 
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> torch.Tensor:
-        shape = local_shape(made.results[0], after, share)
-        value = [args[2] if len(args) > 2 else kwargs.get("fill_value")] * (call.kind == "new_full")
-        rest = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
-        return call.function(args[0], shape, *value, **rest)
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+        shape = local_shape(rule.results[0], shape_after, share)
+        options = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
+        if call.kind != "new_full":
+            return call.function(args[0], shape, **options)
+        value = args[2] if len(args) > 2 else kwargs.get("fill_value")
+        return call.function(args[0], shape, value, **options)
 
-    return replace(made, run=run)
+    return replace(rule, run=run)
 
 
 def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
-    """Labels of a tensor and of what an index takes of it; None: a tensor is among the indices."""
+    """Return labels of a tensor and of what an index takes of it; None if an index is a tensor."""
     index = case.call.args[1]
     items = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(item, CallRef | list | torch.Tensor | bool) for item in items):
         return None
     rank = len(case.shapes[0])
-    taken = sum(item is not None and item is not Ellipsis for item in items)
+    num_taken = sum(item is not None and item is not Ellipsis for item in items)
     if Ellipsis in items:
-        at = items.index(Ellipsis)
-        items[at : at + 1] = [slice(None)] * (rank - taken)
+        position = items.index(Ellipsis)
+        items[position : position + 1] = [slice(None)] * (rank - num_taken)
     else:
-        items += [slice(None)] * (rank - taken)
-    return _kept_axes(items, case.shapes[0])
+        items += [slice(None)] * (rank - num_taken)
+    return _entire_axes(items, case.shapes[0])
 
 
-def _kept_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
-    before: list[str | None] = []
-    after: list[str | None] = []
+def _entire_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
+    """Return labels of the axes that every item of an index takes entirely, before and after."""
+    read_axes: list[str | None] = []
+    result_axes: list[str | None] = []
     for item in items:
         if item is None:
-            after.append(None)
+            result_axes.append(None)
             continue
-        axis = len(before)
-        full = isinstance(item, slice) and item.indices(shape[axis]) == (0, shape[axis], 1)
-        before.append(str(axis) if full else None)
+        axis = len(read_axes)
+        is_entire = isinstance(item, slice) and item.indices(shape[axis]) == (0, shape[axis], 1)
+        read_axes.append(str(axis) if is_entire else None)
         if isinstance(item, slice):
-            after.append(before[-1])
-    return tuple(before), tuple(after)
+            result_axes.append(read_axes[-1])
+    return tuple(read_axes), tuple(result_axes)
 
 
 def pieces(case: Case) -> Rule:
-    """`split`, `unbind`, `narrow`, `slice`, …: the axis that is cut stays whole."""
+    """Split `split`, `unbind`, `narrow`, `slice`, … but along the axis that they cut."""
     position = 1 if case.call.kind in ("unbind", "narrow", "select", "slice") else 2
     rank = len(case.shapes[0])
     axis = int(case.call.argument(position, "dim", 0)) % rank
     axes = numbered(rank, axis)
-    gone = case.call.kind in ("unbind", "select")
-    made = tuple(label for i, label in enumerate(axes) if i != axis) if gone else axes
-    return case.reads(axes).rule(SHAPE, *[made] * len(case.results))
+    drops_axis = case.call.kind in ("unbind", "select")
+    result_axes = tuple(label for i, label in enumerate(axes) if i != axis) if drops_axis else axes
+    return case.reads(axes).rule(SHAPE, *[result_axes] * len(case.results))
 
 
 def joined(case: Case) -> Rule:
-    """`cat` and `stack`: the axis along which they join stays whole."""
+    """Split `cat` and `stack` but along the axis along which they join."""
     stack = case.call.kind == "stack"
     rank = len(case.results[0])
     axis = int(case.call.argument(1, "dim", 0)) % rank
-    made = numbered(rank, axis)
+    result_axes = numbered(rank, axis)
     if any(len(shape) != rank - stack for shape in case.shapes):
         return whole(case, "tensors of several ranks")
-    read = tuple(label for i, label in enumerate(made) if i != axis) if stack else made
+    read_axes = (
+        tuple(label for i, label in enumerate(result_axes) if i != axis) if stack else result_axes
+    )
     draft = RuleDraft(case)
     for slot in range(len(case.shapes)):
-        draft.read(slot, read)
-    return draft.rule(SHAPE, made)
+        draft.read(slot, read_axes)
+    return draft.rule(SHAPE, result_axes)
 
 
 def padded(case: Case) -> Rule:
-    """`pad`: axes that grow stay whole."""
-    before, after = case.shapes[0], case.results[0]
+    """Split `pad` along axes that do not grow."""
+    shape_before, shape_after = case.shapes[0], case.results[0]
     amounts = case.call.argument(1, "pad")
-    grown = [len(before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
-    axes = numbered(len(before), *grown)
-    return case.reads(axes).rule(SHAPE, axes) if math.prod(after) else whole(case)
+    grown = [len(shape_before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
+    axes = numbered(len(shape_before), *grown)
+    return case.reads(axes).rule(SHAPE, axes) if math.prod(shape_after) else whole(case)
 
 
 RESHAPED = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
-KEPT = (
+UNMOVED = (
     "contiguous",
     "to",
     "float",
@@ -297,7 +319,7 @@ KEPT = (
 )
 SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(RESHAPED, reshaped),
-    **dict.fromkeys(KEPT, kept),
+    **dict.fromkeys(UNMOVED, unmoved),
     **dict.fromkeys(
         (
             "transpose",
@@ -341,46 +363,47 @@ SHAPE_RULES: dict[str, Callable[[Case], Rule]] = {
 
 
 def with_groups(graph: CallGraph, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Rules with the layers that feed a cut into equal pieces split within the pieces."""
-    found = list(rules)
+    """Return rules with layers that feed a cut into equal pieces split within the pieces."""
+    grouped_rules = list(rules)
     producer = {v: i for i, call in enumerate(graph.calls) for v in call.results}
     readers: dict[int, int] = {}
     for call in graph.calls:
         for value in call.reads:
             readers[value] = readers.get(value, 0) + 1
     for i, call in enumerate(graph.calls):
-        cut = _cut_axis(graph, call) or _folded_axis(found[i])
+        cut = _cut_axis(graph, call) or _folded_axis(grouped_rules[i])
         if cut is None:
             continue
         axis, pieces = cut
-        chain = _chain(graph, found, producer, readers, i, axis)
+        chain = _chain(graph, grouped_rules, producer, readers, i, axis)
         if chain is not None:
             if call.kind in CUTS:
-                found[i] = _cut_rule(graph, call, found[i], axis)
+                grouped_rules[i] = _cut_rule(graph, call, grouped_rules[i], axis)
             for index, label in chain:
-                found[index] = _in_groups(graph.calls[index], found[index], label, pieces, graph)
-    return tuple(found)
+                grouped_rules[index] = _in_groups(
+                    graph.calls[index], grouped_rules[index], label, pieces, graph
+                )
+    return tuple(grouped_rules)
 
 
 def _folded_axis(rule: Rule) -> tuple[int, int] | None:
-    """The axis that a call reshapes into pieces and their features, and the number of pieces."""
+    """Return the axis that a call reshapes into pieces and their features, and their number."""
     if rule.kind != SHAPE:
         return None
-    labels = enumerate(rule.reads[0])
-    folded = (
-        (k, x.split("|")[1]) for k, x in labels if x is not None and "|" in x and "/" not in x
-    )
-    return next(((k, int(pieces)) for k, pieces in folded), None)
+    for axis, label in enumerate(rule.reads[0]):
+        if label is not None and "|" in label and "/" not in label:
+            return axis, int(label.split("|")[1])
+    return None
 
 
 def _cut_axis(graph: CallGraph, call: LayerCall) -> tuple[int, int] | None:
-    """The axis that a call cuts into equal pieces, and their number."""
+    """Return the axis that a call cuts into equal pieces, and their number."""
     if call.kind not in CUTS or len(call.results) < 2:
         return None
-    before = graph.values[call.reads[0]].shape
-    axis = int(call.argument(2, "dim", 0)) % len(before)
+    shape = graph.values[call.reads[0]].shape
+    axis = int(call.argument(2, "dim", 0)) % len(shape)
     sizes = {graph.values[value].shape[axis] for value in call.results}
-    equal = len(sizes) == 1 and len(call.results) * sizes.pop() == before[axis]
+    equal = len(sizes) == 1 and len(call.results) * sizes.pop() == shape[axis]
     return (axis, len(call.results)) if equal else None
 
 
@@ -392,7 +415,7 @@ def _chain(
     cut: int,
     axis: int,
 ) -> list[tuple[int, str]] | None:
-    """Calls from the cut back to the product that makes the axis, each with the axis's label."""
+    """Return calls from the cut back to the product that makes the axis, each with its label."""
     value, chain = graph.calls[cut].reads[0], []
     while graph.values[value].source == CALL and readers[value] == 1:
         index = producer[value]
@@ -410,31 +433,37 @@ def _chain(
 
 
 def _made_by_parameters(graph: CallGraph, call: LayerCall, rule: Rule, label: str) -> bool:
-    """Whether parameters alone bring the axis."""
+    """Return whether parameters alone bring the axis."""
     pairs = zip(call.reads, rule.reads, strict=True)
     return all(graph.values[value].source == PARAMETER for value, axes in pairs if label in axes)
 
 
 def _cut_rule(graph: CallGraph, call: LayerCall, rule: Rule, axis: int) -> Rule:
-    """The cut itself: its pieces are parts of the pieces that one device would have."""
+    """Return the rule of the cut: its pieces are parts of the pieces that one device would have."""
     size = graph.values[call.results[0]].shape[axis]
     pieces = len(call.results)
     read = _with(rule.reads[0], axis, f"{PIECE}|{pieces}")
-    made = tuple(_with(axes, axis, PIECE) for axes in rule.results)
+    results = tuple(_with(axes, axis, PIECE) for axes in rule.results)
 
-    def run(call: LayerCall, args: Any, kwargs: Any, share: Share) -> Any:
+    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> Any:
         return args[0].chunk(pieces, axis)
 
-    reads = (read, *rule.reads[1:])
-    return replace(rule, extents={**rule.extents, PIECE: size}, reads=reads, results=made, run=run)
+    return replace(
+        rule,
+        extents={**rule.extents, PIECE: size},
+        reads=(read, *rule.reads[1:]),
+        results=results,
+        run=run,
+    )
 
 
 def _with(axes: Axes, axis: int, label: str) -> Axes:
+    """Return axes with another label at one of them."""
     return (*axes[:axis], label, *axes[axis + 1 :])
 
 
 def _in_groups(call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph) -> Rule:
-    """The same rule with one label cutting each of its axis's groups."""
+    """Return the same rule with one label cutting each of its axis's groups."""
 
     def renamed(axes: Axes) -> Axes:
         return tuple(f"{x}|{pieces}" if x == label else x for x in axes)

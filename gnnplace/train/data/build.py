@@ -23,10 +23,7 @@ from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import levels, upward_rank
 from gnnplace.problem.cluster.gpus import figures
-from gnnplace.tracing import Program
-from gnnplace.tracing.models import capture_model
-from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing import CaptureOptions, Program, capture_model, program_graph
 from gnnplace.train.data.captured import PARTS, CapturedModel
 from gnnplace.train.data.captured_graph import (
     CapturedGraph,

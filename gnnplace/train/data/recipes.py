@@ -4,8 +4,10 @@
 ``searched-rnn`` and ``nmt``: the three families of graphs that Addanki et al. (Placeto, NeurIPS
 2019) and Wang et al. (2022, arXiv 2201.09676) place, ``EACH`` graphs each: CNN cells and recurrent
 cells as architecture search samples them, and translation models of varied lengths and layers.
-Their graphs are not public; these are drawn from the same search spaces, one seed a graph. Sizes
-are drawn too (below), so that a family covers a few hundred to a few thousand ops. ``pipelines``
+Their code is public (github.com/bwhub/Graph_Traversal_Order_in_Device_Placement); their graphs are
+pickles on Dropbox, which could not be fetched. These are drawn from the same search spaces, one
+seed a graph. Sizes are drawn too (below), so that a family covers a few hundred to a few thousand
+ops. ``pipelines``
 and ``whole``: transformers of many depths and widths, one set of families to learn from and
 another, of larger graphs, to test on. ``varied``: families to learn from, in many sizes.
 The sizes of ``varied`` are drawn from a graph's name: a family's function takes a source of random

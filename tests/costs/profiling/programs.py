@@ -8,8 +8,8 @@ from typing import Any
 
 from gnnplace import zoo
 from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.tracing import Program, capture
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture, capture_model
+from gnnplace.tracing.program.program import Program
 
 
 def captured(name: str = "small_resnet", optimizer: str = "adamw", **size: Any) -> Program:

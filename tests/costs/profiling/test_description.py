@@ -9,8 +9,8 @@ from torch import nn
 
 from gnnplace.costs.profiling.description import PASSES, describe
 from gnnplace.costs.profiling.estimation import op_flops
-from gnnplace.tracing import Program, capture
-from gnnplace.tracing.models import capture_model
+from gnnplace.tracing.models import capture, capture_model
+from gnnplace.tracing.program.program import Program
 from tests.costs.profiling.programs import faked, small
 
 

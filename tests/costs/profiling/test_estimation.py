@@ -22,8 +22,10 @@ from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError
 from gnnplace.problem import problem_from_data, problem_to_data, read_problem, write_problem
 from gnnplace.problem.cluster.gpus import CPU, GPUS, figures
-from gnnplace.tracing import Program, capture, load
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.models import capture
 from gnnplace.tracing.options import CaptureOptions
+from gnnplace.tracing.program.program import Program
 from gnnplace.zoo.workload import names
 from tests.costs.profiling.programs import faked, small
 

@@ -9,7 +9,8 @@ from torch import nn
 from gnnplace.costs.profiling.description import op_name
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.costs.profiling.fusion import fused_groups
-from gnnplace.tracing import Program, capture
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.program import Program
 from tests.costs.profiling.programs import small
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from gnnplace.costs.profiling.grouping import find_units, group_graph, whole_modules
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import InputError
-from gnnplace.tracing import capture
-from gnnplace.tracing.structure import program_graph
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.structure import program_graph
 from tests.costs.profiling.programs import small
 from tests.execution.mapped import build
 

@@ -11,8 +11,8 @@ import torch
 
 from gnnplace.costs.profiling.measurement import measure_ops, straight_line
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.tracing.operations import set_step
-from gnnplace.tracing.program import Program, clone_initial
+from gnnplace.tracing.program.operations import set_step
+from gnnplace.tracing.program.program import Program, clone_initial
 from tests.costs.profiling.programs import small
 from tests.tracing.straight_run import run_program
 

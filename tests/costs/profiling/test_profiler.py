@@ -11,7 +11,8 @@ from gnnplace.costs.profiling import cache, profiler
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError
 from gnnplace.problem import UPDATE
-from gnnplace.tracing import Program, microbatched
+from gnnplace.tracing.program.microbatching import microbatched
+from gnnplace.tracing.program.program import Program
 from tests.costs.profiling.programs import captured, cluster, small
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from gnnplace.execution.training.attachment import Attachment, Redirection
 from gnnplace.execution.training.torch_optimizers import captured_method
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 
 
 class Far:

@@ -17,7 +17,7 @@ from torch import nn, optim
 import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, MismatchError, UnsupportedError
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.execution.training import optimizers
 from tests.execution.training.small import LOSS, batches, net

@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.tracing import capture
+from gnnplace.tracing.models import capture
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.plans.run.toys import plan_for

@@ -24,8 +24,8 @@ from gnnplace.errors import (
 from gnnplace.execution.structure import with_optimizer
 from gnnplace.execution.training.training_step import TrainingStep
 from gnnplace.problem.placement import write_placement
-from gnnplace.tracing import capture
-from gnnplace.tracing.optimizers import optimizer as find_optimizer
+from gnnplace.tracing.models import capture
+from gnnplace.tracing.program.optimizers import optimizer as find_optimizer
 from gnnplace.zoo import Workload
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.execution.training.small import LOSS, batches, compiled, net, placed

@@ -15,7 +15,7 @@ from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
 from tests.execution.programs import cpu_cluster, random_placement
 from tests.tracing import losses
-from tests.tracing.test_cutting import Custom
+from tests.tracing.batch.test_cutter import Custom
 
 
 def compiled(work, optimizer, **options):

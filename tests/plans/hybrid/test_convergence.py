@@ -87,6 +87,7 @@ def test_parameters_must_be_positive() -> None:
         ("inception?batch=4", "images"),
         ("zoo:gnmt", "translation"),
         ("rnn_lm", "language"),
+        ("big_lstm?batch=128", "language"),
         ("mine:model", "any"),
     ],
 )

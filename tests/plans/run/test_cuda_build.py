@@ -19,7 +19,8 @@ from gnnplace.errors import UnsupportedError
 from gnnplace.plans.run.workers import run_plan
 from gnnplace.runtime.rig import run_group
 from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.tracing import capture, load
+from gnnplace.tracing.loading import load
+from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule
 from tests.plans.run.toys import plan_for, toy
 

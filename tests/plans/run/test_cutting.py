@@ -10,7 +10,7 @@ from torch.nn import functional
 from gnnplace.errors import MismatchError
 from gnnplace.plans.run.cutting import drawn_alike, moved_to, pieces_of, seed_of
 from gnnplace.plans.segments.chains import layers_of
-from gnnplace.tracing.rules.calls import BUFFER
+from gnnplace.tracing.calls.graph import BUFFER
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for, toy
 

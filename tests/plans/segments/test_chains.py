@@ -22,7 +22,7 @@ from gnnplace.problem.cluster.presets import preset
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
-from gnnplace.tracing.program import BACKWARD, FORWARD, UPDATE
+from gnnplace.tracing.program.program import BACKWARD, FORWARD, UPDATE
 from tests.plans.run.toys import cpus
 from tests.tracing.test_models import SIZES
 

@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.sharding.captured.split import layer_graph
-from gnnplace.tracing import capture
+from gnnplace.tracing.calls.graph import CallRef, function_name
 from gnnplace.tracing.loading import load
-from gnnplace.tracing.rules.calls import CallRef, function_name
+from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule
 
 

@@ -15,6 +15,7 @@ from gnnplace.sharding import (
     best_strategy,
     cheapest_within,
     pareto_frontier,
+    smallest_within,
 )
 from gnnplace.sharding.costs import Machine, sharding_problem
 from gnnplace.sharding.layers import Layer, Network
@@ -76,6 +77,31 @@ def test_least_cost_within_a_limit(problem, share):
     assert found.memory <= limit * (1 + 1e-9)
     limited = [p for p in expected_frontier(problem) if p[1] <= limit + 1e-9]
     np.testing.assert_allclose(points_of(pareto_frontier(problem, 0.0, limit)), limited, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=100)
+@given(random_problems(memory=True), st.floats(0, 1))
+def test_least_memory_within_a_time(problem, share):
+    assume(problem.has_memory)
+    points = every_point(problem)
+    times = [time for time, _ in points]
+    limit = min(times) + share * (max(times) - min(times))
+    found = smallest_within(problem, limit)
+    least = min(m for t, m in points if t <= limit + 1e-12)
+    assert found.memory == pytest.approx(least, rel=1e-9, abs=1e-9)
+    assert found.cost <= limit * (1 + 1e-9)
+    assert found.exact
+
+
+def test_a_time_that_nothing_keeps_says_what_the_fastest_takes():
+    problem = random_problem(7, memory=True)
+    fastest = min(time for time, _ in every_point(problem))
+    with pytest.raises(InfeasibleError, match=f"the fastest takes {fastest:.10g} s"):
+        smallest_within(problem, fastest * 0.99)
+    with pytest.raises(InputError, match="no memory tables"):
+        smallest_within(random_problem(7), 1.0)
+    with pytest.raises(InputError, match="time limit: nan"):
+        smallest_within(problem, float("nan"))
 
 
 def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):

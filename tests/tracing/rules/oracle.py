@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
-from gnnplace.tracing.rules.calls import CallRef, LayerCall, fill
+from gnnplace.tracing.calls.graph import CallRef, LayerCall, fill
 from gnnplace.tracing.rules.registry import rule_of, rules_of
 from gnnplace.tracing.rules.rule import Case, case_of
 

@@ -6,7 +6,7 @@ import torch
 import gnnplace
 from gnnplace.sharding.captured.graph import split_graph
 from gnnplace.sharding.captured.layout import mesh_configurations
-from gnnplace.tracing.experts import GATES, Gate
+from gnnplace.tracing.calls.mixture import GATES, Gate
 from gnnplace.tracing.rules.registry import rules_of
 from tests.tracing.rules.oracle import check, traced
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.tracing.rules.calls import fill
+from gnnplace.tracing.calls.graph import fill
 from tests.tracing.rules.oracle import Exchange, PartShare, check, traced
 
 

@@ -1,0 +1,27 @@
+"""From a step to its joint forward and backward ATen graph, and from that graph to a `Program`.
+
+`trace` runs the model's code once on tensors without numbers and returns a `Traced` graph, whose
+ends are described by `Slot`. `Builder` makes the program of it: ops, gradients, copies of buffers
+and updates of the optimizer. Activation checkpoints stay in the program (`recompute`).
+
+A model that cannot be captured is refused (`check_model`, `check_memory`), and deviations of the
+step from the model are said in lines (`notices`).
+
+`gnnplace.tracing.models` calls it. It never looks at what the user's code does while it runs;
+`gnnplace.tracing.guards` does.
+"""
+
+from typing import TYPE_CHECKING
+
+from gnnplace.lazy import lazy_names
+
+if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.tracing.aten.builder import Builder as Builder
+    from gnnplace.tracing.aten.deviations import check_layouts as check_layouts
+    from gnnplace.tracing.aten.deviations import give as give
+    from gnnplace.tracing.aten.deviations import notices as notices
+    from gnnplace.tracing.aten.export import check_cut as check_cut
+    from gnnplace.tracing.aten.export import quiet as quiet
+    from gnnplace.tracing.aten.export import trace as trace
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,44 @@
+"""Labels of axes as text: their parts, groups and order.
+
+What a label means is said in `rule`. This file needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Axes = tuple[str | None, ...]
+
+
+class Exchanged(NamedTuple):
+    """What the parts of a label exchange while they compute, forward and as much backward.
+
+    Attributes:
+        elements: in a sum over parts, elements of each part; where rows are sent, those of all
+            rows of all parts, there and back.
+        sent: rows are sent to other parts, an all-to-all; else parts add up, an all-reduce.
+    """
+
+    elements: int
+    sent: bool = False
+
+
+def base_label(label: str) -> str:
+    """Return a label without its groups."""
+    return label.partition("|")[0]
+
+
+def groups_of(label: str) -> int:
+    """Return how many groups of an axis a label cuts; 1 if it cuts the axis itself."""
+    return int(label.partition("|")[2] or 1)
+
+
+def labels_of(entry: str | None) -> tuple[str, ...]:
+    """Return the labels that cut an axis, each with its groups; see `Rule`."""
+    return () if entry is None else tuple(entry.split("/"))
+
+
+def first_label(entry: str | None) -> str | None:
+    """Return the first of the labels that cut an axis, if it cuts the axis itself."""
+    first = None if entry is None else entry.partition("/")[0]
+    return None if first is None or "|" in first else first

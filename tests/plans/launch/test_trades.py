@@ -1,0 +1,75 @@
+"""What a step's time buys: the frontier of memory, the least memory, more devices."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import InfeasibleError
+from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.searching import LauncherSearch
+from gnnplace.plans.launch.trades import (
+    FINE_STEP,
+    STEP,
+    device_frontier,
+    least_memory,
+    memory_frontier,
+    with_memory_below,
+)
+
+SIZES = DecoderSizes(
+    layers=4,
+    hidden=2048,
+    heads=16,
+    kv_heads=4,
+    feed_forward=8192,
+    length=4096,
+    vocabulary=32000,
+    gated=True,
+    batch=8,
+)
+
+
+@pytest.fixture(scope="module")
+def search() -> LauncherSearch:
+    return LauncherSearch(SIZES, resolve_cluster("4xH100"))
+
+
+def test_less_memory_takes_more_time(search: LauncherSearch) -> None:
+    launcher = "megatron-lm"
+    answers = list(memory_frontier(search, launcher))
+    assert len(answers) > 2
+    assert answers[0].best[0].seconds == search.find(launcher).best[0].seconds
+    for answer, leaner in itertools.pairwise(answers):
+        assert leaner.answer.peak is not None
+        assert answer.answer.peak is not None
+        assert leaner.answer.peak <= (1 - STEP) * answer.answer.peak * (1 + 1e-9)
+        assert leaner.best[0].seconds >= answer.best[0].seconds
+
+
+def test_nothing_has_less_than_the_least_memory(search: LauncherSearch) -> None:
+    answer = least_memory(search, "megatron-lm")
+    with pytest.raises(InfeasibleError):
+        with_memory_below(search, answer, 1 - FINE_STEP).find("megatron-lm")
+    # It is priced with the memory that devices have.
+    assert answer.setting.framework.memory == search.find("megatron-lm").setting.framework.memory
+    assert answer.answer.fits == pytest.approx(1.0)
+
+
+def test_the_least_memory_at_a_rate_is_no_less_than_without(search: LauncherSearch) -> None:
+    rate = 0.7 * (search.find("accelerate").answer.tokens_per_second or 0.0)
+    fast = least_memory(replace(search, rate=rate), "accelerate")
+    lean = least_memory(search, "accelerate")
+    assert (fast.answer.tokens_per_second or 0.0) >= rate
+    assert (fast.answer.peak or 0.0) >= (lean.answer.peak or 0.0)
+
+
+def test_more_devices_make_more_tokens(search: LauncherSearch) -> None:
+    answers = list(device_frontier(search, "accelerate"))
+    counts = [answer.best[0].spec.num_devices for answer in answers]
+    assert counts == [1, 2, 4]
+    rates = [answer.answer.tokens_per_second or 0.0 for answer in answers]
+    assert rates == sorted(rates)
