@@ -434,6 +434,7 @@ def run(args: Namespace) -> int:
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,
         pareto=args.pareto,
+        modes=args.modes,
         launcher=args.launcher if args.given is None else None,
         framework=args.framework if args.given is None else None,
         environment=args.environment if args.given is None else None,

@@ -14,6 +14,7 @@ from gnnplace.costs import PARAMETER, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
 from gnnplace.plans.decoders.adapters import parse_adapters
+from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem import Constraints
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[str], None]
+MODES = ("compile", "tp_overlap", "gradients", "cuda_graphs")
+"""Words of a plan that are not searched; all plans of a search may have them."""
 GOALS = TIME, FEWEST, LEANEST = "time", "gpus", "memory"
 MAX_IMBALANCE = 64.0
 
@@ -108,6 +111,7 @@ class SearchOptions:
             reached.
         trades: What is traded for time in plans that are answered besides: "memory" or "gpus";
             None: nothing.
+        modes: Words that every plan has, of those in `MODES`.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.
         environment: Of that framework, such as "checked-collectives".
@@ -124,6 +128,7 @@ class SearchOptions:
     goal: str = TIME
     rate: float | None = None
     trades: str | None = None
+    modes: PlanSpec = field(default_factory=PlanSpec)
     launcher: str | None = None
     framework: str | None = None
     environment: str | None = None
@@ -137,6 +142,8 @@ class SearchOptions:
                 f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
                 f"{LEANEST!r} alone"
             )
+        if self.modes != PlanSpec(**{name: getattr(self.modes, name) for name in MODES}):
+            raise InputError(f"modes {self.modes}: may have {', '.join(MODES)} alone")
         if self.trades not in (None, FEWEST, LEANEST):
             raise InputError(f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}")
         if self.constraints.max_memory:

@@ -203,6 +203,7 @@ def plan_model(
     goal: str = "time",
     rate: float | None = None,
     pareto: str | None = None,
+    modes: str | PlanSpec | None = None,
     launcher: str | None = None,
     framework: str | None = None,
     environment: str | None = None,
@@ -247,6 +248,8 @@ def plan_model(
             reached.
         pareto: "memory" or "gpus": what plans have less of that take more time, which are answered
             besides; None: none are.
+        modes: words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
+            as "compile=on,gradients=same".
         launcher: the only one that must be able to run the plan; None: the fastest plan of all
             launchers counts, and the others' stand beside it.
         framework: the only one that must train it.
@@ -273,6 +276,7 @@ def plan_model(
         goal=goal,
         rate=rate,
         trades=pareto,
+        modes=parse_spec(modes, "modes") if isinstance(modes, str) else modes or PlanSpec(),
         launcher=launcher,
         framework=framework,
         environment=environment,
@@ -373,6 +377,7 @@ def _plans_in_words(
     except InfeasibleError:
         # Stages of unlike meshes may fit still, and their search says what is lacking.
         is_exact = options.goal == LEANEST or options.rate is not None
+        is_exact |= options.modes != PlanSpec()
         if options.launcher or options.framework or is_exact or options.trades:
             raise
         return []
@@ -475,9 +480,10 @@ def _search(
     Raises:
         InputError: What is asked for is answered for models by name alone.
     """
-    if options.goal == LEANEST or options.trades:
+    if options.goal == LEANEST or options.trades or options.modes != PlanSpec():
         raise InputError(
-            "--goal memory, --pareto: are answered for models of the catalogue on GPUs of one kind"
+            "--goal memory, --pareto, --modes: are answered for models of the catalogue on GPUs of "
+            "one kind"
         )
     if options.tries:
         check_trials(cluster, job.model)

@@ -37,7 +37,7 @@ from gnnplace.plans.launch.writing import SERVER_GPUS, nearest_plan
 from gnnplace.plans.measured_steps import MeasuredSteps, RunSizes, measured_steps
 from gnnplace.plans.plan import OWN
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import PlanAnswer, price
+from gnnplace.plans.spec_answers import PlanAnswer, check_framework, price
 from gnnplace.plans.spec_explaining import (
     RowChange,
     row_causes,
@@ -192,6 +192,8 @@ class LauncherSearch:
         fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
         rate: Tokens a second that a plan must make.
         num_devices: Of the cluster's devices the first so many; None: all.
+        modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
+            `cuda_graphs`.
         budget: Wall seconds of each search, after which the best so far counts.
         progress: Is told what is done.
     """
@@ -207,6 +209,7 @@ class LauncherSearch:
     fewest: bool = False
     rate: float | None = None
     num_devices: int | None = None
+    modes: PlanSpec = field(default_factory=PlanSpec)
     budget: float = math.inf
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
@@ -300,10 +303,14 @@ class LauncherSearch:
 
     def _refusal(self, launcher: str) -> InfeasibleError:
         """Return why a launcher can run no plan on all devices."""
+        setting = self._setting(launcher, self._frameworks(launcher)[0])
+        try:
+            check_framework(setting, self.modes)
+        except InputError as error:
+            return InfeasibleError(f"{launcher}: {error}")
         free = self.free(launcher)
         if free is None:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
-        setting = self._setting(launcher, self._frameworks(launcher)[0])
         if launcher != OWN:
             try:
                 launcher_of(launcher).write(launch_plan_of(setting, free.spec), [], SERVER_GPUS)
@@ -339,7 +346,8 @@ class LauncherSearch:
     def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
         """Return what says whether a launcher can be told a plan that has a framework's prices."""
         if launcher == OWN:
-            return lambda spec: spec.zero_group is None  # which our runner does not have
+            # Our runner has neither groups nor modes.
+            return lambda spec: spec.zero_group is None and self.modes == PlanSpec()
         target, has_framework = launcher_of(launcher), self.framework is not None
         network = setting.framework.network.each
 
@@ -405,7 +413,7 @@ class LauncherSearch:
         if key not in self._spaces:
             if self.progress is not None:
                 self.progress(f"planning: plans of {count} devices at {framework}'s prices")
-            self._spaces[key] = SpecSpace(setting, self.decoder.batch, count)
+            self._spaces[key] = SpecSpace(setting, self.decoder.batch, count, self.modes)
         return self._spaces[key]
 
 
@@ -468,6 +476,9 @@ def search_launcher(
 def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     """Return a plan in words as a launch file says it."""
     framework, sizes = setting.framework, replace(setting.decoder, batch=1)
+    overlap = HIDDEN_EXCHANGES[spec.overlap or "none"]
+    if spec.tp_overlap and spec.tp > 1:
+        overlap += ("tp",)
     layers = None
     if spec.pp > 1:
         layers = layers_of(sizes, spec.num_stages, spec.layers or framework.traits.cut)
@@ -482,11 +493,13 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         batch=spec.batch,
         zero=spec.zero,
         group=spec.zero_group and spec.zero_group // spec.cp,
-        overlap=HIDDEN_EXCHANGES[spec.overlap or "none"],
+        overlap=overlap,
         recompute=spec.recompute,
         schedule=spec.schedule_name,
         precision=framework.precision,
-        gradients=framework.traits.gradients,
+        gradients=spec.gradients or framework.traits.gradients,
+        compile=spec.compile,
+        cuda_graphs=spec.cuda_graphs,
         optimizer=framework.optimizer,
         sizes=sizes,
         sp=spec.splits_tokens,

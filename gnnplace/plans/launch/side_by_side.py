@@ -71,6 +71,7 @@ def launcher_plans(
         memory_limit=memory_limit_of(cluster),
         fewest=options.goal == FEWEST,
         rate=options.rate,
+        modes=options.modes,
         budget=options.budget,
         progress=progress,
     )
@@ -212,7 +213,7 @@ def _plans_of(
             "words": str(spec_answer.spec),
             "launcher": launcher,
             "environment": options.environment,
-            "gradients": setting.framework.traits.gradients,
+            "gradients": spec_answer.spec.gradients or setting.framework.traits.gradients,
             "lower_bound": bound,
             "claim": claim,
         }

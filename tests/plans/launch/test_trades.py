@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.errors import InfeasibleError
+from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.launch.searching import LauncherSearch
 from gnnplace.plans.launch.trades import (
     FINE_STEP,
@@ -19,6 +20,7 @@ from gnnplace.plans.launch.trades import (
     memory_frontier,
     with_memory_below,
 )
+from gnnplace.plans.spec import parse_spec
 
 SIZES = DecoderSizes(
     layers=4,
@@ -73,3 +75,23 @@ def test_more_devices_make_more_tokens(search: LauncherSearch) -> None:
     assert counts == [1, 2, 4]
     rates = [answer.answer.tokens_per_second or 0.0 for answer in answers]
     assert rates == sorted(rates)
+
+
+def test_every_plan_has_the_modes_that_are_asked_for(search: LauncherSearch) -> None:
+    modes = parse_spec("compile=on,gradients=same", "--modes")
+    compiled = replace(search, modes=modes, _spaces={}, _free={}).find("accelerate")
+    assert compiled.best[0].spec.compile
+    assert compiled.plan.compile
+    assert compiled.plan.gradients == "same"
+    assert compiled.best[0].seconds < search.find("accelerate").best[0].seconds
+
+
+def test_modes_that_a_framework_lacks_are_named(search: LauncherSearch) -> None:
+    modes = replace(search, modes=parse_spec("compile=on", "--modes"), _spaces={}, _free={})
+    with pytest.raises(InfeasibleError, match="megatron-lm: compile=on: megatron-lm compiles no"):
+        modes.find("megatron-lm")
+
+
+def test_modes_are_no_degrees() -> None:
+    with pytest.raises(InputError, match="may have compile, tp_overlap"):
+        SearchOptions(modes=parse_spec("dp=2", "--modes"))
