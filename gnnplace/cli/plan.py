@@ -309,7 +309,7 @@ def _fits(args: Namespace) -> int:
     Raises:
         InputError: An option that is of a plan's times alone, or a table of plans.
     """
-    names = ("html", "trace", "table", "output", "price", "rate", "pareto")
+    names = ("html", "trace", "table", "output", "price", "rate", "pareto", "modes")
     unused = next((name for name in names if getattr(args, name) is not None), None)
     if unused is not None or args.tries or args.runnable:
         name = unused or ("try" if args.tries else "runnable")
