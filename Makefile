@@ -47,7 +47,7 @@ docs: .venv/installed-docs
 	$(PYTHON) -c 'import sys; sys.exit("gnnplace needs Python 3.11 or later; found " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,dask,peers,postgres]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,dask,peers,postgres]'
 	$(BIN)/python -m gnnplace.policy.warming
 	touch $@
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
     from gnnplace.plans import convert_launch_file as convert_launch_file
-    from gnnplace.plans.explaining import explain_plan as explain_plan
     from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan
@@ -49,6 +48,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
     from gnnplace.plans.launch.searching import search_launcher as search_launcher
     from gnnplace.plans.plan import Plan as Plan
+    from gnnplace.plans.plan_explanation import explain_plan as explain_plan
     from gnnplace.plans.plans import JointPlan as JointPlan
     from gnnplace.plans.plans import compare_plans as compare_plans
     from gnnplace.plans.plans import plan_model as plan

@@ -47,6 +47,10 @@ class VersionError(UnsupportedError):
     """An installed library that lacks what is needed; the message says which releases work."""
 
 
+class MissingExtraError(UnsupportedError):
+    """A package that is not installed; the message says which extra of gnnplace brings it."""
+
+
 class OtherLossError(InputError):
     """A loss that is another one once the batch is cut; the message names the op."""
 

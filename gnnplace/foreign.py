@@ -8,13 +8,13 @@ reads in one line which releases work (`VersionError`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from unittest.mock import patch
 
-from gnnplace.errors import VersionError
+from gnnplace.errors import MissingExtraError, VersionError
 from gnnplace.lazy import lazy_names
 
 WORKING_VERSIONS = {
@@ -25,6 +25,52 @@ WORKING_VERSIONS = {
     "transformers": ("5.0", "5.23.0"),
 }
 """First and last release of each library that the package was tried with."""
+EXTRA_OF = {
+    "torch": "torch",
+    "torch_geometric": "train",
+    "lightning": "train",
+    "optuna": "train",
+    "cmaes": "train",
+    "tensorboard": "train",
+    "ortools": "exact",
+    "transformers": "hf",
+    "huggingface_hub": "torch",
+    "matplotlib": "report",
+}
+"""The extra of the package that brings each library which planning does without."""
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Within it an import of a library that an extra brings fails by the extra's name.
+
+    Raises:
+        MissingExtraError: The library is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = missing_extra(error)
+        if extra is None:
+            raise
+        raise extra from error
+
+
+def missing_extra(error: BaseException) -> MissingExtraError | None:
+    """Return what says which extra is missing; None of an error of any other kind.
+
+    Args:
+        error: Of an import.
+    """
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    library = (error.name or "").partition(".")[0]
+    if library not in EXTRA_OF:
+        return None
+    return MissingExtraError(
+        f"{library.replace('_', '-')} is not installed, and this needs it: "
+        f"pip install 'gnnplace[{EXTRA_OF[library]}]'"
+    )
 
 
 def foreign_names(

@@ -116,10 +116,14 @@ def lowest_release(python: Path, requirement: Requirement) -> str:
 
 
 def pins_of(python: Path) -> list[str]:
-    """Return the package's dependencies, each pinned to its lowest release."""
+    """Return the dependencies of the package and of `all`, each pinned to its lowest release."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras_of = project["optional-dependencies"]
+    declared = [*project["dependencies"]]
+    for extra in sorted(Requirement(extras_of["all"][0]).extras):
+        declared += [text for text in extras_of[extra] if Requirement(text).name != "gnnplace"]
     pins = []
-    for text in project["dependencies"]:
+    for text in declared:
         requirement = Requirement(text)
         extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
         pins.append(f"{requirement.name}{extras}=={lowest_release(python, requirement)}")

@@ -22,7 +22,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.memory import PARAMETER as STATE
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs.memory import state_terms
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import Chain
@@ -117,9 +117,9 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
     seconds = max(kernels, host) + found.total - found.compute
     own = _elements(step, split)
-    state = state_bytes(
+    state = state_terms(
         own, optimizer=chain.optimizer, precision=chain.precision, zero=0, replicas=1
-    )
+    ).total
     held = state + found.memory - STATE[chain.precision][0] * own * machine.state
     lack = held - min(device.memory - device.reserve for device in cluster.devices)
     if lack > 0:

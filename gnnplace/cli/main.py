@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gnnplace.cli import interrupts
 from gnnplace.errors import GnnplaceError, InputError, suggestion
+from gnnplace.foreign import missing_extra
 
 if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
     from jsonargparse import ArgumentParser, Namespace
@@ -105,6 +106,9 @@ def _told(error: BaseException) -> tuple[str, int] | None:
     """What is said of an error and the exit code; None: it is one of the program itself."""
     if interrupts.interrupted() or isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing half-written is left", INTERRUPTED
+    extra = missing_extra(error)
+    if extra is not None:
+        return str(extra), extra.exit_code
     if isinstance(error, GnnplaceError):
         return str(error), error.exit_code
     if isinstance(error, BrokenPipeError):

@@ -16,8 +16,18 @@ from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.models import find_model
-from gnnplace.plans import TrainingJob
-from gnnplace.report import next_line, side_by_side_lines, trade_lines
+from gnnplace.plans import (
+    FitAnswer,
+    LaunchPlan,
+    SearchOptions,
+    TrainingJob,
+    fit_of,
+    fit_plan,
+    plan_devices,
+    priced_spec,
+    read_given,
+)
+from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
 from gnnplace.report.money import (
     PlanCost,
@@ -35,7 +45,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchPlan, Plan
+    from gnnplace.plans import Plan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST, LEANEST, CHEAPEST = "time", "gpus", "memory", "cost"
@@ -71,6 +81,7 @@ def _price(args: Namespace, headroom: str | float) -> int:
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
+        lora=args.lora,
         memory_limit=args.memory_limit,
         headroom=headroom,
         accept_other_loss=args.accept_other_loss,
@@ -122,6 +133,10 @@ def _launched(
         prices: USD a GPU-hour by kind; None where costs are not asked for.
         tokens: Of a whole run.
     """
+    if args.lora is not None:
+        raise InputError(
+            f"--lora {args.lora}: is of a model of the catalogue by its name, without a launch file"
+        )
     asked = {
         "batch": args.batch,
         "framework": args.framework,
@@ -181,6 +196,7 @@ def _search_plans(args: Namespace, cluster: str) -> list[Plan]:
             batch=args.batch,
             precision=args.precision,
             optimizer=args.optimizer,
+            lora=args.lora,
             memory_limit=args.memory_limit,
             headroom=asked.headroom or args.headroom,
             budget=args.budget,
@@ -287,26 +303,97 @@ def _write_plan(args: Namespace, plan: Plan) -> None:
         write_text(args.output, gnnplace.export_plan(plan, args.launcher).text)
 
 
-def run(args: Namespace) -> int:
-    """Search plans, or predict a given one."""
-    check_output(args.output, args.html, args.trace, args.table)
-    check_table(args.table)
+def _fits(args: Namespace) -> int:
+    """Print what fills the fullest device, and what would make a plan fit.
+
+    Raises:
+        InputError: An option that is of a plan's times alone, or a table of plans.
+    """
+    names = ("html", "trace", "table", "output", "price", "rate", "pareto", "modes")
+    unused = next((name for name in names if getattr(args, name) is not None), None)
+    if unused is not None or args.tries or args.runnable:
+        name = unused or ("try" if args.tries else "runnable")
+        raise InputError(f"--{name}: is of a plan's times; leave it out with --fits")
+    if args.given is not None and args.given.endswith(".csv"):
+        raise InputError("--fits: is of one plan; give it in words, or leave --fits out")
+    source = _given(args)
+    answer = _launch_file_fit(args) if isinstance(source, LaunchPlan) else _plan_fit(args, source)
+    print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
+    return 0 if answer.fits else 3
+
+
+def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
+    """Return whether a plan fits that is searched, or given in words or by its file."""
+    constraints = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    job = TrainingJob(
+        args.what,
+        batch=args.batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        lora=args.lora,
+    )
+    options = SearchOptions(
+        budget=args.budget,
+        goal=TIME if args.goal == CHEAPEST else args.goal,
+        launcher=args.launcher,
+        framework=args.framework,
+        environment=args.environment,
+    )
+    cluster = plan_devices(args.cluster, args.memory_limit, constraints.headroom or args.headroom)
+    plan = None if source is None else read_given(source)
+    assert not isinstance(plan, LaunchPlan)
+    return fit_plan(job, cluster, plan, options, say)
+
+
+def _launch_file_fit(args: Namespace) -> FitAnswer:
+    """Return whether the plan of a launch file fits."""
+    if args.lora is not None:
+        raise InputError(f"--lora {args.lora}: is of a plan in words; the launch file says its own")
+    plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
+    priced = gnnplace.price_launch_plan(
+        plan,
+        launcher,
+        args.cluster,
+        model=args.what,
+        framework=args.framework,
+        environment=args.environment,
+        batch=args.batch,
+        memory_limit=args.memory_limit,
+    )
+    return fit_of(priced.setting, priced_spec(priced.plan))
+
+
+def _check_goal(args: Namespace, rate: float | None) -> None:
+    """Check what is searched for, and the options that are of one goal.
+
+    Raises:
+        InputError: There is no such goal, or an option is of another.
+    """
     if args.goal not in GOALS:
         raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
-    tokens = None if args.tokens is None else token_count(args.tokens)
-    rate = None if args.rate is None else token_count(args.rate, "--rate")
     if rate is not None and (args.goal not in (FEWEST, LEANEST) or args.given is not None):
         raise InputError("--rate: is for --goal gpus and memory, which search for fewer of these")
     if args.pareto is not None and (args.given is not None or "," in args.cluster):
         raise InputError("--pareto: is of plans that are searched, on one cluster")
     if args.goal == CHEAPEST and args.price is None:
         raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
+
+
+def run(args: Namespace) -> int:
+    """Search plans, or predict a given one."""
+    check_output(args.output, args.html, args.trace, args.table)
+    check_table(args.table)
+    tokens = None if args.tokens is None else token_count(args.tokens)
+    rate = None if args.rate is None else token_count(args.rate, "--rate")
+    _check_goal(args, rate)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    if args.fits:
+        return _fits(args)
     launched = (args.given or args.launcher) is not None and _is_launched(args)
     by_row = (
         args.given is not None
@@ -332,6 +419,7 @@ def run(args: Namespace) -> int:
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
+        lora=args.lora,
         memory_limit=args.memory_limit,
         headroom=asked.headroom or args.headroom,
         budget=args.budget,

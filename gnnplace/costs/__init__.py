@@ -37,7 +37,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import Kernels as Kernels
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
+    from gnnplace.costs.memory import PARAMETER as PARAMETER
+    from gnnplace.costs.memory import StateTerms as StateTerms
+    from gnnplace.costs.memory import state_terms as state_terms
     from gnnplace.costs.network import ServerNetwork as ServerNetwork
     from gnnplace.costs.network import network_of as network_of
+    from gnnplace.costs.optimizers import CAPTURED_OPTIMIZERS as CAPTURED_OPTIMIZERS
+    from gnnplace.costs.optimizers import OPTIMIZERS as OPTIMIZERS
+    from gnnplace.costs.optimizers import OptimizerKind as OptimizerKind
+    from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
+    from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
 
 __getattr__, __dir__ = lazy_names(__name__)

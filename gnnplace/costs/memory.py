@@ -9,7 +9,9 @@ headroom (``problem.cluster.headroom``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from gnnplace.costs.optimizers import optimizer_kind
 from gnnplace.errors import InputError
 
 # Bytes a parameter: itself, its gradient, the optimizer's; by precision.
@@ -22,22 +24,53 @@ PARAMETER: Mapping[str, tuple[int, int, int]] = {
     "bf16-master": (2, 2, 4),
     "16-master": (2, 2, 4),
 }
-MOMENTS: Mapping[str, int] = {"sgd": 0, "adamw": 2, "adam": 2}
 
 
-def state_bytes(
+class StateTerms(NamedTuple):
+    """Bytes of training state on a device, by what they are.
+
+    Attributes:
+        parameters: Of the parameters.
+        gradients: Of their gradients and the sums of these.
+        optimizer: Of the optimizer's state and the float32 copy of half parameters.
+        buckets: Of the buckets in which replicas exchange gradients.
+        frozen: Of parameters that are not trained.
+    """
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    buckets: float = 0.0
+    frozen: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Bytes in all."""
+        return self.trained + self.frozen
+
+    @property
+    def trained(self) -> float:
+        """Bytes in all of parameters that are trained."""
+        return self.parameters + self.gradients + self.buckets + self.optimizer
+
+    def plus(self, terms: StateTerms) -> StateTerms:
+        """Return the sum of two."""
+        return StateTerms(*(sum(pair) for pair in zip(self, terms, strict=True)))
+
+
+def state_terms(
     parameters: float,
     *,
     optimizer: str = "adamw",
     precision: str = "32-true",
     zero: int = 0,
     replicas: int = 1,
-) -> float:
-    """Bytes that stay on a GPU: parameters, gradients, the optimizer's state.
+) -> StateTerms:
+    """Return the bytes that stay on a GPU: parameters, gradients, the optimizer's state.
 
     Args:
         parameters: of the GPU's part of the model.
-        optimizer: "sgd" (without momentum) or "adamw".
+        optimizer: of `costs.optimizers`; sums of rows and columns are not counted.
         precision: in Lightning's words; "…-master" keeps a float32 copy with the moments.
         zero: stage 0 to 3 of ZeRO.
         replicas: that share what the stage shares.
@@ -47,12 +80,14 @@ def state_bytes(
     """
     if precision not in PARAMETER:
         raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
-    if optimizer not in MOMENTS:
-        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
     if zero not in range(4) or replicas < 1 or parameters < 0:
         told = f"zero={zero}, replicas={replicas}, parameters={parameters:g}"
         raise InputError(f"{told}: a stage from 0 to 3, one replica and 0 parameters at least")
-    own, gradient, moment = PARAMETER[precision]
-    kept = moment * (MOMENTS[optimizer] + precision.endswith("-master"))
-    shared = [own if zero > 2 else 0, gradient if zero > 1 else 0, kept if zero > 0 else 0]
-    return parameters * (own + gradient + kept - sum(shared) + sum(shared) / replicas)
+    width, gradient, moment = PARAMETER[precision]
+    optimizer_bytes = optimizer_kind(optimizer).kept_bytes(moment)
+    optimizer_bytes += moment * precision.endswith("-master")
+    return StateTerms(
+        parameters=parameters * width / (replicas if zero > 2 else 1),
+        gradients=parameters * gradient / (replicas if zero > 1 else 1),
+        optimizer=parameters * optimizer_bytes / (replicas if zero > 0 else 1),
+    )

@@ -9,6 +9,11 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.causes import SlowdownCause as SlowdownCause
+    from gnnplace.plans.decoders.adapters import parse_adapters as parse_adapters
+    from gnnplace.plans.fitting import FitAnswer as FitAnswer
+    from gnnplace.plans.fitting import FitChange as FitChange
+    from gnnplace.plans.fitting import fit_of as fit_of
+    from gnnplace.plans.fitting import fit_plan as fit_plan
     from gnnplace.plans.job import SearchOptions as SearchOptions
     from gnnplace.plans.job import TrainingJob as TrainingJob
     from gnnplace.plans.launch.importing import with_missing as with_missing
@@ -25,8 +30,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.writing import write_nearest as write_nearest
     from gnnplace.plans.measured_steps import MeasuredSteps as MeasuredSteps
     from gnnplace.plans.plan import OWN as OWN
+    from gnnplace.plans.plan import MemoryParts as MemoryParts
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plan import PlanFile as PlanFile
+    from gnnplace.plans.plans import plan_devices as plan_devices
+    from gnnplace.plans.plans import read_given as read_given
     from gnnplace.plans.reading import is_plan as is_plan
     from gnnplace.plans.reading import read_plan as read_plan
     from gnnplace.plans.rows import PricedTable as PricedTable

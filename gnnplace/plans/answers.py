@@ -14,8 +14,22 @@ from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.rows import with_messages
 from gnnplace.plans.order.rows import words as action_words
-from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, RecomputeEntry, StageEntry
-from gnnplace.plans.search.draft import Draft, Priced, meshes_of, rank_bytes, realized
+from gnnplace.plans.plan import (
+    InputEntry,
+    MemoryEntry,
+    Plan,
+    PlanFile,
+    RecomputeEntry,
+    StageEntry,
+)
+from gnnplace.plans.search.draft import (
+    Draft,
+    Priced,
+    fullest_parts,
+    meshes_of,
+    rank_bytes,
+    realized,
+)
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import FoundPlans, search
@@ -88,7 +102,8 @@ def plan_of(
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
     rank, lack = priced.lacking
-    reason = None if lack <= 0 else _lacks(priced, cluster, rank, lack)
+    fullest = fullest_parts(priced)
+    reason = None if lack <= 0 else fullest.lack_text(fullest.device)
     # Bare costs are counted without a spread; a framework's have the probability that they fit.
     fits = float(lack <= 0)
     if chain.framework is not None:
@@ -105,6 +120,7 @@ def plan_of(
         precision=chain.precision,
         loss=chain.loss,
         optimizer=chain.optimizer,
+        lora=_lora_words(chain),
         framework=DEFAULT_FRAMEWORK if chain.framework is None else chain.framework.name,
         source="captured" if chain.framework is None else "sizes",
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
@@ -133,17 +149,27 @@ def plan_of(
         reason,
         notices=tuple(notice for notice in notices if notice),
         parameters=chain.parameters,
+        fullest=fullest,
     )
 
 
+def _lora_words(chain: Chain) -> str | None:
+    """Return the adapters that are trained, as `--lora` takes them."""
+    if not isinstance(chain.source, DecoderCosts):
+        return None
+    adapters = chain.source.setting.decoder.adapters
+    return None if adapters is None else str(adapters)
+
+
 def flops_of(chain: Chain) -> float | None:
-    """FLOPs of a model's products in a step: three times those of its forward pass.
+    """Return the FLOPs of a model's products in a step: three times those of its forward pass.
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
-    count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). None of given costs.
+    count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). Gradients of frozen
+    parameters do not count either. None of given costs.
     """
     if isinstance(chain.source, DecoderCosts):
-        return 3.0 * chain.source.setting.decoder.forward_flops * chain.batch
+        return chain.source.setting.decoder.step_flops * chain.batch
     if not is_captured(chain.source):
         return None
     return 3.0 * sum(rule.flops for rule in chain.source.layers.rules)
@@ -275,23 +301,6 @@ def _memory(priced: Priced, cluster: Cluster) -> dict[str, MemoryEntry]:
                 + (0.0 if is_framework else device.reserve),
             )
     return entries
-
-
-def _lacks(priced: Priced, cluster: Cluster, rank: int, lack: float) -> str:
-    """Return what binds, in a sentence."""
-    device = cluster.devices[meshes_of(priced.draft)[rank].first].name
-    state, activations = rank_bytes(priced)[rank].state, priced.saved[rank]
-    what = "parameters, gradients and optimizer state" if state > activations else "activations"
-    mend = (
-        "take more stages, shards or ZeRO 3"
-        if state > activations
-        else "recompute more of it, or take smaller micro-batches"
-    )
-    return (
-        f"{device} lacks {_bytes(lack)}: it needs {_bytes(state)} of parameters, gradients and "
-        f"optimizer state and {_bytes(activations)} of activations, most of it {what} of stage "
-        f"{priced.chunks[rank][0]}; {mend}"
-    )
 
 
 def _bytes(size: float) -> str:

@@ -1,4 +1,4 @@
-"""`explain_plan`: what bounds a plan's step, and which single change of it is worth most.
+"""`explain_captured`: what bounds the step of a captured model's plan, and which change helps most.
 
 **Parts.** The step is priced again without one thing after the other, with the orders of its
 actions kept: what the host takes to launch kernels, exchanges of shards inside of stages, messages
@@ -20,7 +20,7 @@ Complexity: a capture of the model and some 30 prices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gnnplace.costs import IdleNetwork, environment, with_host, with_network, with_slow_links
@@ -38,12 +38,11 @@ from gnnplace.plans.given import (
     recomputing,
 )
 from gnnplace.plans.launch.from_plan import launch_plan_of, stage_layers
-from gnnplace.plans.launch.searching import LaunchExplanation, explain_launch_plan
-from gnnplace.plans.launch.side_by_side import price_file
-from gnnplace.plans.measured_steps import MeasuredSteps, measured_steps, sizes_of
+from gnnplace.plans.measured_steps import measured_steps, sizes_of
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.order.orders import ActionRows, seconds_of_rows
-from gnnplace.plans.plan import MemoryEntry, Plan
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.plan_explanation import PARTS, PlanChange, PlanExplanation
 from gnnplace.plans.search.draft import Draft, Priced, ends_of, pipeline, realized
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.search import under
@@ -54,73 +53,13 @@ from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.sized import with_framework
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_explaining import ROW_PARTS, degrees_moved
+from gnnplace.plans.spec_explaining import degrees_moved
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
-PARTS = {
-    **{name: ROW_PARTS[name] for name in ("compute", "host", "shards", "messages")},
-    "zero": "ZeRO's exchanges with every micro-batch",
-    "reduction": "sums of gradients, and parameters gathered, at the end of the step",
-    **{name: ROW_PARTS[name] for name in ("recompute", "update", "bubble")},
-}
 TP_COLLECTIVES = 10  # a layer and micro-batch of tensor parallelism with sequence parallelism
 LEAST = 0.005  # of the step that a change is worth, to be told
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
-
-
-@dataclass(frozen=True)
-class PlanChange:
-    """A plan with one word changed.
-
-    Attributes:
-        told: the change, in a few words.
-        step_time: predicted seconds of a step.
-        held: bytes of the fullest device.
-        lacking: bytes by which a device is too small; at most 0 where all fit.
-    """
-
-    told: str
-    step_time: float
-    held: float
-    lacking: float
-
-
-@dataclass(frozen=True)
-class PlanExplanation:
-    """What bounds a plan.
-
-    Attributes:
-        plan: that was explained.
-        step_time: predicted seconds of a step.
-        interval: nine in ten steps are in it.
-        parts: seconds of the step by what they go to; see `PARTS`.
-        fullest: the name of the fullest device.
-        memory: its bytes.
-        room: bytes that it has.
-        changes: single changes that are faster and fit, the fastest first; of a plan that does not
-            fit those that make it fit.
-        tried: how many were priced.
-        causes: what may make a run slower than predicted, the likeliest first.
-        measured: a step of a run; None where none is known.
-    """
-
-    plan: Plan
-    step_time: float
-    interval: tuple[float, float]
-    parts: dict[str, float]
-    fullest: str
-    memory: MemoryEntry
-    room: float
-    changes: tuple[PlanChange, ...]
-    tried: int
-    causes: tuple[SlowdownCause, ...] = ()
-    measured: MeasuredSteps | None = None
-
-    @property
-    def bound(self) -> str:
-        """The part that the most seconds go to."""
-        return max(self.parts, key=self.parts.__getitem__)
 
 
 class SlowFabric(MeshFabric):
@@ -151,32 +90,17 @@ class IdleFabric(MeshFabric):
         return 0.0
 
 
-def explain_plan(
+def explain_captured(
     plan: Plan,
     *,
-    model: str | None = None,
-    cluster: str | Cluster | None = None,
-    measured: str | float | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> PlanExplanation | LaunchExplanation:
-    """Return what bounds a plan's step, and which single changes are worth most.
-
-    Args:
-        plan: searched, given or read.
-        model: the model by its name, where the plan's file does not say how to make it.
-        cluster: the cluster, where that is so.
-        measured: a step of a run of it: seconds, words such as "0.83s", or the path of a log.
-        progress: is told what is done.
-
-    Raises:
-        InputError: the model or the cluster cannot be made, or no step can be read.
-        MismatchError: the plan is of another model or cluster.
-    """
+    model: str | None,
+    cluster: str | Cluster | None,
+    measured: str | None,
+    progress: Callable[[str], None] | None,
+) -> PlanExplanation:
+    """Return what bounds the step of a plan of a captured model; see `explain_plan`."""
     file = plan.file
-    told = f"{measured}s" if isinstance(measured, (int, float)) else measured
-    if file.words is not None:
-        return explain_launch_plan(price_file(file, cluster, model), told)
-    steps = None if told is None else measured_steps(told, sizes_of(file))
+    steps = None if measured is None else measured_steps(measured, sizes_of(file))
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     if progress is not None:
         progress("explaining: capturing the model")

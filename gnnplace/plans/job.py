@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs import PARAMETER, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
+from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.problem import Constraints
 
@@ -37,13 +38,16 @@ class TrainingJob:
         loss: Called with the model's output and the last inputs; None: the output is the loss.
         batch: Examples of a step over all devices; None: those of the example inputs.
         precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
-        optimizer: "sgd", "adam" or "adamw"; None: "adamw".
+        optimizer: Of `costs.optimizers`; None: "adamw".
+        lora: Low-rank adapters that are trained instead of the parameters, as "r=16" or
+            "r=16,bits=4" (`decoders.adapters`); None: all parameters are trained.
         accept_other_loss: Whether the batch may be cut where its loss is another one then, or
             nothing proves that it is not.
         imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
 
     Raises:
-        InputError: The precision or the optimizer is unknown, or the imbalance is out of range.
+        InputError: The precision, the optimizer or a word of the adapters is unknown, or the
+            imbalance is out of range.
     """
 
     model: str | nn.Module
@@ -53,6 +57,7 @@ class TrainingJob:
     batch: int | None = None
     precision: str | None = None
     optimizer: str | None = None
+    lora: str | None = None
     accept_other_loss: bool = False
     imbalance: float = 1.0
 
@@ -77,10 +82,10 @@ class TrainingJob:
             raise InputError(
                 f"precision {self.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
             )
-        if self.optimizer is not None and self.optimizer not in MOMENTS:
-            raise InputError(
-                f"optimizer {self.optimizer!r}: unknown; use one of {', '.join(MOMENTS)}"
-            )
+        if self.optimizer is not None:
+            optimizer_kind(self.optimizer)
+        if self.lora is not None:
+            parse_adapters(self.lora)
         if not 1.0 <= self.imbalance <= MAX_IMBALANCE:
             raise InputError(
                 f"imbalance {self.imbalance:g}: must be from 1, experts with equally many rows, to "

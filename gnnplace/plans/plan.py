@@ -139,6 +139,93 @@ class MemoryEntry(Schema):
         return sum((self.state, self.activations, self.working, self.slack))
 
 
+@dataclass(frozen=True)
+class MemoryParts:
+    """Bytes of a device at its fullest, by what holds them; they add up to `total`.
+
+    Attributes:
+        device: Its name.
+        parameters: Of parameters, on this device.
+        gradients: Of their gradients and the sums of these.
+        optimizer: Of the optimizer's state and the float32 copy of half parameters.
+        frozen: Of parameters that are not trained.
+        buckets: In which replicas exchange gradients, and shards gather inputs.
+        activations: That micro-batches in flight keep for their backward passes.
+        working: Of the largest values at work, gathered parameters among them.
+        slack: Of the allocator's fragmentation, and of libraries.
+        usable: Bytes that the device has for all of it.
+    """
+
+    device: str
+    parameters: float
+    gradients: float
+    optimizer: float
+    frozen: float
+    buckets: float
+    activations: float
+    working: float
+    slack: float
+    usable: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what holds them."""
+        state = ("parameters", "gradients", "optimizer", "frozen", "buckets")
+        names = (*state, "activations", "working", "slack")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def total(self) -> float:
+        """Bytes in all."""
+        return sum(self.parts.values())
+
+    @property
+    def lacking(self) -> float:
+        """Bytes that the device has too few; negative where some are free."""
+        return self.total - self.usable
+
+    @property
+    def binds(self) -> str:
+        """What holds the most of them."""
+        parts = self.parts
+        return max(parts, key=parts.__getitem__)
+
+    def text(self) -> str:
+        """Format the parts that there are, in a unit that suits."""
+        scale, unit, digits = (1e9, "GB", 2) if self.total >= 1e8 else (1e6, "MB", 3)
+        amounts = [f"{name} {size / scale:.{digits}f}" for name, size in self.parts.items() if size]
+        return f"{self.total / scale:.{digits}f} {unit} ({', '.join(amounts)})"
+
+    def lack_text(self, device: str) -> str:
+        """Format how much a device lacks, of what, and what would help.
+
+        Args:
+            device: What the device is called.
+        """
+        scale, unit = (1e9, "GB") if self.usable >= 1e8 else (1e6, "MB")
+        trained = self.parameters + self.gradients + self.optimizer + self.buckets
+        state = trained + self.frozen
+        mend = (
+            "take more stages or shards, a higher ZeRO, or a leaner optimizer"
+            if state > self.total / 2
+            else "recompute more of it, or take smaller micro-batches or more shards"
+        )
+        return (
+            f"{device} lacks {self.lacking / scale:.2f} {unit}: it has {self.usable / scale:.2f} "
+            f"{unit} and needs {self.text()}; {mend}"
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the parts as JSON has them."""
+        return {
+            "device": self.device,
+            **self.parts,
+            "total": self.total,
+            "usable": self.usable,
+            "binds": self.binds,
+        }
+
+
 class AlternativeEntry(Schema):
     """The fastest plan that a launcher can run: its predicted step, or why there is none."""
 
@@ -165,7 +252,8 @@ class PlanFile(Schema):
     """The keys of a plan's file.
 
     `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'; `loss`, whether that of a step is the mean of
+    gradients are summed, `same` as the parameters'; `lora`, which adapters are trained instead of
+    them (None: none); `loss`, whether that of a step is the mean of
     its micro-batches' or their sum. `source` says what the seconds and bytes are from: the kernels
     that were `captured`, or the model's `sizes` as the framework trains them. `flops` are those of
     the model's products in a step, forward and backward, nothing recomputed. `fits` is the
@@ -191,6 +279,7 @@ class PlanFile(Schema):
     gradients: Literal["same", "fp32"] = "same"
     loss: Literal["mean", "sum"] = "mean"
     optimizer: str
+    lora: Name | None = None
     framework: Name = "pytorch"
     source: Literal["captured", "sizes"] = "captured"
     environment: Name | None = None
@@ -291,6 +380,8 @@ class Plan:
             ones; none where nothing was run.
         parameters: their number; None where it is not known.
         defaults: what was planned for without being asked, such as "batch".
+        fullest: bytes of the device that lacks the most, or has the fewest free; None of a plan
+            that was read and not priced.
     """
 
     file: PlanFile
@@ -300,6 +391,7 @@ class Plan:
     trials: tuple[TrialEntry, ...] = ()
     parameters: int | None = None
     defaults: tuple[str, ...] = ()
+    fullest: MemoryParts | None = None
 
     @property
     def feasible(self) -> bool:
@@ -332,7 +424,9 @@ class Plan:
     def for_launcher(self, launcher: str) -> Plan:
         """Return the launcher's own plan where it stands among the alternatives, else this one."""
         entry = self.file.alternatives.get(launcher)
-        return self if entry is None or entry.plan is None else replace(self, file=entry.plan)
+        if entry is None or entry.plan is None:
+            return self
+        return replace(self, file=entry.plan, fullest=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the file as JSON has it."""
@@ -353,6 +447,7 @@ class Plan:
             "lower_bound": file.lower_bound,
             "one_stage_bound": file.one_stage_bound,
             "memory": {name: entry.all for name, entry in file.memory.items()},
+            "fullest": None if self.fullest is None else self.fullest.to_data(),
             "feasible": self.feasible,
             "reason": self.reason,
             "op_placement": None if self.op_placement is None else asdict(self.op_placement),

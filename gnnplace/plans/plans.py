@@ -82,12 +82,12 @@ def read_question(
         InputError: No model is named, or the arguments contradict the words.
         MismatchError: The arguments contradict the plan's file.
     """
-    plan = None if given is None else _read_given(given)
+    plan = None if given is None else read_given(given)
     notes: tuple[str, ...] = ()
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer")}
+        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer", "lora")}
         check_words(file, cluster=cluster.name, **asked)
         stated = {name: getattr(file, name) for name in asked}
     elif isinstance(plan, LaunchPlan):
@@ -189,6 +189,7 @@ def plan_model(
     batch: int | None = None,
     precision: str | None = None,
     optimizer: str | None = None,
+    lora: str | None = None,
     memory_limit: float | None = None,
     headroom: str | float | None = AUTO,
     budget: float = 10.0,
@@ -223,7 +224,10 @@ def plan_model(
             catalogue's default, or of the example inputs.
         precision: of parameters and passes, in Lightning's words; by default that of the given
             plan, of the catalogue's default, or "32-true".
-        optimizer: "sgd", "adam" or "adamw"; by default that of the given plan, or "adamw".
+        optimizer: of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
+            captured model "sgd", "adam" or "adamw".
+        lora: low-rank adapters that are trained instead of the parameters, as "r=16", or
+            "r=16,bits=4" of weights in 4 bits; of a model of the catalogue alone.
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
@@ -281,7 +285,7 @@ def plan_model(
         raise InputError(
             "--given: a plan of one's own is priced as it is; leave constraints and rate out"
         )
-    devices = _devices(resolve_cluster(cluster), memory_limit, asked.headroom or headroom)
+    devices = plan_devices(cluster, memory_limit, asked.headroom or headroom)
     question = read_question(
         given,
         model,
@@ -291,6 +295,7 @@ def plan_model(
         batch=batch,
         precision=precision,
         optimizer=optimizer,
+        lora=lora,
         accept_other_loss=accept_other_loss,
         imbalance=imbalance,
     )
@@ -434,7 +439,7 @@ def compare_plans(
     """
     from gnnplace.plans.segments.chains import chain_of
 
-    devices = _devices(resolve_cluster(cluster), memory_limit, headroom)
+    devices = plan_devices(cluster, memory_limit, headroom)
     if progress is not None:
         progress(CAPTURING)
     job = TrainingJob(
@@ -450,7 +455,7 @@ def compare_plans(
     return find_baselines(chain, devices, SearchOptions(budget=budget), progress=progress)
 
 
-def _read_given(
+def read_given(
     given: str | PlanSpec | Plan | LaunchPlan,
 ) -> PlanSpec | Plan | LaunchPlan:
     """Parse words, or read the plan of a file."""
@@ -495,12 +500,15 @@ def _search(
     return plans[: options.top]
 
 
-def _devices(cluster: Cluster, memory_limit: float | None, headroom: str | float | None) -> Cluster:
-    """The cluster with the memory that plans may use.
+def plan_devices(
+    cluster: str | Cluster, memory_limit: float | None, headroom: str | float | None
+) -> Cluster:
+    """Return a cluster with the memory that plans may use; arguments as of `plan_model`.
 
     Raises:
-        InputError: devices whose times no table has.
+        InputError: There is no such cluster, or no table has the times of its devices.
     """
+    cluster = resolve_cluster(cluster)
     for kind in cluster.kinds:
         figures(kind)
     if memory_limit is not None:

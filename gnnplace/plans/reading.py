@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnplace.costs import TRAITS, environment
-from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, environment
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
+from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.launch.launch_plan import READ_NAMES
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
@@ -152,10 +152,15 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
 
 def _faults(file: PlanFile) -> Iterator[str]:
     """What contradicts what, actions apart; each may rely on those before it."""
-    for key, known in (("precision", PARAMETER), ("optimizer", MOMENTS)):
+    for key, known in (("precision", PARAMETER), ("optimizer", OPTIMIZERS)):
         word = getattr(file, key)
         if word not in known:
             yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
+    try:
+        if file.lora is not None:
+            parse_adapters(file.lora)
+    except InputError as error:
+        yield f"lora: {error}"
     yield from _framework(file)
     yield from _stages(file)
     yield from _ranks(file)

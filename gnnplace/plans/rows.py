@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.costs import DEFAULT_FRAMEWORK, GPUS, environment, framework, has_step_constants
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import decoder_of
+from gnnplace.plans.decoders.decoder import decoder_of, with_adapters
 from gnnplace.plans.decoders.setting import HALVES, setting_of
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.spec import PlanTable, read_plan_table, table_of_spec
@@ -120,6 +120,7 @@ def price_plans(
     batch: int | None = None,
     precision: str | None = None,
     optimizer: str | None = None,
+    lora: str | None = None,
     memory_limit: float | None = None,
     headroom: str | float | None = AUTO,
     accept_other_loss: bool = False,
@@ -137,7 +138,8 @@ def price_plans(
         batch: examples of a step, where a row says nothing else.
         precision: in Lightning's words; None: the framework's usual one if it is named, else
             "32-true".
-        optimizer: "sgd", "adam" or "adamw"; None: "adamw".
+        optimizer: of `costs.optimizers`; None: "adamw".
+        lora: low-rank adapters that are trained instead, as "r=16"; None: none.
         memory_limit: bytes that every device has, instead of its own.
         headroom: what stays free on every device: "auto" what the framework takes, "10%", "2GB".
         accept_other_loss: cut the batch also where its loss is another one then.
@@ -159,7 +161,8 @@ def price_plans(
     decoder = decoder_of(model, inputs, devices.num_devices) if by_sizes else None
     if decoder is not None:
         setting = setting_of(
-            replace(decoder, batch=batch or decoder.batch), devices, framework_name=name,
+            with_adapters(replace(decoder, batch=batch or decoder.batch), lora), devices,
+            framework_name=name,
             environment_name=environment_name, precision=precision, optimizer=optimizer,
             memory_limit=_limit(devices, memory_limit, headroom),
         )  # fmt: skip
@@ -187,6 +190,7 @@ def price_plans(
         batch=batch,
         precision=precision,
         optimizer=optimizer,
+        lora=lora,
         accept_other_loss=accept_other_loss,
     )
     from gnnplace.plans.segments.chains import chain_of

@@ -19,9 +19,16 @@ from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.mesh import Mesh
 from gnnplace.plans.order.orders import chunk_ranks
-from gnnplace.plans.search.draft import Draft, Priced, meshes_of, rank_bytes, realized
+from gnnplace.plans.search.draft import (
+    Draft,
+    Priced,
+    meshes_of,
+    rank_bytes,
+    rank_parts,
+    realized,
+)
 from gnnplace.plans.search.framework_pricing import FrameworkPricer
-from gnnplace.plans.search.stage import RankBytes, Stage
+from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
 from gnnplace.plans.spec import PlanSpec
 
@@ -237,7 +244,9 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     fullest = max(range(len(ranks)), key=lambda rank: ranks[rank].reserved / limits[rank])
     memory, usable = ranks[fullest], limits[fullest]
     fits = framework.fit_probability(memory.reserved, usable)
-    reason = "" if fits >= LIKELY else _lacks(memory, usable, fullest)
+    reason = ""
+    if fits < LIKELY:
+        reason = rank_parts(priced, fullest).lack_text(f"a device of rank {fullest}")
     seconds = priced.step_time
     draft = priced.draft
     tokens = draft.size * draft.microbatches * setting.decoder.length
@@ -278,20 +287,6 @@ def device_peaks(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
         for mesh, memory in zip(meshes_of(priced.draft), rank_bytes(priced), strict=True)
         for index in mesh.devices
     }
-
-
-def _lacks(memory: RankBytes, usable: float, rank: int) -> str:
-    """Return what does not fit, in a sentence."""
-    mend = (
-        "take more shards, stages or a higher zero"
-        if memory.state > memory.reserved / 2
-        else "recompute, or take smaller micro-batches or more shards"
-    )
-    return (
-        f"a device of rank {rank} lacks {(memory.reserved - usable) / 1e9:.1f} GB: it reserves "
-        f"{memory.reserved / 1e9:.1f} GB, {memory.state / 1e9:.1f} GB of them state, and has "
-        f"{usable / 1e9:.1f} GB; {mend}"
-    )
 
 
 def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
@@ -380,6 +375,10 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
     if offload != "none" and offload not in traits.offloads:
         values = ", ".join(traits.offloads) or "none"
         raise InputError(f"offload={spec.offload}: {name} has {values}")
+    if "optimizer" in offload and setting.framework.optimizer_kind.quantized:
+        raise InputError(
+            f"offload={spec.offload}: {setting.framework.optimizer} steps on GPUs alone; take adamw"
+        )
     if "parameters" in offload and spec.zero < 3:
         raise InputError(f"offload={spec.offload}: parameters are whole on devices; take zero=3")
 

@@ -174,7 +174,7 @@ def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
         spec: the plan that is changed.
     """
     found = []
-    for told, other in _changed(setting, spec):
+    for told, other in single_changes(setting, spec):
         if other == spec:
             continue
         answer = price(setting, other)
@@ -183,8 +183,8 @@ def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
     return sorted(found, key=lambda change: change.answer.step_time or 0.0)
 
 
-def _changed(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, PlanSpec]]:
-    """Single changes of a plan."""
+def single_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, PlanSpec]]:
+    """Yield a plan with each of its words changed, and what was changed."""
     for size in (spec.microbatch_size * 2, spec.microbatch_size // 2):
         if size:
             yield f"microbatch_size={size}", replace(spec, microbatch_size=size)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.foreign import naming_extras
 from gnnplace.graph import FIXED_ORDERS, WALKED, check_network_order, check_order
 from gnnplace.placers.plugins import installed, installed_class, named_class
 from gnnplace.placers.registry import PLACERS
@@ -167,7 +168,8 @@ def compare(
             progress(f"placing with {name}")
         try:
             how: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
-            result = place(problem, space=space, constraints=few, **how)
+            with naming_extras():
+                result = place(problem, space=space, constraints=few, **how)
             # By the whole name: two checkpoints of one placer are two rows.
             results.append(replace(result, placer=name))
         except GnnplaceError as error:

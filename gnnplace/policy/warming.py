@@ -32,6 +32,7 @@ from numba.core import event
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
+from gnnplace.foreign import naming_extras
 from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
 from gnnplace.placers import NO_BUDGET, Found, SearchSpace
@@ -113,7 +114,7 @@ def warm(
 def _warm_all(names: list[str], scope: WarmingScope, objective: str = TIME) -> None:
     for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
         for name in names:
-            with suppress(GnnplaceError):
+            with suppress(GnnplaceError), naming_extras():
                 _warm_one(problem, name, objective, scope)
 
 
@@ -125,7 +126,8 @@ def find_scope(num_ops: int | None, budget: float | None = None) -> WarmingScope
 
 def _is_known(name: str, objective: str) -> bool:
     try:
-        return bool(placer_for(objective, name).name)
+        with naming_extras():
+            return bool(placer_for(objective, name).name)
     except GnnplaceError:
         return False
 

@@ -94,6 +94,7 @@ def launch_answer_lines(
         defaults: What nobody gave, in words of the options.
     """
     answer, framework, sizes = found.answer, found.setting.framework, found.setting.decoder
+    adapters = [] if sizes.adapters is None else [sizes.adapters.label]
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]
     lines = [
@@ -105,7 +106,7 @@ def launch_answer_lines(
             parameters=sizes.parameters,
             batch=found.plan.batch or sizes.batch,
             length=sizes.length,
-            options=(framework.precision, framework.optimizer),
+            options=(framework.precision, framework.optimizer, *adapters),
             defaults=defaults,
         ),
         f"  {found.plan.words}",

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gnnplace.plans import LaunchExplanation, MeasuredSteps, SlowdownCause
-from gnnplace.plans.explaining import PARTS, PlanExplanation
+from gnnplace.plans.plan_explanation import PARTS, PlanExplanation
 from gnnplace.plans.spec_explaining import ROW_PARTS
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share

@@ -21,6 +21,7 @@ import numpy as np
 
 from gnnplace.costs import tested_words
 from gnnplace.errors import InputError
+from gnnplace.plans import parse_adapters
 from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
 from gnnplace.plans.order.rows import PASSES, passes_in
 from gnnplace.plans.order.timing import Timing, timed
@@ -71,11 +72,18 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
-    memory = file.memory[fullest].model_dump()
-    components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
-    lines.append(
-        f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
-    )
+    # A plan that was read and not priced has fewer parts of its bytes.
+    if plan.fullest is not None:
+        lines.append(
+            f"  fullest device {plan.fullest.device}: {plan.fullest.text()}, of "
+            f"{plan.fullest.usable / 1e9:.2f} GB"
+        )
+    else:
+        memory = file.memory[fullest].model_dump()
+        components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
+        lines.append(
+            f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
+        )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
@@ -99,11 +107,12 @@ def basis_line(plan: Plan) -> str:
     """Format what was planned for, which of it was a default, and where the prices come from."""
     file = plan.file
     length = None if file.tokens is None else file.tokens // file.batch
+    adapters = [] if file.lora is None else [parse_adapters(file.lora).label]
     asked = job_words(
         parameters=plan.parameters,
         batch=file.batch,
         length=length,
-        options=(file.precision, file.optimizer),
+        options=(file.precision, file.optimizer, *adapters),
         defaults=plan.defaults,
     )
     if file.source == "captured":

@@ -13,6 +13,7 @@ from torch import nn
 
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.files import read_json
+from gnnplace.foreign import naming_extras
 from gnnplace.models import find_model, nearest_names, require_planned
 from gnnplace.transformers_names import has_model_for, make_model
 from gnnplace.zoo.targets import add_targets, set_problem
@@ -113,7 +114,8 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         InputError: as `hugging_face`, of names, fields and quantized weights.
     """
     try:
-        return _configuration(name, options)
+        with naming_extras():
+            return _configuration(name, options)
     except GnnplaceError:
         raise
     except Exception as error:  # of transformers' own checks, of which some have types of their own

@@ -30,7 +30,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs.memory import state_terms
 from gnnplace.errors import InputError
 
 MEBI = 2**20
@@ -96,7 +96,7 @@ def _row(
     activations = transformer_activations(
         hidden, length, batch, heads=profile["heads"], tensor_parallel=split, **layer
     )
-    held = state_bytes(parameters / ways, precision="bf16-mixed", zero=3, replicas=replicas)
+    held = state_terms(parameters / ways, precision="bf16-mixed", zero=3, replicas=replicas).total
     return LayerRow(
         profile["name"], ways, bool(shared), positions, batch,
         activations, MEBI * kept, held, MEBI * state,

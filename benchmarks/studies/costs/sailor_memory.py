@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.studies.costs.sailor_data import UNSOUND, data
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs.memory import state_terms
 from gnnplace.problem.cluster.headroom import PROCESS, SLACK
 
 LEFT_OUT = {*UNSOUND, ("GPT-Neo-2.7", "N8_D2")}
@@ -68,7 +68,7 @@ def memory_rows() -> list[MemoryRow]:
 
 def _row(plan: dict[str, Any]) -> MemoryRow:
     stages = tuple(_stages(plan))
-    predicted = max(held_bytes(state_bytes(n) + kept, n) for n, kept in stages)
+    predicted = max(held_bytes(state_terms(n).total + kept, n) for n, kept in stages)
     return MemoryRow(plan["model"], plan["name"], stages, predicted, plan["memory"])
 
 
@@ -90,7 +90,7 @@ def fit(rows: Sequence[MemoryRow]) -> tuple[float, float]:
 
     Which stage is the fullest depends on neither: both are the same for all stages.
     """
-    full = [max(state_bytes(n) + 4.0 * n + kept for n, kept in row.stages) for row in rows]
+    full = [max(state_terms(n).total + 4.0 * n + kept for n, kept in row.stages) for row in rows]
     published = np.array([row.published for row in rows])
     design = np.stack([np.array(full), np.ones(len(rows))], axis=1) / published[:, None]
     (factor, process), *_ = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)

@@ -30,8 +30,9 @@ from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.costs.frameworks.constants import ConstantSet, mode
 from gnnplace.costs.frameworks.offloading import NOTHING, Host, Offloading, host_of, offloading_of
 from gnnplace.costs.kernels import Kernels
-from gnnplace.costs.memory import MOMENTS, PARAMETER
+from gnnplace.costs.memory import PARAMETER, StateTerms
 from gnnplace.costs.network import ServerNetwork
+from gnnplace.costs.optimizers import OptimizerKind, optimizer_kind
 
 Seconds = TypeVar("Seconds", float, FloatArray)
 """A number of seconds, or an array of them."""
@@ -258,12 +259,15 @@ class StateBytes(NamedTuple):
     Attributes:
         parameter: The parameter itself.
         gradient: Its gradient, as replicas exchange it.
-        optimizer: What the optimizer keeps, the float32 copy of half parameters too.
+        optimizer: What the optimizer keeps of matrices of layers, the float32 copy of half
+            parameters too.
+        optimizer_outside: What it keeps of all other parameters.
     """
 
     parameter: float
     gradient: float
     optimizer: float
+    optimizer_outside: float
 
 
 @dataclass(frozen=True)
@@ -310,12 +314,18 @@ class ReplicatedParameters:
         experts: Elements of the experts that are on this device.
         num_layers: Layers of the stage.
         largest: Elements of the largest matrix of a layer.
+        outside: Elements of `dense` that are in no matrix of a layer: tables, norms and biases.
+        frozen: Bytes of parameters that are not trained, experts' apart.
+        frozen_experts: Bytes of experts that are not trained.
     """
 
     dense: float
     experts: float
     num_layers: float
     largest: float
+    outside: float = 0.0
+    frozen: float = 0.0
+    frozen_experts: float = 0.0
 
     @property
     def count(self) -> float:
@@ -351,7 +361,7 @@ class Framework:
         constants: Its numbers, with those of an environment.
         checks: Numbers of an environment that checks collectives; None of any other.
         precision: Of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
+        optimizer: Its name, of `costs.optimizers`.
         kernels: Seconds of kernels on one device, of several kinds on the slowest.
         network: Seconds of exchanges.
         memory: Bytes of a device that may be allocated and reserved, of several kinds the fewest.
@@ -360,6 +370,8 @@ class Framework:
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
         offload: What leaves the GPU for the host, a value of the word `offload`.
+        factored: Sums of rows and columns that a factored optimizer keeps for each parameter of a
+            matrix of a layer, and of all others; the model's means.
     """
 
     name: str
@@ -375,6 +387,7 @@ class Framework:
     hides: str = ""
     hides_shards: bool = False
     offload: str = NOTHING
+    factored: tuple[float, float] = (0.0, 0.0)
     _least: dict[Hashable, ReplicaExchanges[float]] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
@@ -393,10 +406,36 @@ class Framework:
     def state_bytes(self) -> StateBytes:
         """Bytes of state for each parameter."""
         parameter, gradient, moment = PARAMETER[self.precision]
-        moments = MOMENTS[self.optimizer] + self.precision.endswith("-master")
+        kind = self.optimizer_kind
+        copy = moment * self.precision.endswith("-master")
+        matrices, outside = kind.kept_bytes(moment), kind.kept_bytes(moment)
+        if kind.is_factored:
+            matrices, outside = (moment * numbers for numbers in self.factored)
+        elif kind.is_orthogonal:  # AdamW steps what is no matrix of a layer
+            outside = optimizer_kind("adamw").kept_bytes(moment)
         return StateBytes(
-            float(parameter), 4.0 if self.sums_in_fp32 else float(gradient), float(moment * moments)
+            parameter=float(parameter),
+            gradient=4.0 if self.sums_in_fp32 else float(gradient),
+            optimizer=float(matrices + copy),
+            optimizer_outside=float(outside + copy),
         )
+
+    @property
+    def optimizer_kind(self) -> OptimizerKind:
+        """What the optimizer keeps and moves."""
+        return optimizer_kind(self.optimizer)
+
+    def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the bytes of the optimizer's state on a device.
+
+        Args:
+            parameters: Of the stage, on one device.
+            group: The replicas, and how many of them share the state.
+        """
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        state = self.state_bytes
+        apart = (state.optimizer_outside - state.optimizer) * parameters.outside / group.shards
+        return state.optimizer * sharded + apart
 
     @property
     def sums_in_fp32(self) -> bool:
@@ -521,24 +560,36 @@ class Framework:
         between = min(groups, group.members // inside)
         return seconds + self.network.reduce(groups, size / shards, between)
 
-    def unit_exchanges(self, dense: float, experts: float, group: ReplicaGroup) -> FloatArray:
+    def unit_exchanges(
+        self,
+        dense: float,
+        experts: float,
+        group: ReplicaGroup,
+        frozen: tuple[float, float] = (0.0, 0.0),
+    ) -> FloatArray:
         """Return the seconds of an FSDP unit's exchanges with every micro-batch.
 
         Args:
             dense: Elements of the unit that all replicas shard.
             experts: Elements of its experts, which fewer replicas have.
             group: The replicas.
+            frozen: Bytes of the unit that are not trained, and of its experts; gathered alone.
 
         Returns:
             Seconds of gathering the parameters, and of scattering their gradients. [2]
         """
         seconds = np.zeros(2)
-        for elements, holders in ((dense, group), (experts, group.of_experts)):
-            if not elements:
+        for elements, frozen_bytes, holders in (
+            (dense, frozen[0], group),
+            (experts, frozen[1], group.of_experts),
+        ):
+            gathered = 2.0 * elements + frozen_bytes
+            if not gathered:
                 continue
             inside, shards = min(holders.members, holders.shards), holders.shards
-            seconds[0] += self.network.exchange(ALL_GATHER, shards, 2.0 * elements, inside)
-            seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
+            seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
+            if elements:
+                seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
         return seconds
 
     def replica_exchanges(
@@ -692,15 +743,17 @@ class Framework:
         return self.kernels.stream(self.constants[name] * elements)
 
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
-        """Return the seconds of the optimizer's kernels."""
+        """Return the seconds of the optimizer's kernels that move bytes."""
+        constants, kind = self.constants, self.optimizer_kind
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        constants = self.constants
-        whole = constants["update_whole"] * parameters.count
-        return self.kernels.stream(whole + constants["update_part"] * sharded)
+        size = (constants["update_part"] + kind.extra_bytes_moved) * sharded
+        if kind.is_orthogonal:  # AdamW steps the others
+            size -= kind.extra_bytes_moved * parameters.outside / group.shards
+        return self.kernels.stream(constants["update_whole"] * parameters.count + size)
 
     def replicated_state(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
-    ) -> tuple[float, float]:
+    ) -> tuple[StateTerms, float]:
         """Return the bytes of state of parameters that every replica holds (ZeRO 0 and 1).
 
         Args:
@@ -712,25 +765,42 @@ class Framework:
             Bytes that stay for the whole step, and those that the optimizer's step has besides.
         """
         constants = self.constants
-        parameter, gradient, optimizer = self.state_bytes
+        gradient = self.state_bytes.gradient
         buckets = constants["bucket_bytes"] if group.count > 1 and zero == 0 else 0.0
+        sharded_gradient = 0.0
         if self.precision == "16-master":
             gradient += constants["half_gradient"]
-            optimizer += constants["half_gradient_parted"]
+            sharded_gradient = constants["half_gradient_parted"]
         elif self.sums_in_fp32:
             gradient += constants["both_gradients"]
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        state = parameters.count * (parameter + gradient + buckets) + optimizer * sharded
+        terms = StateTerms(
+            parameters=parameters.count * self.state_bytes.parameter,
+            gradients=parameters.count * gradient + sharded_gradient * sharded,
+            optimizer=self.optimizer_bytes(parameters, group),
+            buckets=parameters.count * buckets,
+            frozen=parameters.frozen + parameters.frozen_experts,
+        )
         updating = constants["update_part_passing"] * parameters.count / group.shards
         if zero and group.count > 1:
             passing = constants["update_passing"] * (2 + 1.0 / group.shards)
             updating += passing * parameters.count
-        return state, updating
+        return terms, updating
 
-    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> StateTerms:
         """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
-        return sum(self.state_bytes) * sharded
+        return StateTerms(
+            parameters=self.state_bytes.parameter * sharded,
+            gradients=self.state_bytes.gradient * sharded,
+            optimizer=self.optimizer_bytes(parameters, group),
+            frozen=self.sharded_frozen(parameters, group),
+        )
+
+    def sharded_frozen(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+        """Return the bytes of a device's shards of parameters that are not trained."""
+        dense = parameters.frozen / group.shards
+        return dense + parameters.frozen_experts / group.expert_shards
 
 
 def _least_rate(seconds: Callable[[float], float], size: float) -> float:

@@ -16,9 +16,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import PRODUCTS
+from gnnplace.costs import PRODUCTS, newton_schulz_shapes
+from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.decoder import DecoderSizes
-from gnnplace.plans.decoders.layer import head_passes, layer_passes, layer_products
+from gnnplace.plans.decoders.layer import (
+    adapter_passes,
+    head_passes,
+    layer_passes,
+    layer_products,
+)
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.segments.chain import (
     FASTEST,
@@ -130,23 +136,45 @@ def _segment_costs(
         columns[name][-1] = value
 
     # The embedding takes no time that is seen; tied, it is the head's table.
-    columns["parameters"][0] = sizes.embedding / tp + sizes.learned * sizes.hidden
+    table = sizes.embedding / tp + sizes.learned * sizes.hidden
+    if sizes.adapters is None:
+        columns["parameters"][0] = table
+    else:
+        columns["frozen_bytes"][0] = HALF_BYTES * table
     if sizes.tied:
         columns["tied"][[0, -1]] = sizes.embedding / tp
     columns["host"][1:-1] = _host_of_layer(setting, tp)
-    columns["working"] += _working(setting, tp, tokens)
+    columns["working"] += _working(setting, tp, tokens) + columns["unpacked"]
     outside = columns["parameters"] - columns["experts"]
     none = np.zeros(num_layers + 2)
     # Gradients of what all devices of the outer axis hold are summed over it.
     is_summed = degrees.cp * degrees.replicas > 1
     summed = np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
-    return SegmentCosts(update=none, error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
+    return SegmentCosts(error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
 
 
 LAYER_COLUMNS = (
-    "forward", "backward", "weights", "recomputed", "attention", "saved", "scores", "entering",
-    "working", "loss", "parameters", "experts", "largest", "tied", "host",
-)  # fmt: skip
+    "forward",
+    "backward",
+    "weights",
+    "recomputed",
+    "attention",
+    "saved",
+    "scores",
+    "entering",
+    "working",
+    "loss",
+    "parameters",
+    "experts",
+    "matrices",
+    "largest",
+    "tied",
+    "host",
+    "update",
+    "frozen_bytes",
+    "frozen_experts",
+    "unpacked",
+)
 
 
 def _layer_costs(
@@ -159,12 +187,30 @@ def _layer_costs(
     passes = layer_passes(setting, tokens, tp, degrees.cp, split, groups, degrees.expert_tp)
     shapes = layer_products(setting, tokens, tp, has_experts)
     weights = sum(kernels.products([(columns, inner, rows)]) for rows, columns, inner in shapes)
+    if sizes.adapters is not None:  # frozen matrices have no gradients
+        weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
     kept = kept_bytes(setting, tokens, tp, split, has_experts)
     experts, matrices = 0.0, float(sizes.layer_matrices)
     if has_experts:
         experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
         matrices = float(sizes.beside_experts)
+    update = 0.0
+    if setting.framework.optimizer_kind.is_orthogonal:
+        update = _orthogonal_seconds(setting, degrees, has_experts=has_experts)
+    trained = {
+        "parameters": matrices / tp + sizes.layer_vectors + experts,
+        "experts": experts,
+        "matrices": matrices / tp + experts,
+        "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,
+    }
+    if sizes.adapters is not None:
+        trained = _adapter_columns(sizes, has_experts=has_experts, tp=tp)
+        matrix_bytes = sizes.adapters.matrix_bytes
+        trained["frozen_bytes"] = matrix_bytes * (matrices / tp + experts)
+        trained["frozen_bytes"] += HALF_BYTES * sizes.layer_vectors
+        trained["frozen_experts"] = matrix_bytes * experts
     return {
+        **trained,
         "forward": passes.forward,
         "backward": passes.backward - weights,
         "weights": weights,
@@ -173,10 +219,52 @@ def _layer_costs(
         "saved": kept.everything,
         "scores": kept.everything - kept.selective,
         "entering": kept.entering,
-        "parameters": matrices / tp + sizes.layer_vectors + experts,
-        "experts": experts,
-        "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,
+        "update": update,
     }
+
+
+def _adapter_columns(sizes: DecoderSizes, *, has_experts: bool, tp: int) -> dict[str, float]:
+    """Return the columns of what is trained in a layer with adapters.
+
+    Args:
+        sizes: Of the decoder, with adapters.
+        has_experts: Whether the layer has experts.
+        tp: Shards of every matrix.
+    """
+    assert sizes.adapters is not None
+    largest = unpacked = 0
+    for linear in sizes.adapted_linears(has_experts=has_experts):
+        for rows, columns in linear.adapter_shapes(sizes.adapters.rank, tp):
+            largest = max(largest, rows * columns)
+        unpacked = max(unpacked, linear.inputs * linear.outputs)
+    elements = float(sizes.adapter_parameters(has_experts=has_experts, shards=tp))
+    return {
+        "parameters": elements,
+        "experts": 0.0,
+        "matrices": elements,
+        "largest": float(largest),
+        "unpacked": HALF_BYTES * unpacked / tp if sizes.adapters.is_quantized else 0.0,
+    }
+
+
+def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_experts: bool) -> float:
+    """Return the seconds in which Muon makes the updates of a layer orthogonal.
+
+    Devices that have parts of a matrix take whole ones in turn.
+    """
+    kernels = setting.framework.kernels
+    seconds = 0.0
+    adapters = setting.decoder.adapters
+    if adapters is not None:
+        for linear in setting.decoder.adapted_linears(has_experts=has_experts):
+            for rows, columns in linear.adapter_shapes(adapters.rank):
+                seconds += kernels.products(newton_schulz_shapes(rows, columns)) / degrees.tp
+        return seconds
+    for linear in setting.decoder.linears(has_experts=has_experts):
+        products = kernels.products(newton_schulz_shapes(linear.outputs, linear.inputs))
+        devices = degrees.tp if linear.count == 1 else degrees.ep * degrees.expert_tp
+        seconds += linear.count * products / devices
+    return seconds
 
 
 def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:
@@ -184,7 +272,9 @@ def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> d
     sizes, framework = setting.decoder, setting.framework
     passes = head_passes(setting, tokens, tp, split)
     rows = -(-sizes.vocabulary // tp)
-    weights = framework.kernels.products([(rows, sizes.hidden, tokens)])
+    is_frozen = sizes.adapters is not None
+    weights = 0.0 if is_frozen else framework.kernels.products([(rows, sizes.hidden, tokens)])
+    elements = sizes.embedding / tp + sizes.last_norm
     host = 2 * framework.constants["host_pass"]
     if framework.checks is not None and tp > 1:
         host += 6 * framework.checks["check"] * tp
@@ -194,7 +284,8 @@ def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> d
         "backward": passes.backward - weights,
         "weights": weights,
         "loss": tokens * (logits + 4.0 * sizes.hidden) / tp,
-        "parameters": sizes.embedding / tp + sizes.last_norm,
+        "parameters": 0.0 if is_frozen else elements,
+        "frozen_bytes": HALF_BYTES * elements if is_frozen else 0.0,
         "host": host,
     }
 
@@ -220,7 +311,10 @@ def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
     working = np.full(sizes.layers + 2, inside)
     working[-1] = max(inside, logits)
     working += constants["passing"] * tokens * 6.0 * sizes.hidden
-    return working + constants["layer_gradients"] * sizes.layer_matrices / tp
+    matrices = sizes.layer_matrices / tp
+    if sizes.adapters is not None:
+        matrices = sizes.adapter_parameters(shards=tp)
+    return working + constants["layer_gradients"] * matrices
 
 
 def kept_bytes(
@@ -238,12 +332,17 @@ def kept_bytes(
     sizes, constants = setting.decoder, setting.framework.constants
     parts = tp if split else 1
     is_products = setting.framework.kernels.attention == PRODUCTS
+    adapters = 0.0  # what the first matrix of each makes, and the second's gradient reads
+    if sizes.adapters is not None:
+        count = len(sizes.adapted_linears(has_experts=has_experts))
+        adapters = 2.0 * sizes.adapters.rank * count
     scores = 5.0 * sizes.heads * sizes.length / tp if is_products else 0.0
     entering = 2.0 * tokens * sizes.hidden / parts
     if not sizes.gated:
         stream = constants["plain_kept_stream"] * sizes.hidden / parts
         inside = (constants["plain_kept_inside"] * sizes.hidden + 4 * sizes.heads) / tp
-        return KeptBytes(tokens * (stream + inside + scores), tokens * (stream + inside), entering)
+        lean = stream + inside + adapters
+        return KeptBytes(tokens * (lean + scores), tokens * lean, entering)
     stream = 12.0 * sizes.hidden / parts
     gate = constants["gated_kept"] * sizes.feed_forward
     inside = (4 * sizes.keys + gate + 4 * sizes.heads) / tp
@@ -264,8 +363,8 @@ def kept_bytes(
         row = constants["chosen_inside"] * own.width + constants["chosen_kept"] * sizes.hidden
         experts += own.active * row / tp
     return KeptBytes(
-        tokens * (stream + inside + experts + scores),
-        tokens * (lean_stream + lean_inside + experts),
+        tokens * (stream + inside + experts + adapters + scores),
+        tokens * (lean_stream + lean_inside + experts + adapters),
         entering,
     )
 
@@ -299,6 +398,6 @@ def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
         batch=sizes.batch,
         precision=setting.framework.precision,
         optimizer=setting.framework.optimizer,
-        tied=(table,) if sizes.tied else (),
+        tied=(table,) if sizes.tied and sizes.adapters is None else (),
         framework=setting.framework,
     )

@@ -11,13 +11,14 @@ and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with laten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import InputError
 from gnnplace.models import default_batch, find_model, require_planned
+from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
 from gnnplace.plans.decoders.kinds import EACH_HEAD, KINDS, LayerKind
 
 if TYPE_CHECKING:
@@ -65,6 +66,34 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """A product of a layer with weights.
+
+    Attributes:
+        inputs: Columns of its matrix.
+        outputs: Rows of its matrix.
+        is_wide: Whether tensor-parallel shards part its outputs; else its inputs.
+        count: Matrices of these sizes, which experts have.
+    """
+
+    inputs: int
+    outputs: int
+    is_wide: bool = True
+    count: int = 1
+
+    def adapter_shapes(self, rank: int, shards: int = 1) -> tuple[tuple[int, int], ...]:
+        """Return rows and columns of an adapter's two matrices, A and B, on a shard.
+
+        Args:
+            rank: Of the adapter.
+            shards: Of the matrix beside it; what they part is parted, the other side is whole.
+        """
+        inputs = self.inputs if self.is_wide else -(-self.inputs // shards)
+        outputs = -(-self.outputs // shards) if self.is_wide else self.outputs
+        return (rank, inputs), (outputs, rank)
+
+
+@dataclass(frozen=True)
 class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
@@ -89,6 +118,9 @@ class DecoderSizes:
         vectors: parameters of a layer's norms and biases; None: those of the plainest kind.
         end_vectors: the same of all that is in no layer; None: the norm before the head.
         expert_vectors: parameters of the biases of a layer's experts.
+        adapters: What is trained instead of these parameters; None: all of them are.
+        joins_queries: Whether one product makes queries, keys and values.
+        joins_gate: Whether one product makes the gate and what it gates.
     """
 
     layers: int
@@ -110,6 +142,10 @@ class DecoderSizes:
     vectors: int | None = None
     end_vectors: int | None = None
     expert_vectors: int = 0
+    adapters: Adapters | None = None
+    # How products are written makes no other model, and no other price of training all of it.
+    joins_queries: bool = field(default=False, compare=False)
+    joins_gate: bool = field(default=False, compare=False)
 
     @property
     def head_size(self) -> int:
@@ -204,6 +240,76 @@ class DecoderSizes:
         return queries + self.hidden * (own.keys + own.rotary + self.values) + own.keys * wide
 
     @property
+    def attention_linears(self) -> tuple[Linear, ...]:
+        """The products with weights of a layer's attention."""
+        latent, hidden = self.latent, self.hidden
+        output = Linear(self.values, hidden, is_wide=False)
+        if latent is None and self.joins_queries:
+            return (Linear(hidden, self.queries + 2 * self.keys), output)
+        if latent is None:
+            keys = Linear(hidden, self.keys)
+            return (Linear(hidden, self.queries), keys, keys, output)
+        queries: tuple[Linear, ...] = (Linear(hidden, self.queries),)
+        if latent.queries:
+            queries = (Linear(hidden, latent.queries), Linear(latent.queries, self.queries))
+        narrow = Linear(hidden, latent.keys + latent.rotary)
+        wide = Linear(latent.keys, self.heads * (self.head_size - latent.rotary) + self.values)
+        return (*queries, narrow, wide, output)
+
+    def _feed_forward_linears(self, width: int, count: int = 1) -> tuple[Linear, ...]:
+        """Return the products of a feed-forward of a width, or of so many experts."""
+        up = Linear(self.hidden, width, count=count)
+        down = Linear(width, self.hidden, is_wide=False, count=count)
+        if self.gated and self.joins_gate:
+            return (Linear(self.hidden, 2 * width, count=count), down)
+        return (up, up, down) if self.gated else (up, down)
+
+    def linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+        """Return the products with weights of a layer.
+
+        Args:
+            has_experts: Whether it is a layer with experts.
+        """
+        experts = self.experts
+        if experts is None or not has_experts:
+            return (*self.attention_linears, *self._feed_forward_linears(self.feed_forward))
+        router = Linear(self.hidden, experts.count)
+        shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
+        routed = self._feed_forward_linears(experts.width, experts.count)
+        return (*self.attention_linears, router, *shared, *routed)
+
+    def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+        """Return the products of a layer that have adapters: all but the router's and experts'."""
+        width = self.feed_forward
+        if has_experts and self.experts is not None:
+            width = self.experts.shared
+        inside = self._feed_forward_linears(width) if width else ()
+        return (*self.attention_linears, *inside)
+
+    def adapter_parameters(self, *, has_experts: bool = False, shards: int = 1) -> int:
+        """Return the parameters of a layer's adapters on a shard; 0 where it has none."""
+        if self.adapters is None:
+            return 0
+        parameters = 0
+        for linear in self.adapted_linears(has_experts=has_experts):
+            for rows, columns in linear.adapter_shapes(self.adapters.rank, shards):
+                parameters += rows * columns
+        return parameters
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters that are trained: the adapters', or all."""
+        if self.adapters is None:
+            return self.parameters
+        dense = (self.layers - self.num_expert_layers) * self.adapter_parameters()
+        return dense + self.num_expert_layers * self.adapter_parameters(has_experts=True)
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
+        return self.layers - self.experts.dense if self.experts else 0
+
+    @property
     def layer_matrices(self) -> int:
         """Parameters of a layer without experts that shards part: its matrices."""
         return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
@@ -268,12 +374,25 @@ class DecoderSizes:
         return 2.0 * self.length * (matrices + scores)
 
     @property
+    def step_flops(self) -> float:
+        """FLOPs of the products of an example's passes.
+
+        The backward pass has two products for each of the forward pass (Chowdhery et al., 2022,
+        PaLM, arXiv 2204.02311, appendix B); of a frozen matrix it has one.
+        """
+        if self.adapters is None:
+            return 3.0 * self.forward_flops
+        scores = 2.0 * self.length * self.layers * self.length * (self.queries + self.values)
+        adapters = 2.0 * self.length * self.trained_parameters
+        return 2.0 * (self.forward_flops - scores) + 3.0 * (scores + adapters)
+
+    @property
     def parameters(self) -> int:
-        """Parameters in all."""
+        """Parameters in all, adapters apart."""
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
-        many = self.layers - self.experts.dense if self.experts else 0
-        chosen = self.beside_experts + self.layer_vectors + self.expert_parameters
-        layers = (self.layers - many) * self.layer_parameters + many * chosen
+        num_dense = self.layers - self.num_expert_layers
+        expert_layer = self.beside_experts + self.layer_vectors + self.expert_parameters
+        layers = num_dense * self.layer_parameters + self.num_expert_layers * expert_layer
         return layers + ends + self.last_norm
 
 
@@ -312,6 +431,23 @@ def decoder_of(
         return from_config(model, config, *sizes)
     workload = load(model, fake=True)
     return _captured_decoder(model, workload.model, workload.inputs)
+
+
+def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
+    """Return sizes with the adapters that are trained, in the words of `--lora`; None: none.
+
+    Raises:
+        InputError: A word cannot be read, or experts are to be held in 4 bits.
+    """
+    if words is None:
+        return replace(sizes, adapters=None)
+    adapters = parse_adapters(words)
+    if adapters.is_quantized and sizes.experts is not None:
+        raise InputError(
+            f"--lora {words}: experts are no linear layers of transformers, which bitsandbytes "
+            "leaves in half precision; give bits=16"
+        )
+    return replace(sizes, adapters=adapters)
 
 
 def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
@@ -410,6 +546,8 @@ def from_config(
         latent=latent,
         head_norms=kind.head_norms_of(config) == EACH_HEAD,
         biases=config.model_type != "nemotron" or bool(config.attention_bias or config.mlp_bias),
+        joins_queries=kind.joins_queries,
+        joins_gate=kind.joins_gate,
     )
     return _with_vectors(sizes, config, kind)
 

@@ -42,6 +42,8 @@ class LayerKind:
         latent: Whether attention goes by way of narrow queries and keys.
         beside: Further vectors of a layer as wide as the stream.
         sinks: Whether each head has a sink of attention.
+        joins_queries: Whether one product makes queries, keys and values.
+        joins_gate: Whether one product makes the gate and what it gates.
         unlike: Fields whose value, if it is another, makes layers that sizes cannot say.
     """
 
@@ -62,6 +64,8 @@ class LayerKind:
     latent: bool = False
     beside: int = 0
     sinks: bool = False
+    joins_queries: bool = False
+    joins_gate: bool = False
     unlike: tuple[tuple[str, object], ...] = ()
 
     def describes(self, config: Configuration) -> bool:
@@ -153,6 +157,7 @@ _GPT2 = LayerKind(
     output_bias=True,
     up_bias=True,
     learned_positions=True,
+    joins_queries=True,
     unlike=(("add_cross_attention", False),),
 )
 _LATENT = LayerKind(experts=True, latent=True, unlike=(("attention_bias", False),))
@@ -170,15 +175,15 @@ KINDS: Mapping[str, LayerKind] = {
         qkv_bias="attention_bias",
         output_bias="attention_bias",
     ),
-    "phi3": LayerKind(),
+    "phi3": LayerKind(joins_queries=True, joins_gate=True),
     "qwen2": LayerKind(qkv_bias=True),
     "qwen3": _QWEN3,
     "olmo": LayerKind(norm_weights=0, qkv_bias="attention_bias", output_bias="attention_bias"),
     "olmo2": LayerKind(
         head_norms=ALL_HEADS, qkv_bias="attention_bias", output_bias="attention_bias"
     ),
-    "glm": LayerKind(qkv_bias="attention_bias"),
-    "glm4": LayerKind(norms=4, qkv_bias="attention_bias"),
+    "glm": LayerKind(qkv_bias="attention_bias", joins_gate=True),
+    "glm4": LayerKind(norms=4, qkv_bias="attention_bias", joins_gate=True),
     "stablelm": LayerKind(
         norm_weights=2, qkv_bias="use_qkv_bias", unlike=(("qk_layernorm", False),)
     ),
@@ -234,6 +239,7 @@ KINDS: Mapping[str, LayerKind] = {
     ),
     "gpt_neox": LayerKind(
         gated=False,
+        joins_queries=True,
         norm_weights=2,
         qkv_bias="attention_bias",
         output_bias="attention_bias",
@@ -252,6 +258,7 @@ KINDS: Mapping[str, LayerKind] = {
     ),
     "bloom": LayerKind(
         gated=False,
+        joins_queries=True,
         norm_weights=2,
         qkv_bias=True,
         output_bias=True,
@@ -272,9 +279,14 @@ KINDS: Mapping[str, LayerKind] = {
             ("_remove_final_layer_norm", False),
         ),
     ),
-    "mpt": LayerKind(gated=False),
+    "mpt": LayerKind(gated=False, joins_queries=True),
     "falcon": LayerKind(
-        gated=False, norm_weights=2, qkv_bias="bias", output_bias="bias", up_bias="bias"
+        gated=False,
+        norm_weights=2,
+        qkv_bias="bias",
+        output_bias="bias",
+        up_bias="bias",
+        joins_queries=True,
     ),
     "starcoder2": LayerKind(
         gated=False, norm_weights=2, qkv_bias="use_bias", output_bias="use_bias", up_bias="use_bias"

@@ -12,6 +12,12 @@ what is shorter costs `overlap` of itself. nanotron hides gathers both ways, Meg
 backward pass that products follow, the others none. With `tp_overlap=on` (user buffers) all of them
 run in pieces under the products beside them, and what is hidden costs `overlap_shards` of itself.
 
+Adapters beside frozen matrices (`decoders.adapters`): no product makes gradients of frozen weights.
+An adapter has two products each way and two for its own gradients, and what it adds to a result and
+to a gradient is read with it and written (6 bytes a value). Frozen matrices in 4 bits are unpacked
+before every product: their bytes are read and half ones written. What shards add up of gradients
+that they have alike, once a step, is not counted.
+
 Experts: a shard has the rows of its part of the tokens, which an all-to-all over the groups of
 experts sends to their experts; shards of an expert gather each other's rows and scatter results.
 """
@@ -23,8 +29,11 @@ from functools import lru_cache
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from gnnplace.costs.kernels import Shape
+from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.setting import PricingSetting
 
+ADDED = 6.0  # bytes of a value that something is added to: two read, one written
+ADAPTER_LAUNCHES = (3, 6)  # kernels of an adapter forward and backward, sums among them
 GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gradient read besides
 
 
@@ -71,14 +80,18 @@ def layer_passes(
     forward = [kernels.products([shape]) for shape in shapes]
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
+    if d.adapters is not None:
+        weights = [0.0] * len(shapes)
+    adapters = adapter_passes(setting, tokens, shards, has_experts=groups > 0)
     attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
     passed = _bytes(setting, tokens, shards, split, groups > 0)
     own, kind = setting.framework.constants, "gated" if d.gated else "plain"
     gap = kernels.rates["launch"] * own["gap"]
     front = sum(forward) + attend + kernels.stream(passed[0])
-    front += gap * own[f"{kind}_launches_forward"]
+    front += gap * own[f"{kind}_launches_forward"] + adapters.forward
     back = sum(inner) + sum(weights) + own["attention_backward"] * attend
     back += kernels.stream(passed[1]) + gap * own[f"{kind}_launches_backward"]
+    back += adapters.backward + adapters.weights
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
     chosen = (
@@ -90,6 +103,54 @@ def layer_passes(
         kept = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
     front += sends[0] + around[0] + chosen.forward
     return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, kept)
+
+
+@dataclass(frozen=True)
+class AdapterSeconds:
+    """Seconds of a layer's adapters, and of unpacking the frozen matrices beside them.
+
+    Attributes:
+        forward: Of the forward pass.
+        backward: Of the gradients of activations.
+        weights: Of the adapters' own gradients.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    weights: float = 0.0
+
+
+@lru_cache(maxsize=4096)
+def adapter_passes(
+    setting: PricingSetting, tokens: int, shards: int, *, has_experts: bool
+) -> AdapterSeconds:
+    """Return the seconds of a layer's adapters; none where all parameters are trained.
+
+    Args:
+        setting: What is priced on.
+        tokens: Of the micro-batch on a device.
+        shards: Of every matrix.
+        has_experts: Whether the layer has experts.
+    """
+    sizes, framework = setting.decoder, setting.framework
+    if sizes.adapters is None:
+        return AdapterSeconds()
+    kernels, rank = framework.kernels, sizes.adapters.rank
+    gap = kernels.rates["launch"] * framework.constants["gap"]
+    forward = backward = weights = 0.0
+    for linear in sizes.adapted_linears(has_experts=has_experts):
+        (_, inputs), (outputs, _) = linear.adapter_shapes(rank, shards)
+        forward += kernels.products([(tokens, rank, inputs), (tokens, outputs, rank)])
+        forward += kernels.stream(ADDED * tokens * outputs) + gap * ADAPTER_LAUNCHES[0]
+        backward += kernels.products([(tokens, rank, outputs), (tokens, inputs, rank)])
+        backward += kernels.stream(ADDED * tokens * inputs) + gap * ADAPTER_LAUNCHES[1]
+        weights += kernels.products([(outputs, rank, tokens), (rank, inputs, tokens)])
+        if sizes.adapters.is_quantized:
+            element_bytes = sizes.adapters.matrix_bytes + HALF_BYTES
+            unpacking = kernels.stream(element_bytes * linear.inputs * linear.outputs / shards)
+            forward += unpacking
+            backward += unpacking
+    return AdapterSeconds(forward, backward, weights)
 
 
 def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
@@ -161,7 +222,8 @@ def _chosen(
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
     forward = each * kernels.products(shapes)
     backward = each * kernels.products([(m, k, n) for m, n, k in shapes])
-    backward += each * kernels.products([(n, k, m) for m, n, k in shapes])
+    if d.adapters is None:  # else experts are frozen
+        backward += each * kernels.products([(n, k, m) for m, n, k in shapes])
     size = 2.0 * tokens * experts.active * d.hidden / shards
     sent = 2 * _dispatch(setting, size, groups, expert_shards)
     if expert_shards > 1:
@@ -261,7 +323,7 @@ def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) 
     rows = -(-d.vocabulary // shards)
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
-    weights = kernels.products([(rows, d.hidden, tokens)])
+    weights = 0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])
     logits = tokens * d.vocabulary / shards
     front = product + kernels.stream(own["logit_forward"] * logits)
     back = inner + weights + kernels.stream(own["logit_backward"] * logits)

@@ -10,7 +10,7 @@ from gnnplace.costs import has_step_constants
 from gnnplace.models import CatalogueModel, default_batch, find_model
 from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
-from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder
+from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder, with_adapters
 from gnnplace.plans.decoders.setting import (
     HALVES,
     PricingSetting,
@@ -64,6 +64,8 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
         return None
     is_plain = all(part.startswith(("length=", "batch=")) for part in query.split("&") if part)
     sizes = catalogue_decoder(job.model, cluster.num_devices)
+    if sizes is not None and job.lora is not None:
+        sizes = with_adapters(sizes, job.lora)
     if not is_plain:
         return None
     batch = job.batch
@@ -109,9 +111,14 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
         setting: Its sizes, the devices and the framework.
     """
     sizes, cluster = setting.decoder, setting.cluster
-    structure = json.dumps([row.type, asdict(replace(sizes, batch=1))])
+    # What a type says by itself is no field of a fingerprint.
+    fields = asdict(replace(sizes, batch=1))
+    del fields["joins_queries"], fields["joins_gate"]
+    if sizes.adapters is None:
+        del fields["adapters"]
+    structure = json.dumps([row.type, fields])
     shape = (sizes.batch, sizes.length)
-    notices = _notices(row, sizes.length)
+    notices = _notices(row, sizes.length) + adapter_lines(sizes)
     if setting.framework.kernels.is_roofline:
         notices.append(roofline_line(cluster))
     return replace(
@@ -121,6 +128,22 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
         parameters=sizes.parameters,
         notices=(*notices, BY_SIZES),
     )
+
+
+def adapter_lines(sizes: DecoderSizes) -> list[str]:
+    """Format what is trained where it is not everything."""
+    adapters = sizes.adapters
+    if adapters is None:
+        return []
+    frozen = "4 bits (NF4), tables and norms in half precision"
+    layers = "all linear layers but the head"
+    if sizes.experts is not None:
+        layers += ", the router and the experts"
+    return [
+        f"{adapters.name} r={adapters.rank} on {layers}: {sizes.trained_parameters:,} parameters "
+        f"are trained, {sizes.parameters:,} frozen in "
+        f"{frozen if adapters.is_quantized else 'half precision'}"
+    ]
 
 
 def _notices(row: CatalogueModel, length: int) -> list[str]:

@@ -16,8 +16,8 @@ from gnnplace.costs import (
     framework,
     kernels_of,
     network_of,
+    optimizer_kind,
 )
-from gnnplace.costs.memory import MOMENTS
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
@@ -63,6 +63,7 @@ class FrameworkOptions:
     precision: str | None
     optimizer: str
     memory_limit: float | None
+    factored: tuple[float, float]
 
 
 def setting_of(
@@ -96,6 +97,7 @@ def setting_of(
         precision=precision,
         optimizer=optimizer or "adamw",
         memory_limit=memory_limit,
+        factored=_factored_means(decoder),
     )
     kinds = {kind: _framework_on(cluster, kind, options) for kind in cluster.kinds}
     slowest = max(kinds.values(), key=lambda one: one.kernels.products([LARGE]))
@@ -107,6 +109,33 @@ def setting_of(
             kinds=kinds,
         )
     return PricingSetting(decoder, cluster, slowest)
+
+
+def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:
+    """Return the sums of rows and columns for each parameter, of matrices of layers and beside."""
+    num_expert_layers = decoder.num_expert_layers
+    sums = elements = 0.0
+    if decoder.adapters is not None:
+        rank = decoder.adapters.rank
+        for linear in decoder.adapted_linears():
+            for rows, columns in linear.adapter_shapes(rank):
+                sums += rows + columns
+                elements += rows * columns
+        return sums / elements, 1.0
+    for num_layers, has_experts in (
+        (decoder.layers - num_expert_layers, False),
+        (num_expert_layers, True),
+    ):
+        for linear in decoder.linears(has_experts=has_experts) if num_layers else ():
+            sums += num_layers * linear.count * (linear.inputs + linear.outputs)
+            elements += num_layers * linear.count * linear.inputs * linear.outputs
+    # Tables have rows and columns, vectors a number for each of theirs.
+    tables = 1 if decoder.tied else 2
+    rows = tables * decoder.vocabulary + decoder.learned
+    width = tables + (decoder.learned > 0)
+    vectors = decoder.parameters - elements - rows * decoder.hidden
+    sums_outside = rows + width * decoder.hidden + vectors
+    return sums / elements, sums_outside / (decoder.parameters - elements)
 
 
 def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Framework:
@@ -136,8 +165,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
             f"precision {precision!r}: decoders are priced in half precision; use one of "
             f"{', '.join(HALVES)}"
         )
-    if optimizer not in MOMENTS:
-        raise InputError(f"optimizer {optimizer!r}: unknown; use one of {', '.join(MOMENTS)}")
+    optimizer_kind(optimizer)
     gpu = kernels_of(cluster.kinds[0], PRODUCTS).kind
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
     if len(kernel_names) > 1:
@@ -161,6 +189,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         kernels=kernels,
         network=network_of(cluster, constants),
         memory=memory,
+        factored=options.factored,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gnnplace.costs import OPTIMIZERS
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
@@ -34,7 +35,7 @@ READ_NAMES = (
 )
 """Launchers whose files are read; those of `NAMES` are written, too."""
 BYTES = 1 << 20  # of a launch file at most
-PRICED_OPTIMIZERS = ("sgd", "adam", "adamw")
+PRICED_OPTIMIZERS = tuple(OPTIMIZERS)
 """Optimizers whose state and update have a price; others are priced as adamw, and said."""
 
 
@@ -90,7 +91,7 @@ class LaunchPlan:
         schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
         precision: in Lightning's words.
         gradients: the type in which gradients are summed: fp32, or same as the parameters'.
-        optimizer: sgd, adam or adamw.
+        optimizer: One of `costs.optimizers`, or another by the name that its file has.
         overlap: what is hidden behind work: gradients, parameters, tp, p2p.
         compile: layers and the loss run under `torch.compile`.
         cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnplace.errors import FormatError, InputError, suggestion
+from gnnplace.errors import FormatError, InfeasibleError, InputError, suggestion
 from gnnplace.files import read_text
 from gnnplace.plans.launch import (
     accelerate,
@@ -58,7 +58,7 @@ class Launcher:
     check_degrees: Callable[[LaunchPlan], None] = lambda plan: None
 
 
-LAUNCHERS: Mapping[str, Launcher] = {
+_LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-lm": Launcher(
         megatron.write_megatron, megatron_script.read_megatron, megatron.nearest_megatron, (),
         "bash FILE", "megatron-lm",
@@ -90,6 +90,30 @@ LAUNCHERS: Mapping[str, Launcher] = {
         check_degrees=nanotron.check_degrees,
     ),
 }  # fmt: skip
+
+
+SCRIPTS = ("accelerate", "deepspeed")
+"""Launchers whose training script makes the model, and its adapters with it."""
+
+
+def _without_adapters(name: str, launcher: Launcher) -> Launcher:
+    """Return a launcher that refuses to write a plan with adapters, by its name."""
+
+    def write(plan: LaunchPlan, lines: Sequence[str], gpus: int) -> str:
+        adapters = None if plan.sizes is None else plan.sizes.adapters
+        if adapters is not None:
+            raise InfeasibleError(
+                f"{name}: its file as gnnplace writes it trains all parameters, no adapters "
+                f"(--lora {adapters}); take {' or '.join(SCRIPTS)}, whose script makes them"
+            )
+        return launcher.write(plan, lines, gpus)
+
+    return launcher if name in SCRIPTS else replace(launcher, write=write)
+
+
+LAUNCHERS: Mapping[str, Launcher] = {
+    name: _without_adapters(name, launcher) for name, launcher in _LAUNCHERS.items()
+}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from gnnplace.costs import DEFAULT_FRAMEWORK
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
 from gnnplace.plans.answers import plan_of
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import FEWEST, LEANEST, Progress, SearchOptions
@@ -119,7 +119,17 @@ def launcher_plans(
 
 
 def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> LaunchAnswer:
-    """Return a launcher's best plan by the goal."""
+    """Return a launcher's best plan by the goal.
+
+    Raises:
+        InfeasibleError: It can train no plan that fits, or the model's adapters not at all.
+    """
+    adapters = search.decoder.adapters
+    if launcher == OWN and adapters is not None:
+        raise InfeasibleError(
+            f"{OWN}: runs a model with its adapters by module:callable, which makes them; --lora "
+            f"{adapters} is priced for other launchers"
+        )
     if options.goal == LEANEST:
         return least_memory(search, launcher)
     return search.find(launcher, num_best=options.top)
@@ -241,7 +251,7 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
     """
     length = file.tokens // file.batch if file.tokens else sizes.length
     return setting_of(
-        replace(sizes, batch=file.batch, length=length),
+        with_adapters(replace(sizes, batch=file.batch, length=length), file.lora),
         cluster,
         framework_name=file.framework,
         environment_name=file.environment,

@@ -127,6 +127,9 @@ def write_launch_plan(
     usual = LaunchPlan()
     script_words = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
     losses = [Loss(f"{', '.join(script_words)}: {SCRIPT_SAYS}")] if script_words else []
+    adapters = None if plan.sizes is None else plan.sizes.adapters
+    if adapters is not None:
+        losses.append(Loss(adapters.script_line))
     head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
     text = target.write(plan, head, gpus)
     return text, losses + [Loss(line) for line in unlike(plan, target, text)]

@@ -206,10 +206,12 @@ PLAN_WORDS = (
 
 
 def training_optimizer(reading: YamlReading, path: str) -> str | None:
-    """Return the optimizer of a name such as `adamw_torch_fused`; 8-bit ones are noted."""
+    """Return the optimizer of a name such as `adamw_torch_fused`; 4-bit ones are noted."""
     name = reading.text(path)
     if not name:
         return None
+    if name in ("adamw_8bit", "adamw_bnb_8bit"):
+        return "adamw-8bit"
     if "8bit" in name or "4bit" in name:
         reading.refuse_price(path, f"moments in few bits ({name}); priced in fp32")
         return "adamw"

@@ -32,6 +32,7 @@ from gnnplace.plans.order.orders import (
     stage_ranks,
 )
 from gnnplace.plans.order.timing import Timing, timed
+from gnnplace.plans.plan import MemoryParts
 from gnnplace.plans.search.stage import Pricer, RankBytes, Stage, StageCost
 
 
@@ -196,6 +197,34 @@ def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
         for c, stage in zip(own, found, strict=True):
             chosen[c] = stage
     return replace(draft, stages=tuple(chosen))
+
+
+def fullest_parts(priced: Priced) -> MemoryParts:
+    """Return the bytes of the device that lacks the most, or has the fewest free."""
+    return rank_parts(priced, priced.lacking[0])
+
+
+def rank_parts(priced: Priced, rank: int) -> MemoryParts:
+    """Return the bytes of a device of a rank at its fullest, by what holds them."""
+    memory, saved = rank_bytes(priced)[rank], priced.saved[rank]
+    cluster = priced.pricer.fabric.cluster
+    device = cluster.devices[meshes_of(priced.draft)[rank].first]
+    slack, usable = memory.reserved - memory.allocated, priced.memory[rank]
+    if priced.pricer.chain.framework is None:  # what libraries take is reserved of the device
+        slack += device.reserve
+        usable += device.reserve
+    return MemoryParts(
+        device=device.name,
+        parameters=memory.terms.parameters,
+        gradients=memory.terms.gradients,
+        optimizer=memory.terms.optimizer,
+        frozen=memory.terms.frozen,
+        buckets=memory.terms.buckets,
+        activations=saved,
+        working=memory.allocated - memory.state - saved,
+        slack=slack,
+        usable=usable,
+    )
 
 
 def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Priced | None:

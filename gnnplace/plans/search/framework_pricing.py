@@ -32,6 +32,7 @@ from gnnplace.costs import (
     ReplicaGroup,
     ReplicatedParameters,
     Seconds,
+    StateTerms,
     beyond,
 )
 from gnnplace.plans.mesh import Mesh, MeshFabric
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 SHARDED = 2
 """The ZeRO stage from which on replicas shard gradients in every micro-batch."""
+PARAMETER_BYTES = 2.0
+"""Bytes of a parameter that is gathered, and of a table that is frozen."""
 LATE_VALUES = 16.0
 """Bytes a token and width that the last layer's backward pass has beside gradients (FSDP)."""
 
@@ -117,7 +120,7 @@ class FrameworkPricer(Pricer):
 
     has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
     allows_rest: ClassVar[bool] = True
-    _units: dict[tuple[ReplicaGroup, float, float], FloatArray] = field(default_factory=dict)
+    _units: dict[tuple[Hashable, ...], FloatArray] = field(default_factory=dict)
     _costs: dict[Hashable, StageCost | None] = field(default_factory=dict)
     _messages: dict[Hashable, float] = field(default_factory=dict)
 
@@ -195,7 +198,7 @@ class FrameworkPricer(Pricer):
             recomputed=float(again[run].sum()),
             gathered=passes.exposed,
             reduction=reduction,
-            update=framework.update(setting.parameters, setting.group),
+            update=framework.update(setting.parameters, setting.group) + self._products(setting),
             error=float(costs.error.mean()),
             exchanges=exchanges,
         )
@@ -220,19 +223,20 @@ class FrameworkPricer(Pricer):
             recomputing = 0.0
         resident, updating = 0.0, 0.0
         if stage.zero < SHARDED:
-            state, updating = framework.replicated_state(
+            terms, updating = framework.replicated_state(
                 stage.zero, setting.parameters, setting.group
             )
             if setting.degrees.tp > 1:
-                state += constants["gather_buffers"] * self._stream(setting)
+                gathered = constants["gather_buffers"] * self._stream(setting)
+                terms = terms.plus(StateTerms(buckets=gathered))
             working = float(costs.working[run].max(initial=0.0)) + recomputing
             parameter = framework.state_bytes.parameter
             working += constants["gradient_passing"] * parameter * setting.parameters.count
         else:
-            state = framework.sharded_state(setting.parameters, setting.group)
+            terms = framework.sharded_state(setting.parameters, setting.group)
             resident, working = self._sharded_working(setting, recomputing)
         return StageBytes(
-            state=state,
+            terms=terms,
             saved=float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting),
             working=working,
             recomputing=recomputing,
@@ -257,16 +261,18 @@ class FrameworkPricer(Pricer):
             )
         backward = cost.backward + cost.weights
         sent = state.gradient * sharded / host.link
-        returned = state.parameter * sharded / host.link
-        update = host.adam * sharded / host.memory
-        cost = replace(cost, state=cost.state - state.optimizer * sharded, updating=0.0)
+        frozen = framework.sharded_frozen(parameters, group) if offloading.parameters else 0.0
+        returned = (state.parameter * sharded + frozen) / host.link
+        element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
+        update = element_bytes * sharded / host.memory
+        cost = replace(cost, terms=cost.terms._replace(optimizer=0.0), updating=0.0)
         if offloading.parameters:
             return replace(
                 cost,
                 forward=cost.forward + beyond(returned, cost.forward),
                 backward=cost.backward + beyond(max(sent, returned), backward),
                 update=update,
-                state=cost.state - state.parameter * sharded,
+                terms=cost.terms._replace(parameters=0.0, frozen=0.0),
             )
         if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
             late = cost.backward + beyond(sent, backward)
@@ -285,6 +291,10 @@ class FrameworkPricer(Pricer):
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
         parameters = self._parameters(costs, run, elements)
+        if not self.chain.tied and parameters.frozen:  # a frozen table of embedding and head
+            tied = costs.tied[run]
+            repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
+            parameters = replace(parameters, frozen=parameters.frozen - repeated)
         group = self._group(mesh, degrees, zero=stage.zero, shards=stage.zero_group)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
 
@@ -302,7 +312,14 @@ class FrameworkPricer(Pricer):
             experts=experts,
             num_layers=float(self._layers_before[run.stop] - self._layers_before[run.start]),
             largest=float(costs.largest.max()),
+            outside=elements - float(costs.matrices[run].sum()),
+            frozen=float((costs.frozen_bytes - costs.frozen_experts)[run].sum()),
+            frozen_experts=float(costs.frozen_experts[run].sum()),
         )
+
+    def _products(self, setting: StageSetting) -> float:
+        """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
+        return float(setting.costs.update[setting.run].sum()) / setting.group.shards
 
     def replicas(
         self, mesh: Mesh, choice: SplitChoice, zero: int, shards: int | None = None
@@ -407,16 +424,22 @@ class FrameworkPricer(Pricer):
             order: The unit of every segment of the run.
             run: The segments.
         """
-        dense = sums_by(order, (costs.parameters - costs.experts)[run])
-        experts = sums_by(order, costs.experts[run])
-        pairs = np.round(np.stack([dense, experts], axis=1), 3)
-        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+        columns = (
+            costs.parameters - costs.experts,
+            costs.experts,
+            costs.frozen_bytes - costs.frozen_experts,
+            costs.frozen_experts,
+        )
+        sizes = np.stack([sums_by(order, column[run]) for column in columns], axis=1)
+        distinct, index = np.unique(np.round(sizes, 3), axis=0, return_inverse=True)
         seconds = np.zeros((len(distinct), 2))
-        for unit, (dense_elements, expert_elements) in enumerate(distinct.tolist()):
-            key = group, dense_elements, expert_elements
+        for unit, row in enumerate(distinct.tolist()):
+            dense, experts, *frozen = row
+            key = group, *row
             if key not in self._units:
-                exchanges = self.framework.unit_exchanges(dense_elements, expert_elements, group)
-                self._units[key] = exchanges
+                self._units[key] = self.framework.unit_exchanges(
+                    dense, experts, group, (frozen[0], frozen[1])
+                )
             seconds[unit] = self._units[key]
         return np.asarray(seconds[index.ravel()].T)
 
@@ -471,17 +494,23 @@ class FrameworkPricer(Pricer):
         constants = setting.framework.constants
         is_layer = self._is_layer[run]
         parameters = costs.parameters[run]
-        by_unit = sums_by(self._unit_order(run), parameters * is_layer)
-        largest = float(by_unit.max(initial=0.0))
+        order = self._unit_order(run)
+        largest = float(sums_by(order, parameters * is_layer).max(initial=0.0))
         inside = float(parameters[is_layer].sum())
         root = setting.parameters.count - inside
-        resident = 2.0 * root
-        gathered = 2.0 * constants["blocks"] * largest
+        # Frozen parameters are gathered beside those that are trained.
+        frozen = costs.frozen_bytes[run]
+        frozen_inside = float(frozen[is_layer].sum())
+        frozen_all = setting.parameters.frozen + setting.parameters.frozen_experts
+        resident = PARAMETER_BYTES * root + frozen_all - frozen_inside
+        units = sums_by(order, (PARAMETER_BYTES * parameters + frozen) * is_layer)
+        gathered = constants["blocks"] * float(units.max(initial=0.0))
         if stage.zero < 3:  # parameters stay gathered after the forward pass
-            resident += 2.0 * inside
+            resident += PARAMETER_BYTES * inside + frozen_inside
             gathered = 0.0
         wide = 4.0 if setting.framework.state_bytes.gradient == 4.0 else 0.0
         gradients = 2.0 * root + (4.0 + wide) * largest
+        gradients += float(costs.unpacked[run].max(initial=0.0))
         late = recomputing + LATE_VALUES * self._stream(setting) / setting.degrees.tp + gradients
         return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
 
@@ -504,11 +533,13 @@ class FrameworkPricer(Pricer):
         whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
         part = parameters / max(whole.count, 1e-30)
-        end = framework.update(whole, group) * part
+        end = framework.update(whole, group) * part + costs.update / group.shards
         again = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self._exposed(zero, costs, group)
-            state = framework.sharded_state(whole, group) * part
+            state = framework.sharded_state(whole, group).trained * part
+            state = state + (costs.frozen_bytes - costs.frozen_experts) / group.shards
+            state = state + costs.frozen_experts / group.expert_shards
             # Work that is added under an exchange costs what hiding costs.
             again = again * framework.network.rates["overlap"]
             return SegmentRates(gather, none, late, end, state, again, costs.loss)
@@ -522,7 +553,8 @@ class FrameworkPricer(Pricer):
             exchanges = framework.replica_exchanges(zero, whole, group)
             seconds = framework.reduction(zero, exchanges, window * forward, window * backward)
             end = end + seconds * part
-        state = framework.replicated_state(zero, whole, group)[0] * part
+        state = framework.replicated_state(zero, whole, group)[0].trained * part
+        state = state + costs.frozen_bytes
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
     def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
@@ -551,7 +583,10 @@ class FrameworkPricer(Pricer):
     def rank_bytes(self, costs: Sequence[StageBytes], saved: float) -> RankBytes:
         """Return the bytes of a device of a rank; arguments as of `Pricer.rank_bytes`."""
         constants = self.framework.constants
-        state = sum(cost.state for cost in costs)
+        terms = StateTerms()
+        for cost in costs:
+            terms = terms.plus(cost.terms)
+        state = terms.total
         resident = sum(cost.resident for cost in costs)
         updating = sum(cost.updating for cost in costs)
         recomputing = max(cost.recomputing for cost in costs)
@@ -565,7 +600,7 @@ class FrameworkPricer(Pricer):
         allocated = state + max(moving, updating)
         reserved = state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
         beside = 0.0 if is_sharded else self.framework.workspace
-        return RankBytes(state, allocated + beside, reserved)
+        return RankBytes(terms, allocated + beside, reserved)
 
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""

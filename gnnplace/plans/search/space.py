@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs import state_terms
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.stage import Pricer, SegmentSums
@@ -216,8 +216,8 @@ def _choices(
     if plain is not None:
         seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
         parameters, chain = float(plain.parameters[-1]), pricer.chain
-        whole = state_bytes(parameters, optimizer=chain.optimizer, precision=chain.precision)
-        unit = seconds / max(whole + float(plain.saved[-1]), 1.0)
+        terms = state_terms(parameters, optimizer=chain.optimizer, precision=chain.precision)
+        unit = seconds / max(terms.total + float(plain.saved[-1]), 1.0)
         for border in ("tokens", "whole"):
             yield 1, replace(MEGATRON, border=border)
             for price in PRICES:

@@ -14,7 +14,7 @@ gradients reduce-scattered after every micro-batch; 3, parameters gathered in ev
 backward pass as well. Nothing overlaps: what published runs take is nearer to that than to perfect
 overlap (docs/plan.md).
 
-Bytes of a device: state (`costs.memory.state_bytes`), what each micro-batch in flight keeps, the
+Bytes of a device: state (`costs.memory.state_terms`), what each micro-batch in flight keeps, the
 largest values at work (all that what is recomputed together keeps, one run at a time). Recomputed
 segments keep what enters them, neighbours of one layer what enters the first.
 """
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import NO_EXCHANGES, ReplicaExchanges
+from gnnplace.costs import NO_EXCHANGES, ReplicaExchanges, StateTerms, state_terms
 from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from gnnplace.costs.memory import PARAMETER, state_bytes
+from gnnplace.costs.memory import PARAMETER
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import border_words
 from gnnplace.plans.segments.chain import (
@@ -82,14 +82,19 @@ class RankBytes:
     """Bytes of a device of a rank.
 
     Attributes:
-        state: parameters, gradients, optimizer, buckets.
+        terms: parameters, gradients, optimizer, buckets.
         allocated: the most that is allocated at an instant.
         reserved: the most that the allocator has reserved, with what libraries take.
     """
 
-    state: float
+    terms: StateTerms
     allocated: float
     reserved: float
+
+    @property
+    def state(self) -> float:
+        """Bytes that stay for the whole step."""
+        return self.terms.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ class StageBytes:
     """Bytes that one stage has on each of its devices.
 
     Attributes:
-        state: Of parameters, gradients and optimizer state.
+        terms: Of parameters, gradients and optimizer state.
         saved: That a micro-batch in flight keeps.
         working: At work beside these.
         recomputing: Those of `working` that are kept while something is computed again.
@@ -106,13 +111,18 @@ class StageBytes:
         is_sharded: Whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
     """
 
-    state: float
+    terms: StateTerms
     saved: float
     working: float
     recomputing: float = 0.0
     resident: float = 0.0
     updating: float = 0.0
     is_sharded: bool = False
+
+    @property
+    def state(self) -> float:
+        """Bytes that stay for the whole step."""
+        return self.terms.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,8 +330,11 @@ class Pricer:
         exchanged = [
             self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
         ]
-        gather, scatter, reduction, state = (sum(x) for x in zip(*exchanged, strict=True))
+        gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
         before, kept = self.frozen(stage.zero, frozen, stage.mesh)
+        terms = StateTerms(frozen=kept)
+        for elements, group, _ in owned:
+            terms = terms.plus(self._terms(stage.zero, float(elements), len(group)))
         gather += before
         parted = sum(float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned)
         saved = float(found.saved[stage.last] - found.saved[stage.first])
@@ -334,7 +347,7 @@ class Pricer:
             gathered=2 * gather + scatter,
             reduction=reduction,
             update=update * parted,
-            state=state + kept,
+            terms=terms,
             saved=saved - freed,
             working=working + held,
             error=error / seconds,
@@ -382,11 +395,17 @@ class Pricer:
             return size * self.fabric.rate(op, size, group, alike) if len(group) > 1 else 0.0
 
         gather, scatter, end = exchanges(zero, chain.precision, seconds)
-        state = state_bytes(
-            parameters, optimizer=chain.optimizer, precision=chain.precision, zero=zero,
-            replicas=len(group),
-        )  # fmt: skip
-        return gather, scatter, end, state
+        return gather, scatter, end, self._terms(zero, parameters, len(group)).total
+
+    def _terms(self, zero: int, parameters: float, replicas: int) -> StateTerms:
+        """Return the bytes of state on a device of parameters whose gradients replicas add up."""
+        return state_terms(
+            parameters,
+            optimizer=self.chain.optimizer,
+            precision=self.chain.precision,
+            zero=zero,
+            replicas=replicas,
+        )
 
     def frozen(
         self, zero: int, elements: float, mesh: Mesh, *, least: bool = False
@@ -517,12 +536,12 @@ class Pricer:
             costs: Of the rank's stages.
             saved: Bytes that are kept for backward passes at the fullest instant.
         """
-        state, working = 0.0, 0.0
+        terms, working = StateTerms(), 0.0
         for cost in costs:
-            state += cost.state
+            terms = terms.plus(cost.terms)
             working = max(working, cost.working)
-        allocated = state + saved + working
-        return RankBytes(state, allocated, allocated)
+        allocated = terms.total + saved + working
+        return RankBytes(terms, allocated, allocated)
 
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""

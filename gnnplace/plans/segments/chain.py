@@ -254,9 +254,23 @@ def _no_rows() -> FloatArray:
 
 
 SHARED_COLUMNS = (
-    "frozen", "tied", "attention", "scores", "gathered", "whole", "recomputed", "host", "loss",
-    "experts", "largest", "summed",
-)  # fmt: skip
+    "frozen",
+    "tied",
+    "attention",
+    "scores",
+    "gathered",
+    "whole",
+    "recomputed",
+    "host",
+    "loss",
+    "experts",
+    "matrices",
+    "largest",
+    "frozen_bytes",
+    "frozen_experts",
+    "unpacked",
+    "summed",
+)
 """Columns of `SegmentCosts` that may be given for one segment."""
 
 
@@ -292,7 +306,11 @@ class SegmentCosts:
         host: seconds that the host takes to launch both passes. [segments]
         loss: bytes of `working` that the loss has. [segments]
         experts: elements of `parameters` that are experts'. [segments]
+        matrices: elements of `parameters` that are in matrices of layers, experts' too. [segments]
         largest: elements of the largest matrix. [segments]
+        frozen_bytes: bytes of its parameters on this device that are not trained. [segments]
+        frozen_experts: bytes of `frozen_bytes` that are experts'. [segments]
+        unpacked: bytes of the largest frozen matrix that is unpacked at work. [segments]
 
     Those with a default may be given for one segment, and are the same for all then.
     """
@@ -316,7 +334,11 @@ class SegmentCosts:
     host: FloatArray = field(default_factory=_no_column)
     loss: FloatArray = field(default_factory=_no_column)
     experts: FloatArray = field(default_factory=_no_column)
+    matrices: FloatArray = field(default_factory=_no_column)
     largest: FloatArray = field(default_factory=_no_column)
+    frozen_bytes: FloatArray = field(default_factory=_no_column)
+    frozen_experts: FloatArray = field(default_factory=_no_column)
+    unpacked: FloatArray = field(default_factory=_no_column)
     summed: FloatArray = field(default_factory=_no_rows)
 
     def __post_init__(self) -> None:
@@ -373,7 +395,7 @@ class Chain:
         source: what prices the segments.
         batch: examples of a step.
         precision: of parameters and passes, in Lightning's words.
-        optimizer: "sgd", "adam" or "adamw".
+        optimizer: of `costs.optimizers`.
         tied: parameters that several segments read.
         mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
         loss: of a step: the mean of those of its micro-batches, or their sum.

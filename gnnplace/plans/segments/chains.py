@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnplace.costs import CAPTURED_OPTIMIZERS
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
 from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
@@ -108,6 +109,16 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     """Return a model's segments and what was captured; see `captured_chain`."""
     precision = job.precision or "32-true"
     optimizer = job.optimizer or "adamw"
+    if optimizer not in CAPTURED_OPTIMIZERS:
+        raise InputError(
+            f"optimizer {optimizer}: is priced of models by their sizes; a captured model steps by "
+            f"{', '.join(CAPTURED_OPTIMIZERS)}: give --optimizer with one of them"
+        )
+    if job.lora is not None:
+        raise InputError(
+            f"--lora {job.lora}: is priced of decoders of the catalogue by their sizes, in half "
+            "precision on GPUs; for any other model give module:callable of it with its adapters"
+        )
     whole = workload_of(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)

@@ -25,7 +25,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.costs.collectives import ALL_REDUCE
 from gnnplace.costs.memory import PARAMETER as STATE_BYTES
-from gnnplace.costs.memory import state_bytes
+from gnnplace.costs.memory import state_terms
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
@@ -200,14 +200,14 @@ class SegmentProblem(CapturedProblem):
         if not self._extras:
             self._extras = [self._extra(op) for op in range(len(self.graph.ops))]
         assert self.source is not None
-        of = partial(state_bytes, 1.0, optimizer=self.source.optimizer,
+        of = partial(state_terms, 1.0, optimizer=self.source.optimizer,
                      precision=self.source.precision, zero=choice.zero)  # fmt: skip
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
         frozen /= choice.replicas if choice.zero == 3 else 1
         price = [choice.once, frozen, choice.saved]
         for over in product((False, True), repeat=len(self.mesh)):
             alike = math.prod(n for n, summed in zip(self.mesh, over, strict=True) if summed)
-            price.append(choice.state * of(replicas=choice.replicas * alike))
+            price.append(choice.state * of(replicas=choice.replicas * alike).total)
         cost = list(self._tables.cost)
         for op, extra in enumerate(self._extras):
             barred = np.where(self._allowed(op, choice), 0.0, BARRED)

@@ -118,7 +118,7 @@ def test_layers_by_type_are_filled_as_deepspeed_fills_them():
 
 
 def test_what_no_price_counts_is_named_with_its_line():
-    flags = "A=(\n  --fp8-format hybrid\n  --optimizer muon\n  --attention-backend flash\n)\n"
+    flags = "A=(\n  --fp8-format hybrid\n  --optimizer dist_muon\n  --attention-backend flash\n)\n"
     text = f"{flags}{START} ${{A[@]}}"
     plan = read_megatron(text, "run.sh")
     assert [(entry.key, entry.line) for entry in plan.not_priced] == [

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gnnplace.costs.memory import MOMENTS
+from gnnplace.costs.optimizers import OPTIMIZERS
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, READ_NAMES, LaunchPlan
@@ -135,4 +135,4 @@ def test_names_of_readers_are_those_of_their_table():
 
 
 def test_optimizers_with_a_price_are_those_of_the_costs():
-    assert set(PRICED_OPTIMIZERS) == set(MOMENTS)
+    assert set(PRICED_OPTIMIZERS) == set(OPTIMIZERS)

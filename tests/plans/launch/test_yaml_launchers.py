@@ -136,8 +136,8 @@ def test_lightning_shards_within_a_server():
 def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_path):
     plan = read_axolotl(AXOLOTL, "a.yaml")
     assert (plan.dp, plan.zero, plan.accumulation, plan.recompute) == (8, 2, 3, "full")
-    assert (plan.precision, plan.optimizer) == (None, "adamw")
-    assert [entry.key for entry in plan.not_priced] == ["adapter", "optimizer"]
+    assert (plan.precision, plan.optimizer) == (None, "adamw-8bit")
+    assert [entry.key for entry in plan.not_priced] == ["adapter"]
     path = tmp_path / "a.yaml"
     path.write_text(FACTORY)
     with pytest.raises(FormatError, match=r"deepspeed: cfg/z.json: .* is not beside this file"):

@@ -105,7 +105,9 @@ def test_the_batch_is_resized_and_wrong_words_are_refused():
     assert chain_of(TrainingJob(SMALL, batch=12), CLUSTER).batch == 12
     with pytest.raises(InputError, match="precision 'fp8': unknown"):
         plan_model(SMALL, CLUSTER, precision="fp8")
-    with pytest.raises(InputError, match="optimizer 'lion': unknown"):
+    with pytest.raises(InputError, match="optimizer 'lamb': unknown"):
+        plan_model(SMALL, CLUSTER, optimizer="lamb")
+    with pytest.raises(InputError, match="optimizer lion: is priced of models by their sizes"):
         plan_model(SMALL, CLUSTER, optimizer="lion")
 
 

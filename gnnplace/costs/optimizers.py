@@ -1,0 +1,134 @@
+"""`OPTIMIZERS`: bytes that optimizers keep and move for each parameter, with their sources.
+
+A moment is as wide as the precision says (`costs.memory.PARAMETER`); what is quantized has bytes of
+its own. Bytes moved are those of one fused kernel in float32: the gradient is read, the parameter
+and the state are read and written. AdamW's are 28, and a framework's own constant of its update is
+of AdamW, so that another optimizer's update moves `extra_bytes_moved` more or fewer.
+
+Adafactor keeps a row and a column of every matrix, and whole vectors. Muon keeps a momentum of the
+matrices of layers and makes their updates orthogonal (`newton_schulz_shapes`); tables, norms and
+biases are AdamW's there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gnnplace.errors import InputError
+
+QUANTIZED_BLOCK = 256
+"""Numbers that share one float32 scale in bitsandbytes' 8-bit states (`optim/optimizer.py`,
+`Optimizer2State.init_state`)."""
+NEWTON_SCHULZ_STEPS = 5
+"""Iterations of Muon (Jordan et al., 2024), the default of `torch.optim.Muon`, too."""
+ADAMW_BYTES_MOVED = 28.0
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """What an optimizer keeps and moves for each parameter.
+
+    Attributes:
+        moments: Numbers that it keeps, in the precision's type of moments.
+        quantized: Bytes that it keeps in a type of its own.
+        bytes_moved: Bytes that its step reads and writes, all states in float32.
+        source: The paper, and the implementation whose states are counted.
+        is_factored: Whether a matrix has a row and a column of sums instead of a moment.
+        is_orthogonal: Whether it steps the matrices of layers alone, and AdamW all else.
+    """
+
+    moments: float
+    bytes_moved: float
+    source: str
+    quantized: float = 0.0
+    is_factored: bool = False
+    is_orthogonal: bool = False
+
+    def kept_bytes(self, moment_bytes: float) -> float:
+        """Return the bytes that it keeps for a parameter whose moments have so many bytes each."""
+        return self.moments * moment_bytes + self.quantized
+
+    @property
+    def extra_bytes_moved(self) -> float:
+        """Bytes that its step moves for a parameter more than AdamW's."""
+        return self.bytes_moved - ADAMW_BYTES_MOVED
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every parameter has the same bytes, whatever its shape and place."""
+        return not (self.is_factored or self.is_orthogonal)
+
+
+OPTIMIZERS: Mapping[str, OptimizerKind] = {
+    "adamw": OptimizerKind(
+        moments=2,
+        bytes_moved=ADAMW_BYTES_MOVED,
+        source="Loshchilov and Hutter, 2019, arXiv 1711.05101; torch.optim.AdamW: two moments",
+    ),
+    "adam": OptimizerKind(
+        moments=2,
+        bytes_moved=ADAMW_BYTES_MOVED,
+        source="Kingma and Ba, 2015, arXiv 1412.6980; torch.optim.Adam: two moments",
+    ),
+    "adamw-8bit": OptimizerKind(
+        moments=0,
+        quantized=2 * (1 + 4 / QUANTIZED_BLOCK),
+        bytes_moved=12 + 4 * (1 + 4 / QUANTIZED_BLOCK),
+        source="Dettmers et al., 2022, arXiv 2110.02861; bitsandbytes.optim.AdamW8bit: two moments "
+        "of a byte, a float32 scale for each block of 256; tensors below 4,096 numbers stay wide",
+    ),
+    "adafactor": OptimizerKind(
+        moments=0,
+        # The gradient three times, the update written and read twice, the parameter both ways.
+        bytes_moved=32,
+        source="Shazeer and Stern, 2018, arXiv 1804.04235; torch.optim.Adafactor: sums of rows and "
+        "of columns, no momentum",
+        is_factored=True,
+    ),
+    "muon": OptimizerKind(
+        moments=1,
+        # The momentum and the parameter both ways, the gradient, the half update written and read.
+        bytes_moved=24,
+        source="Jordan et al., 2024, kellerjordan.github.io/posts/muon; torch.optim.Muon: a "
+        "momentum of the matrices of layers, AdamW for all else",
+        is_orthogonal=True,
+    ),
+    "lion": OptimizerKind(
+        moments=1,
+        bytes_moved=20,
+        source="Chen et al., 2023, arXiv 2302.06675: a momentum",
+    ),
+    "sgd-momentum": OptimizerKind(
+        moments=1,
+        bytes_moved=20,
+        source="Sutskever et al., 2013; torch.optim.SGD with momentum: its buffer",
+    ),
+    "sgd": OptimizerKind(
+        moments=0, bytes_moved=12, source="torch.optim.SGD without momentum: nothing"
+    ),
+}
+"""Optimizers by their names in `--optimizer`."""
+CAPTURED_OPTIMIZERS = ("sgd", "adam", "adamw")
+"""Those whose update is captured and priced kernel by kernel, and run by plans."""
+
+
+def optimizer_kind(name: str) -> OptimizerKind:
+    """Return what an optimizer keeps and moves.
+
+    Raises:
+        InputError: There is none of the name; the names are listed.
+    """
+    if name not in OPTIMIZERS:
+        raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
+
+
+def newton_schulz_shapes(rows: int, columns: int) -> list[tuple[int, int, int]]:
+    """Return the products of Muon's step of a matrix: rows, columns, summed length of each.
+
+    An iteration makes A = X X', B = b A + c A A and a X + B X, of X with no more rows than columns.
+    """
+    narrow, wide = sorted((rows, columns))
+    products = [(narrow, narrow, wide), (narrow, narrow, narrow), (narrow, wide, narrow)]
+    return products * NEWTON_SCHULZ_STEPS

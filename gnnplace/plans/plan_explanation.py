@@ -1,0 +1,109 @@
+"""`PlanExplanation`: what bounds a plan, and what of it would help; asked by `explain_plan`.
+
+A plan in words is priced by its model's sizes, without torch. Every other plan captures its model
+(`plans.explaining`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gnnplace.plans.causes import SlowdownCause
+from gnnplace.plans.launch.searching import LaunchExplanation, explain_launch_plan
+from gnnplace.plans.launch.side_by_side import price_file
+from gnnplace.plans.measured_steps import MeasuredSteps
+from gnnplace.plans.plan import MemoryEntry, Plan
+from gnnplace.plans.spec_explaining import ROW_PARTS
+from gnnplace.problem import Cluster
+
+PARTS = {
+    **{name: ROW_PARTS[name] for name in ("compute", "host", "shards", "messages")},
+    "zero": "ZeRO's exchanges with every micro-batch",
+    "reduction": "sums of gradients, and parameters gathered, at the end of the step",
+    **{name: ROW_PARTS[name] for name in ("recompute", "update", "bubble")},
+}
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """A plan with one word changed.
+
+    Attributes:
+        told: the change, in a few words.
+        step_time: predicted seconds of a step.
+        held: bytes of the fullest device.
+        lacking: bytes by which a device is too small; at most 0 where all fit.
+    """
+
+    told: str
+    step_time: float
+    held: float
+    lacking: float
+
+
+@dataclass(frozen=True)
+class PlanExplanation:
+    """What bounds a plan.
+
+    Attributes:
+        plan: that was explained.
+        step_time: predicted seconds of a step.
+        interval: nine in ten steps are in it.
+        parts: seconds of the step by what they go to; see `PARTS`.
+        fullest: the name of the fullest device.
+        memory: its bytes.
+        room: bytes that it has.
+        changes: single changes that are faster and fit, the fastest first; of a plan that does not
+            fit those that make it fit.
+        tried: how many were priced.
+        causes: what may make a run slower than predicted, the likeliest first.
+        measured: a step of a run; None where none is known.
+    """
+
+    plan: Plan
+    step_time: float
+    interval: tuple[float, float]
+    parts: dict[str, float]
+    fullest: str
+    memory: MemoryEntry
+    room: float
+    changes: tuple[PlanChange, ...]
+    tried: int
+    causes: tuple[SlowdownCause, ...] = ()
+    measured: MeasuredSteps | None = None
+
+    @property
+    def bound(self) -> str:
+        """The part that the most seconds go to."""
+        return max(self.parts, key=self.parts.__getitem__)
+
+
+def explain_plan(
+    plan: Plan,
+    *,
+    model: str | None = None,
+    cluster: str | Cluster | None = None,
+    measured: str | float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> PlanExplanation | LaunchExplanation:
+    """Return what bounds a plan's step, and which single changes are worth most.
+
+    Args:
+        plan: searched, given or read.
+        model: the model by its name, where the plan's file does not say how to make it.
+        cluster: the cluster, where that is so.
+        measured: a step of a run of it: seconds, words such as "0.83s", or the path of a log.
+        progress: is told what is done.
+
+    Raises:
+        InputError: the model or the cluster cannot be made, or no step can be read.
+        MismatchError: the plan is of another model or cluster.
+    """
+    file = plan.file
+    step = f"{measured}s" if isinstance(measured, (int, float)) else measured
+    if file.words is not None:
+        return explain_launch_plan(price_file(file, cluster, model), step)
+    from gnnplace.plans.explaining import explain_captured
+
+    return explain_captured(plan, model=model, cluster=cluster, measured=step, progress=progress)

@@ -1,0 +1,96 @@
+"""Whether a plan fits: bytes of the fullest device by part, and the changes that make it fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gnnplace.plans import FitAnswer, FitChange
+from gnnplace.report.units import bytes_text, seconds_text
+
+SHOWN = 5  # changes
+PARTS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "the optimizer's state",
+    "frozen": "frozen parameters",
+    "buckets": "buckets of exchanges",
+    "activations": "activations kept for the backward pass",
+    "working": "values at work, gathered parameters among them",
+    "slack": "the allocator's fragmentation, and libraries",
+}
+
+
+def fit_lines(answer: FitAnswer) -> list[str]:
+    """Format what `gnnplace plan --fits` prints."""
+    setting, parts = answer.setting, answer.parts
+    framework = setting.framework
+    verdict = "fits" if answer.fits else "does not fit"
+    chance = "" if answer.answer.fits is None else f" ({answer.answer.fits:.0%} likely to fit)"
+    model = "" if answer.job is None else f"{answer.job.model} "
+    adapters = setting.decoder.adapters
+    trained = "" if adapters is None else f"{adapters.label}, "
+    # What was asked, and the verdict.
+    lines = [
+        f"{model}on {setting.cluster.name}: {verdict}{chance}",
+        f"  {framework.name}, {framework.precision}, {framework.optimizer}, {trained}batch "
+        f"{answer.spec.batch or setting.decoder.batch} x {setting.decoder.length:,} tokens: "
+        f"{answer.spec}",
+        f"  fullest device {parts.device}: {bytes_text(parts.total)} of {bytes_text(parts.usable)}",
+    ]
+    # What fills the fullest device; what it has none of is left out.
+    for name, size in parts.parts.items():
+        if size:
+            lines.append(f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}")
+    lines.append(f"  what binds: {PARTS[parts.binds]}")
+    lines.append(f"  slack: {answer.slack_source}")
+    if answer.fits:
+        return lines
+    # What would make it fit, or comes nearest to it.
+    if not answer.changes:
+        lines.append("  no single change makes it fit; take more devices, or change several words")
+    if answer.nearest is not None:
+        lines.append(
+            f"  nearest: {answer.nearest.change}: {bytes_text(answer.nearest.parts.total)}, lacks "
+            f"{bytes_text(answer.nearest.parts.lacking)}"
+        )
+    for number, change in enumerate(answer.changes[:SHOWN]):
+        label = "smallest change that fits" if number == 0 else "or"
+        lines.append(
+            f"  {label}: {change.change}: {bytes_text(change.parts.total)}, "
+            f"{seconds_text(change.step_time)} a step"
+        )
+    return lines
+
+
+def fit_data(answer: FitAnswer) -> dict[str, Any]:
+    """Return what `gnnplace plan --fits --json` prints."""
+    framework, adapters = answer.setting.framework, answer.setting.decoder.adapters
+    return {
+        "model": None if answer.job is None else answer.job.model,
+        "cluster": answer.setting.cluster.name,
+        "framework": framework.name,
+        "words": str(answer.spec),
+        "precision": framework.precision,
+        "optimizer": framework.optimizer,
+        "lora": None if adapters is None else str(adapters),
+        "batch": answer.spec.batch or answer.setting.decoder.batch,
+        "length": answer.setting.decoder.length,
+        "step_time": answer.answer.step_time,
+        "fits": answer.fits,
+        "probability": answer.answer.fits,
+        "reason": answer.answer.reason or None,
+        "fullest": answer.parts.to_data(),
+        "slack_source": answer.slack_source,
+        "changes": [_change_data(change) for change in answer.changes],
+        "nearest": None if answer.nearest is None else _change_data(answer.nearest),
+    }
+
+
+def _change_data(change: FitChange) -> dict[str, Any]:
+    """Return a change as JSON has it."""
+    return {
+        "kind": change.kind,
+        "change": change.change,
+        "step_time": change.step_time,
+        "fullest": change.parts.to_data(),
+    }
