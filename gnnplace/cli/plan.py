@@ -288,7 +288,7 @@ def _write_answer(
             lines += plan_lines(plan, tokens)
             if cost is not None:
                 lines += cost_lines(cost, tokens)
-        lines += trade_lines(best)
+        lines += trade_lines(best) if best.file.trades else []
         if best.file.alternatives and args.given is None:
             lines.append(next_line(best, args.output))
         print_lines(*lines)

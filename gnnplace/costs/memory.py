@@ -55,7 +55,13 @@ class StateTerms(NamedTuple):
 
     def plus(self, terms: StateTerms) -> StateTerms:
         """Return the sum of two."""
-        return StateTerms(*(sum(pair) for pair in zip(self, terms, strict=True)))
+        return StateTerms(
+            parameters=self.parameters + terms.parameters,
+            gradients=self.gradients + terms.gradients,
+            optimizer=self.optimizer + terms.optimizer,
+            buckets=self.buckets + terms.buckets,
+            frozen=self.frozen + terms.frozen,
+        )
 
 
 def state_terms(

@@ -111,7 +111,7 @@ class SearchOptions:
             reached.
         trades: What is traded for time in plans that are answered besides: "memory" or "gpus";
             None: nothing.
-        modes: Words that every plan has, of those in `MODES`.
+        modes: Words that every plan has, of those in `MODES`; None: none.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.
         environment: Of that framework, such as "checked-collectives".
@@ -128,7 +128,7 @@ class SearchOptions:
     goal: str = TIME
     rate: float | None = None
     trades: str | None = None
-    modes: PlanSpec = field(default_factory=PlanSpec)
+    modes: PlanSpec | None = None
     launcher: str | None = None
     framework: str | None = None
     environment: str | None = None
@@ -142,9 +142,14 @@ class SearchOptions:
                 f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
                 f"{LEANEST!r} alone"
             )
-        if self.modes != PlanSpec(**{name: getattr(self.modes, name) for name in MODES}):
+        if self.modes is not None and self.modes != _only_modes(self.modes):
             raise InputError(f"modes {self.modes}: may have {', '.join(MODES)} alone")
         if self.trades not in (None, FEWEST, LEANEST):
             raise InputError(f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}")
         if self.constraints.max_memory:
             raise InputError("max-memory: a plan's devices are alike; give memory_limit")
+
+
+def _only_modes(plan: PlanSpec) -> PlanSpec:
+    """Return a plan with those of its words alone that are modes."""
+    return PlanSpec(**{name: getattr(plan, name) for name in MODES})

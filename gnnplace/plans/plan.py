@@ -170,9 +170,16 @@ class MemoryParts:
     @property
     def parts(self) -> dict[str, float]:
         """Bytes by what holds them."""
-        state = ("parameters", "gradients", "optimizer", "frozen", "buckets")
-        names = (*state, "activations", "working", "slack")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "parameters": self.parameters,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "frozen": self.frozen,
+            "buckets": self.buckets,
+            "activations": self.activations,
+            "working": self.working,
+            "slack": self.slack,
+        }
 
     @property
     def total(self) -> float:
@@ -193,7 +200,10 @@ class MemoryParts:
     def text(self) -> str:
         """Format the parts that there are, in a unit that suits."""
         scale, unit, digits = (1e9, "GB", 2) if self.total >= 1e8 else (1e6, "MB", 3)
-        amounts = [f"{name} {size / scale:.{digits}f}" for name, size in self.parts.items() if size]
+        amounts: list[str] = []
+        for name, size in self.parts.items():
+            if size:
+                amounts.append(f"{name} {size / scale:.{digits}f}")
         return f"{self.total / scale:.{digits}f} {unit} ({', '.join(amounts)})"
 
     def lack_text(self, device: str) -> str:

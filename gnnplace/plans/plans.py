@@ -276,7 +276,7 @@ def plan_model(
         goal=goal,
         rate=rate,
         trades=pareto,
-        modes=parse_spec(modes, "modes") if isinstance(modes, str) else modes or PlanSpec(),
+        modes=parse_spec(modes, "modes") if isinstance(modes, str) else modes,
         launcher=launcher,
         framework=framework,
         environment=environment,
@@ -377,7 +377,7 @@ def _plans_in_words(
     except InfeasibleError:
         # Stages of unlike meshes may fit still, and their search says what is lacking.
         is_exact = options.goal == LEANEST or options.rate is not None
-        is_exact |= options.modes != PlanSpec()
+        is_exact |= options.modes is not None
         if options.launcher or options.framework or is_exact or options.trades:
             raise
         return []
@@ -480,7 +480,7 @@ def _search(
     Raises:
         InputError: What is asked for is answered for models by name alone.
     """
-    if options.goal == LEANEST or options.trades or options.modes != PlanSpec():
+    if options.goal == LEANEST or options.trades or options.modes is not None:
         raise InputError(
             "--goal memory, --pareto, --modes: are answered for models of the catalogue on GPUs of "
             "one kind"

@@ -45,8 +45,14 @@ class Signature:
     """
 
     def __init__(self, func: Any) -> None:
-        arguments = func._schema.arguments
-        self.written = tuple(i for i, a in enumerate(arguments) if a.is_write)
+        written: list[int] = []
+        self.mask: int | None = None
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.is_write:
+                written.append(position)
+            if self.mask is None and str(argument.type) == "List[bool]":
+                self.mask = position
+        self.written = tuple(written)
         self.shares = any(r.alias_info is not None for r in func._schema.returns)
         self.name = func._schema.name.removesuffix("_")
         self.plain = func._schema.name.split("::")[1]
@@ -57,8 +63,6 @@ class Signature:
         self.foreign = func.namespace not in TORCH
         self.asks = bool(ASKS.intersection(func.tags))
         self.norm = "batch_norm" in self.plain and "backward" not in self.plain
-        masks = (i for i, a in enumerate(arguments) if str(a.type) == "List[bool]")
-        self.mask = next(masks, None)
 
     def argument_mask(self, args: tuple[Any, ...]) -> list[bool] | None:
         """Return the argument that says which results a backward op makes; None if it has none."""
@@ -80,10 +84,15 @@ def may_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if not signature.seeded:
         return signature.foreign
     parameters = func._schema.arguments
-    values = {parameter.name: parameter.default_value for parameter in parameters}
-    values |= dict(zip((parameter.name for parameter in parameters), args, strict=False)) | kwargs
-    has_chance = all(values.get(name, 1) for name in CHANCES)
-    return has_chance and all(values.get(name) is not False for name in MODES)
+    values: dict[str, Any] = {}
+    for position, parameter in enumerate(parameters):
+        is_given = position < len(args)
+        values[parameter.name] = args[position] if is_given else parameter.default_value
+    values |= kwargs
+    for name in CHANCES:
+        if not values.get(name, 1):
+            return False
+    return all(values.get(name) is not False for name in MODES)
 
 
 def is_view(target: OpOverload) -> bool:

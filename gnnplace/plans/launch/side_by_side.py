@@ -27,7 +27,7 @@ from gnnplace.plans.launch.trades import (
     memory_frontier,
 )
 from gnnplace.plans.plan import OWN, AlternativeEntry, Plan, PlanFile, TradeEntry
-from gnnplace.plans.spec import parse_spec
+from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.plans.spec_answers import price, priced_spec
 from gnnplace.problem import Cluster, with_slack
 
@@ -71,7 +71,7 @@ def launcher_plans(
         memory_limit=memory_limit_of(cluster),
         fewest=options.goal == FEWEST,
         rate=options.rate,
-        modes=options.modes,
+        modes=options.modes or PlanSpec(),
         budget=options.budget,
         progress=progress,
     )

@@ -528,7 +528,7 @@ class FrameworkPricer(Pricer):
     ) -> SegmentRates:
         """Return each segment's part of what exchanges and updates take; see `Pricer`."""
         framework = self.framework
-        group = self.replicas(mesh, choice, zero)
+        group = self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=None)
         everything = slice(0, len(parameters))
         whole = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))

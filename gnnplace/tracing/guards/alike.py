@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -159,15 +160,19 @@ def find_siblings(root: nn.Module) -> list[list[str]]:
         kinds: dict[type, list[str]] = {}
         for name, child in module._modules.items():
             kinds.setdefault(type(child), []).append(f"{path}.{name}" if path else name)
-        groups += [paths for paths in kinds.values() if len(paths) > NUMBERED]
+        for paths in kinds.values():
+            if len(paths) > NUMBERED:
+                groups.append(paths)
     return groups
 
 
 def count_storages(root: nn.Module) -> Counter[int]:
     """Return how many places of a model's tables each storage stands in."""
-    return Counter(
-        storage_of(tensor) for module in root.modules() for _, _, tensor in _tensors(module)
-    )
+    storages: list[int] = []
+    for module in root.modules():
+        for _, _, tensor in _tensors(module):
+            storages.append(storage_of(tensor))
+    return Counter(storages)
 
 
 def describe_module(
@@ -224,8 +229,15 @@ def _plain(value: object) -> Hashable:
 
 def describe_surroundings(root: nn.Module) -> Description:
     """Return plain data in classes of modules and in the globals that their code sees."""
-    kinds = {k for m in root.modules() for k in type(m).__mro__ if k.__module__[:6] != "torch."}
-    files = {sys.modules[k.__module__] for k in kinds if k.__module__ in sys.modules}
+    kinds: set[type] = set()
+    files: set[ModuleType] = set()
+    for module in root.modules():
+        for kind in type(module).__mro__:
+            if kind.__module__.startswith("torch."):
+                continue
+            kinds.add(kind)
+            if kind.__module__ in sys.modules:
+                files.add(sys.modules[kind.__module__])
     facts: Description = []
     for owner in (*kinds - {object}, *files):
         for key, value in vars(owner).items():

@@ -276,21 +276,23 @@ class _Constants(TorchFunctionMode):
             versions: Of the tensors among the arguments, before the call.
             result: What the call returned.
         """
-        tensors = [leaf for leaf in leaves if torch.is_tensor(leaf)]
-        changed = {
-            storage_of(tensor)
-            for tensor, version in zip(tensors, versions, strict=True)
-            if tensor._version != version
-        }
+        tensors = list(filter(torch.is_tensor, leaves))
+        changed: set[int] = set()
+        for tensor, version in zip(tensors, versions, strict=True):
+            if tensor._version != version:
+                changed.add(storage_of(tensor))
         made = pytree.tree_leaves(result)
         if changed:
-            constants = [tensor for tensor, _ in self._constants.values()]
-            made = [tensor for tensor in constants if storage_of(tensor) in changed]
+            made = []
+            for tensor, _ in self._constants.values():
+                if storage_of(tensor) in changed:
+                    made.append(tensor)
         elif not all(map(torch.is_tensor, made)):
             return
         elif not {*map(id, made)}.isdisjoint(map(id, tensors)):
             return  # it returned what it was given
-        self._constants.update((id(tensor), (tensor, tensor._version)) for tensor in made)
+        for tensor in made:
+            self._constants[id(tensor)] = tensor, tensor._version
         self._calls.append(_ConstantCall([*map(id, made)], bool(changed), func, leaves, form))
 
     def _is_constant(self, value: object) -> bool:

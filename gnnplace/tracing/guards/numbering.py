@@ -171,13 +171,14 @@ class Numbering(BareMode):
         A result is the same whatever else the call makes, and a fill does not read its target.
         """
         operands = (None, *args[1:]) if signature.plain in FILLS else args
-        mask = signature.argument_mask(args)
-        if mask is not None:
-            operands = tuple(None if operand is mask else operand for operand in operands)
-        options = tuple(
-            (key, self._hashed(value, read)) for key, value in kwargs.items() if key != "out"
-        )
-        return hash((signature.name, self._hashed(operands, read), options))
+        position = signature.mask
+        if position is not None and position < len(args):  # which results are made
+            operands = (*operands[:position], None, *operands[position + 1 :])
+        options: list[tuple[str, Any]] = []
+        for key, value in kwargs.items():
+            if key != "out":
+                options.append((key, self._hashed(value, read)))
+        return hash((signature.name, self._hashed(operands, read), tuple(options)))
 
     def _note_question(
         self, func: object, signature: Signature, args: tuple[Any, ...], read: list[int]

@@ -315,9 +315,14 @@ class _Runs:
             t for m in modules for t in (m._parameters, m._buffers)
         ]
         tables = [(table, dict(table)) for table in module_tables]
-        tensors = [(t, t.grad, t.requires_grad) for _, _, t in _state(self.step)]
-        saved_values = [(t, t.detach().clone()) for t, _, _ in tensors if self.mode is None]
-        memory = [(t, t.detach(), storage_of(t)) for t, _, _ in tensors]
+        tensors: list[tuple[torch.Tensor, torch.Tensor | None, bool]] = []
+        saved_values: list[tuple[torch.Tensor, torch.Tensor]] = []
+        memory: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        for _, _, tensor in _state(self.step):
+            tensors.append((tensor, tensor.grad, tensor.requires_grad))
+            memory.append((tensor, tensor.detach(), storage_of(tensor)))
+            if self.mode is None:
+                saved_values.append((tensor, tensor.detach().clone()))
         attributes = Attributes(self.step)
         try:
             for t, _, _ in tensors:
@@ -343,7 +348,8 @@ class _Runs:
     def _unshard_parameters(self) -> None:
         """Put unsharded tensors in the place of parameters that are sharded."""
         stand_ins: dict[int, nn.Parameter] = {}
-        for table in [m._parameters for m in self.step.modules()]:
+        for module in self.step.modules():
+            table = module._parameters
             for name, parameter in table.items():
                 if parameter is not None and hasattr(parameter, "placements"):
                     with self.mode or nullcontext():
