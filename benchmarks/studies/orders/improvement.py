@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from benchmarks.studies.orders.decoding import OneOrder
 from benchmarks.studies.orders.evolution import STEP_SIZE, units_of
 from benchmarks.studies.orders.folder import rows_of_folder
-from benchmarks.studies.orders.improvement_report import Table, improvement_report
+from benchmarks.studies.orders.improvement_report import PAPER_ORDERS, Table, improvement_report
 from benchmarks.studies.orders.networks import rounded
 from benchmarks.studies.orders.problems import DATASETS, NETWORKS, SEARCHED
 from gnnplace.bench.rows import append, identity, now, provenance
@@ -53,16 +53,7 @@ from gnnplace.train.data.datasets import dataset_problem, find_dataset
 Say = Callable[[str], None]
 FloatArray = NDArray[np.float64]
 FILE, REPORT = "improvement.jsonl", "improvement.md"
-STUDIED = (
-    "alpha",
-    "topological",
-    "reverse-topological",
-    "depth-first-pre",
-    "depth-first-post",
-    "breadth-first-sources",
-    "upward-rank",
-    "random",
-)
+STUDIED = (*PAPER_ORDERS, "upward-rank", "random")
 RIVALS = ("single", "min-cut", "heft", "learned")
 POPULATION = 10  # walks of a generation
 MARKS = (50, 200)  # walks after which a run is looked at; the paper makes 50
