@@ -12,7 +12,8 @@ through the chunks before to rank 0, which does so too.
 
 `row_bound` takes all of it from the pricer's stages. `least_rows` bounds all schedules and cuts of
 a group at once, by sums over segments: exchanges at the least seconds of their bytes, hidden behind
-as many micro-batches as a schedule may; of ZeRO 2 and 3 none, their gathers left out.
+as many micro-batches as a schedule may. Of ZeRO 2 and 3 every layer's exchanges are hidden behind
+the layer, as they are but for the first one of a stage.
 """
 
 from __future__ import annotations
@@ -38,16 +39,10 @@ def group_bound(group: SpecGroup) -> float:
 
 def family_bound(group: SpecGroup, family: PlanSpec) -> float:
     """Return seconds that no plan with a ZeRO stage and recomputation is below."""
-    bound = 0.0
     if group.spec.pp > 1:
-        bound = float(least_rows(group, family).min())
-        if family.zero < SHARDED:
-            return bound
+        return float(least_rows(group, family).min())
     cost = group.stage_cost(family, 1, group.past_mean)
-    if cost is None:
-        return np.inf
-    # Exchanges at the end may be hidden by schedules with several stages a rank; updates not.
-    return max(bound, group.microbatches * cost.microbatch + cost.update)
+    return np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
 
 
 def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
@@ -89,21 +84,33 @@ def _passes_of_stages(
     host = columns.host[lasts] - columns.host[firsts]
     host += pricer.host_beside(group.spec.tp, is_whole=False)
     if family is not None:
+        # What is computed again under an exchange takes at least what hiding it takes.
+        overlap = 1.0
         if family.zero < SHARDED:
             elements = columns.parameters[lasts] - columns.parameters[firsts]
             backward += pricer.framework.accumulation(1.0) * elements
-        if family.recompute_kind != "none":
-            recomputed = (
-                columns.attention if family.recompute_kind == "selective" else columns.layers
-            )
-            stops = lasts
-            if family.recompute_kind == "block":
-                # A rank recomputes as many layers in all, of each of its stages as many as of any.
-                chunks = cuts.chunks[cuts.ranks // group.spec.pp]
-                counts = np.ceil(family.recompute_layers / chunks).astype(np.int64)
-                stops = np.minimum(lasts, np.maximum(firsts, 1) + counts)
-            backward += np.maximum(recomputed[stops] - recomputed[firsts], 0.0)
+        else:
+            gathered, late = group.exposed(family)
+            forward += gathered[lasts] - gathered[firsts]
+            backward += late[lasts] - late[firsts]
+            if family.recompute_kind != "selective":
+                overlap = pricer.framework.network.rates["overlap"]
+        backward += overlap * _recomputed(group, cuts, family)
     return pricer.floored(forward, backward, host)
+
+
+def _recomputed(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:
+    """Return the least seconds that every stage of all cuts computes again. [stages]"""
+    kind, firsts, lasts = family.recompute_kind, cuts.firsts, cuts.lasts
+    if kind == "none":
+        return np.zeros(len(firsts))
+    seconds = group.columns.attention if kind == "selective" else group.columns.layers
+    if kind == "block":
+        # A rank recomputes as many layers in all, of each of its stages as many as of any.
+        chunks = cuts.chunks[cuts.ranks // group.spec.pp]
+        counts = np.ceil(family.recompute_layers / chunks).astype(np.int64)
+        lasts = np.minimum(lasts, np.maximum(firsts, 1) + counts)
+    return np.maximum(seconds[lasts] - seconds[firsts], 0.0)
 
 
 def _least_updates(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:

@@ -86,6 +86,7 @@ class SpecGroup:
     _holds: dict[tuple[int, int | None, str], bool] = field(default_factory=dict)
     _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
     _shares: list[FloatArray] = field(default_factory=list)
+    _exposed: dict[tuple[int, int | None], FloatArray] = field(default_factory=dict)
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
@@ -125,6 +126,15 @@ class SpecGroup:
         return ReplicatedParameters(
             dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
         )
+
+    def exposed(self, family: PlanSpec) -> FloatArray:
+        """Return what sharded parameters exchange in both passes, summed up. [2, segments + 1]"""
+        key = family.zero, family.zero_group
+        if key not in self._exposed:
+            assert self.sums is not None
+            seconds = self.pricer.exposed(family.zero, self.sums.costs, self.replicas(family))
+            self._exposed[key] = np.pad(np.cumsum(seconds, axis=1), ((0, 0), (1, 0)))
+        return self._exposed[key]
 
     def dense_shares(self, cuts: PipelineCuts) -> FloatArray:
         """Return the share of these that every rank has under every cut. [cuts, ranks]"""

@@ -536,7 +536,7 @@ class FrameworkPricer(Pricer):
         end = framework.update(whole, group) * part + costs.update / group.shards
         again = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
-            gather, late = self._exposed(zero, costs, group)
+            gather, late = self.exposed(zero, costs, group)
             state = framework.sharded_state(whole, group).trained * part
             state = state + (costs.frozen_bytes - costs.frozen_experts) / group.shards
             state = state + costs.frozen_experts / group.expert_shards
@@ -557,10 +557,15 @@ class FrameworkPricer(Pricer):
         state = state + costs.frozen_bytes
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
-    def _exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
+    def exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
         """Return the seconds that gathers and late exchanges add, by segment. [2, segments]
 
         A unit's seconds are shared by its segments as its parameters are.
+
+        Args:
+            zero: ZeRO stage, 2 or 3.
+            costs: Of every segment on the mesh.
+            group: The replicas that shard parameters.
         """
         everything = slice(0, len(costs.forward))
         order = self._unit_order(everything)
