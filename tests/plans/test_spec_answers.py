@@ -363,10 +363,13 @@ def test_hybrid_shards_are_those_of_a_group():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("nanotron", "dp=8,zero=1,zero_group=4"), ("internevo", "dp=8,zero=1,zero_group=3"),
-     ("internevo", "dp=8,zero_group=4")],
-)  # fmt: skip
-def test_groups_that_cannot_be_are_refused(name, words):
+    ("name", "words", "reason"),
+    [
+        ("nanotron", "dp=8,zero=1,zero_group=4", "shares over groups with a zero of none"),
+        ("internevo", "dp=8,zero=1,zero_group=3", "must divide 8 replicas"),
+        ("internevo", "dp=8,zero_group=4", "shares over groups with a zero of 1"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(name, words, reason):
     setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name=name)
-    assert "must divide 8 replicas" in price(setting, parse_spec(words)).reason
+    assert reason in price(setting, parse_spec(words)).reason
