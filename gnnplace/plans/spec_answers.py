@@ -200,11 +200,21 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
     """
     outer = math.lcm(spec.cp, spec.ep)
     devices_of_rank = spec.dp * spec.cp * spec.tp
-    stage = Stage(
+    kind = spec.recompute_kind
+    layers = range(max(first, 1), min(last, sizes.layers + 1))
+    if kind == "none":
+        layers = range(0)
+    elif kind == "block":
+        layers = layers[: spec.recompute_layers]
+    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers}.get(kind, 1)
+    return Stage(
         first=first,
         last=last,
         mesh=Mesh(rank * devices_of_rank, spec.dp * spec.cp // outer, outer * spec.tp, outer),
         zero=spec.zero,
+        recompute=frozenset(layers),
+        together=together,
+        attention=kind == "selective",
         choice=SplitChoice(
             style=WEIGHTS,
             border="tokens" if spec.splits_tokens else "whole",
@@ -213,24 +223,6 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
             expert_shards=spec.etp or 0,
         ),
         zero_group=spec.zero_group,
-    )
-    return _recomputing(stage, sizes, spec)
-
-
-def _recomputing(stage: Stage, sizes: DecoderSizes, spec: PlanSpec) -> Stage:
-    """Return a stage that recomputes the layers that a plan says."""
-    kind = spec.recompute_kind
-    if kind == "none":
-        return stage
-    layers = range(max(stage.first, 1), min(stage.last, sizes.layers + 1))
-    if kind == "block":
-        layers = layers[: spec.recompute_layers]
-    together = {"selective": 0, "uniform": spec.recompute_layers}.get(kind, 1)
-    return replace(
-        stage,
-        recompute=frozenset(layers),
-        together=together,
-        attention=kind == "selective",
     )
 
 

@@ -25,8 +25,8 @@ from gnnplace.costs import ReplicaExchanges
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes, StageCost
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_cuts import PipelineCuts, alike_stages, first_rank_stages, pipeline_cuts
-from gnnplace.plans.spec_groups import SpecGroup
+from gnnplace.plans.spec_cuts import alike_stages, first_rank_stages
+from gnnplace.plans.spec_groups import SpecGroup, columns_of_stages, dense_shares
 
 
 def group_bound(group: SpecGroup) -> float:
@@ -54,15 +54,15 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
         group: With several ranks.
         family: Its plans with one ZeRO stage and kind of recomputation; None: all of them.
     """
-    cuts = pipeline_cuts(group.setting, group.spec.pp)
+    cuts = group.cuts
     zero = SHARDED if family is None else family.zero
-    forward, backward = _passes_of_stages(group, cuts, family)
+    forward, backward = _passes_of_stages(group, family)
     of_forward, of_backward = cuts.by_rank(forward), cuts.by_rank(backward)
     ends = np.zeros_like(of_forward)
     if family is not None:
-        ends += _least_updates(group, cuts, family)
+        ends += _least_updates(group, family)
         if zero < SHARDED:
-            ends += _least_reductions(group, cuts, family, of_forward, of_backward)
+            ends += _least_reductions(group, family, of_forward, of_backward)
 
     fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message
     fill, drain = np.cumsum(fill, axis=1) - fill, np.cumsum(drain, axis=1) - drain
@@ -73,65 +73,55 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     return seconds
 
 
-def _passes_of_stages(
-    group: SpecGroup, cuts: PipelineCuts, family: PlanSpec | None
-) -> tuple[FloatArray, FloatArray]:
+def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of both passes of every stage of all cuts. [stages] each"""
-    columns, pricer = group.columns, group.pricer
-    firsts, lasts = cuts.firsts, cuts.lasts
-    forward = columns.forward[lasts] - columns.forward[firsts]
-    backward = columns.backward[lasts] - columns.backward[firsts]
-    host = columns.host[lasts] - columns.host[firsts]
-    host += pricer.host_beside(group.spec.tp, is_whole=False)
-    if family is not None:
-        # What is computed again under an exchange takes at least what hiding it takes.
-        overlap = 1.0
-        if family.zero < SHARDED:
-            elements = columns.parameters[lasts] - columns.parameters[firsts]
-            backward += pricer.framework.accumulation(1.0) * elements
-        else:
-            gathered, late = group.exposed(family)
-            forward += gathered[lasts] - gathered[firsts]
-            backward += late[lasts] - late[firsts]
-            if family.recompute_kind != "selective":
-                overlap = pricer.framework.network.rates["overlap"]
-        backward += overlap * _recomputed(group, cuts, family)
+    stages, pricer = columns_of_stages(group), group.pricer
+    forward, backward = stages.forward, stages.backward
+    host = stages.host + pricer.host_beside(group.spec.tp, is_whole=False)
+    if family is None:
+        return pricer.floored(forward, backward, host)
+    # What is computed again under an exchange takes at least what hiding it takes.
+    overlap = 1.0
+    if family.zero < SHARDED:
+        backward = backward + pricer.framework.accumulation(1.0) * stages.parameters
+    else:
+        gathered, late = group.exposed(family)
+        firsts, lasts = group.cuts.firsts, group.cuts.lasts
+        forward = forward + (gathered[lasts] - gathered[firsts])
+        backward = backward + (late[lasts] - late[firsts])
+        if family.recompute_kind != "selective":
+            overlap = pricer.framework.network.rates["overlap"]
+    if family.recompute_kind != "none":
+        backward = backward + overlap * _recomputed(group, family)
     return pricer.floored(forward, backward, host)
 
 
-def _recomputed(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:
+def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the least seconds that every stage of all cuts computes again. [stages]"""
-    kind, firsts, lasts = family.recompute_kind, cuts.firsts, cuts.lasts
-    if kind == "none":
-        return np.zeros(len(firsts))
-    seconds = group.columns.attention if kind == "selective" else group.columns.layers
-    if kind == "block":
-        # A rank recomputes as many layers in all, of each of its stages as many as of any.
-        chunks = cuts.chunks[cuts.ranks // group.spec.pp]
-        counts = np.ceil(family.recompute_layers / chunks).astype(np.int64)
-        lasts = np.minimum(lasts, np.maximum(firsts, 1) + counts)
-    return np.maximum(seconds[lasts] - seconds[firsts], 0.0)
+    if family.recompute_kind == "selective":
+        return columns_of_stages(group).attention
+    if family.recompute_kind == "full":
+        return columns_of_stages(group).layers
+    # A rank recomputes as many layers in all, of each of its stages as many as of any.
+    cuts, seconds = group.cuts, group.columns.layers
+    counts = np.ceil(family.recompute_layers / cuts.chunks[cuts.cuts_of_stages]).astype(np.int64)
+    lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)
+    return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
 
 
-def _least_updates(group: SpecGroup, cuts: PipelineCuts, family: PlanSpec) -> FloatArray:
+def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
     """Return the seconds of every rank's update, experts' left out. [cuts, ranks]"""
-    parameters = group.dense_parameters
-    replicas = group.replicas(family)
-    return group.pricer.framework.update(parameters, replicas) * group.dense_shares(cuts)
+    framework, replicas = group.pricer.framework, group.replicas(family)
+    return framework.update(group.dense_parameters, replicas) * dense_shares(group)
 
 
 def _least_reductions(
-    group: SpecGroup,
-    cuts: PipelineCuts,
-    family: PlanSpec,
-    forward: FloatArray,
-    backward: FloatArray,
+    group: SpecGroup, family: PlanSpec, forward: FloatArray, backward: FloatArray
 ) -> FloatArray:
     """Return the least seconds of every rank's exchanges at the end of a step. [cuts, ranks]
 
     Args:
         group: Of the plans.
-        cuts: Their schedules and cuts.
         family: Their ZeRO stage.
         forward: Seconds of the forward passes of a micro-batch. [cuts, ranks]
         backward: Of the backward passes, likewise.
@@ -140,14 +130,14 @@ def _least_reductions(
     framework = pricer.framework
     replicas = group.replicas(family)
     whole = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
-    shares = group.dense_shares(cuts)
+    shares = dense_shares(group)
     exchanges = ReplicaExchanges(
         scattered=whole.scattered * shares,
         bucketed=whole.bucketed * shares,
         gathered=whole.gathered * shares,
     )
     following = min(group.spec.pp, group.microbatches)
-    windows = pricer.window(cuts.chunks, following)[:, np.newaxis]
+    windows = pricer.window(group.cuts.chunks, following)[:, np.newaxis]
     return framework.reduction(family.zero, exchanges, windows * forward, windows * backward)
 
 

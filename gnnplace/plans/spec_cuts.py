@@ -198,6 +198,11 @@ class PipelineCuts(NamedTuple):
     ranks: IntArray
     begins: IntArray
 
+    @property
+    def cuts_of_stages(self) -> IntArray:
+        """The cut that every stage is of. [stages]"""
+        return self.ranks // self.begins.shape[1]
+
     def by_rank(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
         sums = np.bincount(self.ranks, seconds, minlength=self.begins.size)

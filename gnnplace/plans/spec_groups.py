@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,12 @@ from gnnplace.plans.spec_answers import (
     pricer_of_spec,
     stage_of_sizes,
 )
-from gnnplace.plans.spec_cuts import PipelineCuts, fewest_of_first_rank, kind_of_stage
+from gnnplace.plans.spec_cuts import (
+    PipelineCuts,
+    fewest_of_first_rank,
+    kind_of_stage,
+    pipeline_cuts,
+)
 
 MOST_EXAMPLES = 64
 """Examples of a micro-batch on a replica at most."""
@@ -47,7 +52,9 @@ MOST_CONTEXT = 64
 
 
 class GroupColumns(NamedTuple):
-    """What a group's segments take, summed up from the first on. [segments + 1] each
+    """What a group's segments take, summed up from the first on, or its stages.
+
+    [segments + 1] each, or [stages] of all cuts.
 
     Attributes:
         forward: Seconds of the forward pass.
@@ -85,7 +92,6 @@ class SpecGroup:
     _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
     _holds: dict[tuple[int, int | None, str], bool] = field(default_factory=dict)
     _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
-    _shares: list[FloatArray] = field(default_factory=list)
     _exposed: dict[tuple[int, int | None], FloatArray] = field(default_factory=dict)
 
     @cached_property
@@ -136,12 +142,10 @@ class SpecGroup:
             self._exposed[key] = np.pad(np.cumsum(seconds, axis=1), ((0, 0), (1, 0)))
         return self._exposed[key]
 
-    def dense_shares(self, cuts: PipelineCuts) -> FloatArray:
-        """Return the share of these that every rank has under every cut. [cuts, ranks]"""
-        if not self._shares:
-            dense = self.columns.dense
-            self._shares.append(cuts.by_rank(dense[cuts.lasts] - dense[cuts.firsts]) / dense[-1])
-        return self._shares[0]
+    @cached_property
+    def cuts(self) -> PipelineCuts:
+        """Return the schedules and cuts of its layers."""
+        return pipeline_cuts(self.setting, self.spec.pp)
 
     @cached_property
     def whole(self) -> Stage:
@@ -220,7 +224,7 @@ class SpecGroup:
             return self._costs[key]
         if key not in self._bytes:
             stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
-            self._bytes[key] = self.pricer.stage_bytes(stage)
+            self._bytes[key] = self.pricer.stage_bytes(stage, self.sums)
         return self._bytes[key]
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
@@ -373,12 +377,13 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
         group: Of the plans.
         plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
-    if not group.holds(plain.with_words(recompute="full")):
+    if group.holds(plain):
+        yield plain
+    elif not group.holds(plain.with_words(recompute="full")):
         return
-    for kind in ("none", "selective"):
-        family = plain.with_words(recompute=kind)
-        if group.holds(family):
-            yield family
+    selective = plain.with_words(recompute="selective")
+    if group.holds(selective):
+        yield selective
     yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
@@ -401,6 +406,22 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
         else:
             low = middle + 1
     return low
+
+
+@lru_cache(maxsize=8)
+def columns_of_stages(group: SpecGroup) -> GroupColumns:
+    """Return what the stages of all cuts of a group take. [stages] each
+
+    It is as large as the cuts are many, so that it is kept of the groups at hand alone.
+    """
+    firsts, lasts = group.cuts.firsts, group.cuts.lasts
+    return GroupColumns(*(column[lasts] - column[firsts] for column in group.columns))
+
+
+@lru_cache(maxsize=8)
+def dense_shares(group: SpecGroup) -> FloatArray:
+    """Return the share of a group's dense parameters that every rank has. [cuts, ranks]"""
+    return group.cuts.by_rank(columns_of_stages(group).dense) / group.columns.dense[-1]
 
 
 def _summed(column: FloatArray) -> FloatArray:

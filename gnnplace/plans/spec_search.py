@@ -40,7 +40,7 @@ from gnnplace.plans.spec_bounds import (
     least_rows,
     row_bound,
 )
-from gnnplace.plans.spec_cuts import cuts_of, pipeline_cuts, schedules_of
+from gnnplace.plans.spec_cuts import cuts_of, schedules_of
 from gnnplace.plans.spec_groups import SpecGroup, SpecSpace, families_of, first_that
 
 MOST_DIVES = 100
@@ -260,7 +260,7 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
         family: Its words.
         limit: Seconds; plans that cannot be below are left out.
     """
-    cuts, bounds = pipeline_cuts(group.setting, family.pp), np.zeros(1)
+    cuts, bounds = group.cuts, np.zeros(1)
     if family.pp > 1:
         bounds = least_rows(group, family) * SLACK
     for cut in np.flatnonzero(bounds < limit).tolist():

@@ -204,9 +204,15 @@ class FrameworkPricer(Pricer):
         )
         return cost if framework.offload == NOTHING else self._offloaded(setting, cost)
 
-    def stage_bytes(self, stage: Stage) -> StageBytes | None:
-        """Return the bytes of a stage, nothing of it on the host; None where no cut is possible."""
-        sums = self.sums(stage.mesh, choice=stage.choice)
+    def stage_bytes(self, stage: Stage, sums: SegmentSums | None = None) -> StageBytes | None:
+        """Return the bytes of a stage, nothing of it on the host; None where no cut is possible.
+
+        Args:
+            stage: The stage.
+            sums: On its mesh, where they are at hand.
+        """
+        if sums is None:
+            sums = self.sums(stage.mesh, choice=stage.choice)
         return None if sums is None else self._bytes(self._setting(stage, sums))
 
     def _bytes(self, setting: StageSetting) -> StageBytes:
@@ -355,11 +361,16 @@ class FrameworkPricer(Pricer):
         begins = np.concatenate([[True], layers[1:] != layers[:-1]]) & self._is_layer
         return np.concatenate([[0], np.cumsum(begins)])
 
-    def _unit_order(self, run: slice) -> IntArray:
-        """Return the unit of every segment of a stage, counted from its first; a layer is one."""
-        layers = self.chain.layers[run]
+    @cached_property
+    def _unit_numbers(self) -> IntArray:
+        """Return the unit of every segment of the model; a layer is one. [segments]"""
+        layers = self.chain.layers
         changes = np.concatenate([[0], (layers[1:] != layers[:-1]).astype(np.int64)])
         return np.cumsum(changes)
+
+    def _unit_order(self, run: slice) -> IntArray:
+        """Return the unit of every segment of a stage, counted from its first."""
+        return np.asarray(self._unit_numbers[run] - self._unit_numbers[run.start])
 
     def _stream(self, setting: StageSetting) -> float:
         """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
