@@ -55,13 +55,12 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
         family: Its plans with one ZeRO stage and kind of recomputation; None: all of them.
     """
     cuts = group.cuts
-    zero = SHARDED if family is None else family.zero
     forward, backward = _passes_of_stages(group, family)
     of_forward, of_backward = cuts.by_rank(forward), cuts.by_rank(backward)
     ends = np.zeros_like(of_forward)
     if family is not None:
         ends += _least_updates(group, family)
-        if zero < SHARDED:
+        if family.zero < SHARDED:
             ends += _least_reductions(group, family, of_forward, of_backward)
 
     fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message

@@ -194,8 +194,7 @@ class SpecGroup:
     @cached_property
     def usable(self) -> float:
         """Return the bytes that a device of the first rank has."""
-        stage = stage_of_sizes(self.setting.decoder, self.spec, 0, 0, 1)
-        return self.pricer.usable_memory(stage.mesh)
+        return self.pricer.usable_memory(self.whole.mesh)
 
     def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
         """Return whether a device cannot hold stages with so many bytes in flight."""

@@ -14,18 +14,9 @@ from gnnplace.plans.spec_bounds import family_bound, group_bound, least_rows, ro
 from gnnplace.plans.spec_cuts import pipeline_cuts
 from gnnplace.plans.spec_groups import SpecSpace, families_of
 from gnnplace.plans.spec_search import rows_of_family
+from tests.plans import test_spec_search
 
-DENSE = DecoderSizes(
-    layers=8,
-    hidden=2048,
-    heads=16,
-    kv_heads=4,
-    feed_forward=8192,
-    length=4096,
-    vocabulary=128256,
-    gated=True,
-    batch=16,
-)
+DENSE = replace(test_spec_search.DENSE, layers=8, batch=16)
 MIXTURE = replace(DENSE, experts=ExpertLayers(8, 2, 4096, dense=1))
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.job import SearchOptions
 from gnnplace.plans.launch.searching import LauncherSearch
 from gnnplace.plans.launch.trades import (
@@ -21,18 +20,9 @@ from gnnplace.plans.launch.trades import (
     with_memory_below,
 )
 from gnnplace.plans.spec import parse_spec
+from tests.plans import test_spec_search
 
-SIZES = DecoderSizes(
-    layers=4,
-    hidden=2048,
-    heads=16,
-    kv_heads=4,
-    feed_forward=8192,
-    length=4096,
-    vocabulary=32000,
-    gated=True,
-    batch=8,
-)
+SIZES = replace(test_spec_search.DENSE, layers=4, vocabulary=32000)
 
 
 @pytest.fixture(scope="module")
