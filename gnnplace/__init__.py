@@ -21,18 +21,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
-    from gnnplace.execution import ExecutionOptions as ExecutionOptions
-    from gnnplace.execution import RecordOptions as RecordOptions
-    from gnnplace.execution import TrainingStep as TrainingStep
-    from gnnplace.execution import compile as compile
-    from gnnplace.execution.device_map import check_device_map as check_device_map
-    from gnnplace.execution.device_map import device_map as device_map
-    from gnnplace.execution.fidelity import check_fidelity as check_fidelity
-    from gnnplace.execution.running import Executed as Executed
-    from gnnplace.execution.running import dry_run_placement as dry_run
-    from gnnplace.execution.running import eager_times as eager_times
-    from gnnplace.execution.running import execute_placement as execute
-    from gnnplace.execution.setting import execution_mode as execution_mode
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
@@ -106,6 +94,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.run.device_maps import check_device_map as check_device_map
+    from gnnplace.run.device_maps import device_map as device_map
+    from gnnplace.run.measuring import Executed as Executed
+    from gnnplace.run.measuring import check_fidelity as check_fidelity
+    from gnnplace.run.measuring import dry_run_placement as dry_run
+    from gnnplace.run.measuring import eager_times as eager_times
+    from gnnplace.run.measuring import execute_placement as execute
+    from gnnplace.run.placed import ExecutionOptions as ExecutionOptions
+    from gnnplace.run.placed import RecordOptions as RecordOptions
+    from gnnplace.run.placed import execution_mode as execution_mode
+    from gnnplace.run.training import TrainingStep as TrainingStep
+    from gnnplace.run.training import compile as compile
     from gnnplace.sharding.answers import SplitGoal as SplitGoal
     from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier

@@ -34,8 +34,8 @@ from gnnplace.tracing.models import capture_workload
 from gnnplace.zoo import Workload
 from tests.campaign.random_models import BATCH, Drawn, usual
 from tests.campaign.test_differential import NEGLIGIBLE, error, in_double
-from tests.execution.programs import cpu_cluster, random_placement
 from tests.plans.run.toys import plan_for
+from tests.run.programs import cpu_cluster, random_placement
 from tests.sharding.mesh_processes import on_processes
 
 MODELS, QUICK, STEPS, RATE = 300, 2, 2, 0.05

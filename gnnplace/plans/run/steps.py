@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.execution.training.own_step import twin_of
+from gnnplace.run.training import twin_of
 
 TRIALS = 3
 """Steps of a trial, since the first of some is alike."""

@@ -32,8 +32,8 @@ from gnnplace.plans.run.cutting import drawn_alike
 from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
-from gnnplace.runtime.comparison import Difference, differences
-from gnnplace.runtime.rig import Replica, Seconds, meet, time_steps
+from gnnplace.run.checking import Difference, differences
+from gnnplace.run.workers import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import TorchDispatchMode, pytree
 from gnnplace.tracing import StepModule, in_double, may_draw, shares_of
 from gnnplace.zoo import Workload

@@ -25,9 +25,8 @@ from gnnplace.plans.reading import check_plan
 from gnnplace.plans.run.apply import check_model
 from gnnplace.plans.run.seats import seats_of
 from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried
-from gnnplace.runtime.comparison import Verification
-from gnnplace.runtime.memory import shared_words
-from gnnplace.runtime.rig import run_group
+from gnnplace.run.checking import Verification
+from gnnplace.run.workers import run_group, shared_words
 from gnnplace.tracing import workload_of
 from gnnplace.zoo import Workload
 

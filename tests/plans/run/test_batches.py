@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gnnplace.errors import InputError
 from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.run.batches import BatchForm
-from gnnplace.runtime.rig import run_group
+from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
 

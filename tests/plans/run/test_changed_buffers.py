@@ -12,7 +12,7 @@ from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.run.cutting import pieces_of
 from gnnplace.plans.segments.chains import layers_of
 from gnnplace.plans.segments.cuts import cuts_of
-from gnnplace.runtime.rig import run_group
+from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
 

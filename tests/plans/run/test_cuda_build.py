@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gnnplace.errors import UnsupportedError
 from gnnplace.plans.run.workers import run_plan
-from gnnplace.runtime.rig import run_group
+from gnnplace.run.workers.rig import run_group
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from gnnplace.errors import InputError
 from gnnplace.plans.plans import JointPlan
-from gnnplace.runtime.rig import run_group
+from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.plans.run.toys import plan_for
 

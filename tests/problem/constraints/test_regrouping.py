@@ -6,11 +6,11 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InfeasibleError, MismatchError
-from gnnplace.execution.structure import read_given
 from gnnplace.files import write_json
 from gnnplace.problem.placement import OPTIONS_KEY, placement_to_data
+from gnnplace.run.placed.structure import read_given
 from gnnplace.tracing.models import capture_model
-from tests.execution.mapped import captured, placed
+from tests.run.device_maps.mapped import captured, placed
 
 ASKED = {
     "pin": {"blocks.0": "gpu:1"},

@@ -1,0 +1,336 @@
+"""Updates on the workers with what the loop has now: its hyper-parameters and its gradients.
+
+A captured update op has its constants in its arguments. Here they move into shared memory, a row
+for each group of parameters, and every update reads them when it runs.
+
+A pass is run in one of two ways: every update happens where its gradient is made (`AT_ONCE`), or
+the gradients are stored in memory that all processes share and the updates are asked for later.
+There are two sets of stores: while a parameter's `.grad` is one, the next pass fills the other, so
+that gradients can be added up, whatever the loop zeroes in between. A gradient that the loop keeps
+gets memory of its own before its set is filled again.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.weak import TensorWeakRef
+
+from gnnplace.errors import InputError
+from gnnplace.run.workers import WORD, shared_like, shared_words
+from gnnplace.torch_names import will_engine_execute_node
+from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramOp, mean_gradient
+
+SETS = 2
+AT_ONCE = -1
+"""How a pass is run: its updates at once; else the number of the set that gradients go to."""
+LEFT_OUT = -1
+"""What an update takes: nothing, the parameter stays; else the number of a set."""
+PARAMETER = "update."
+"""An update op is called `update.` and its parameter; see `gnnplace.tracing.aten.builder`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Where the gradient of one parameter lies.
+
+    Attributes:
+        sets: A tensor for each set, as the parameter is.
+        words: The way of the pass, then what each update takes.
+        position: The index of the parameter's word.
+    """
+
+    sets: tuple[torch.Tensor, ...]
+    words: memoryview
+    position: int
+
+    def keeps(self, gradients: list[torch.Tensor]) -> bool:
+        """Stores a gradient if the pass is run that way; else its update is due at once."""
+        way = self.words[0]
+        if way == AT_ONCE:
+            return False
+        gradient = mean_gradient(gradients)
+        self.sets[way].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        return True
+
+    def taken(self, device: torch.device) -> torch.Tensor | None:
+        """The gradient to update with, on a device; None where the parameter stays as it is."""
+        number = self.words[self.position]
+        return None if number == LEFT_OUT else self.sets[number].to(device)
+
+
+class GradientStores:
+    """The stores of all parameters that a step trains; made before the workers are forked.
+
+    Args:
+        like: Parameters by their names in the model.
+    """
+
+    def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
+        self._words = shared_words(1 + len(like))
+        self._words[0] = AT_ONCE
+        self._handed: dict[tuple[str, int], TensorWeakRef] = {}
+        sets = [shared_like(like) for _ in range(SETS)]
+        self.stores = {
+            name: Store(tuple(one[name] for one in sets), self._words, 1 + k)
+            for k, name in enumerate(like)
+        }
+
+    def at_once(self) -> None:
+        """The next pass updates at once."""
+        self._words[0] = AT_ONCE
+
+    def fill(self, parameters: Mapping[str, torch.Tensor]) -> int:
+        """The next pass fills a set that is no parameter's gradient; returns its number."""
+        used = [self._set_of(name, p.grad) for name, p in parameters.items()]
+        free = min(range(SETS), key=used.count)
+        for name, number in zip(parameters, used, strict=True):
+            if number == free:  # rare: some of both sets are in use
+                parameters[name].grad = parameters[name].grad.clone()  # type: ignore[union-attr]
+            self._freed(name, free)
+        self._words[0] = free
+        return free
+
+    def hand_over(self, parameters: Mapping[str, torch.Tensor], number: int, weight: float) -> None:
+        """Adds the gradients of a set, times a weight, to the parameters', as `backward` does."""
+        for name, parameter in parameters.items():
+            found = self.stores[name].sets[number]
+            if parameter.grad is not None:
+                parameter.grad.add_(found, alpha=weight)
+                continue
+            if weight != 1:
+                found.mul_(weight)
+            parameter.grad = self._shown(name, number)
+
+    def gradients(self, names: Iterable[str], number: int, weight: float) -> list[torch.Tensor]:
+        """Copies of the gradients of a set, times a weight."""
+        return [self.stores[name].sets[number] * weight for name in names]
+
+    def take(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """The next update takes the parameters' gradients as they are now."""
+        for name, parameter in parameters.items():
+            store, number = self.stores[name], self._set_of(name, parameter.grad)
+            if number is None and parameter.grad is not None:
+                number = 0
+                self._freed(name, number)
+                store.sets[0].copy_(parameter.grad)
+                parameter.grad = self._shown(name, number)
+            self._words[store.position] = LEFT_OUT if number is None else number
+
+    def _shown(self, name: str, number: int) -> torch.Tensor:
+        """A gradient in a set as the loop gets it."""
+        shown = self.stores[name].sets[number].detach()
+        self._handed[name, number] = TensorWeakRef(shown)
+        return shown
+
+    def _freed(self, name: str, number: int) -> None:
+        """Gives a gradient that the loop still has other memory than its set's."""
+        known = self._handed.pop((name, number), None)
+        kept = known() if known is not None else None
+        if kept is not None:
+            kept.data = kept.clone()
+
+    def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
+        sets: Iterable[torch.Tensor] = self.stores[name].sets
+        places = {tensor.data_ptr(): number for number, tensor in enumerate(sets)}
+        return None if gradient is None else places.get(gradient.data_ptr())
+
+
+@dataclass(frozen=True, eq=False)
+class Handing:
+    """What the backward pass of a loss hands over.
+
+    Attributes:
+        stores: Where the gradients are.
+        parameters: What is trained, by name.
+        number: The set that the pass of this loss filled.
+        begin: Called first; raises where the gradients are not there any more.
+    """
+
+    stores: GradientStores
+    parameters: Mapping[str, torch.Tensor]
+    number: int
+    begin: Callable[[], None]
+
+    def hand_over(self, weight: float) -> None:
+        """Adds the gradients, times a weight, to the parameters', as `backward()` does."""
+        self.begin()
+        self.stores.hand_over(self.parameters, self.number, weight)
+
+    def gradients(self, weight: float) -> list[torch.Tensor | None]:
+        """Those of `torch.autograd.grad`; a parameter's own hooks would be called once more."""
+        if hooked := self.parameters.keys() - self.plain.keys():
+            raise InputError(
+                f"loss: parameter {min(hooked)!r} has hooks, which the step has run already; take "
+                "its gradients by backward(), not by torch.autograd.grad"
+            )
+        self.begin()
+        return [*self.stores.gradients(self.parameters, self.number, weight)]
+
+    @property
+    def plain(self) -> dict[str, torch.Tensor]:
+        """Parameters without hooks."""
+        return {n: p for n, p in self.parameters.items() if not p._backward_hooks}
+
+
+def with_backward(loss: torch.Tensor, handing: Handing) -> torch.Tensor:
+    """A loss whose `backward()`, or `torch.autograd.grad` of it, hands gradients over.
+
+    Args:
+        loss: A scalar without a graph.
+        handing: Gives the parameters their gradients.
+    """
+    anchor = torch.zeros((), requires_grad=True).clone()
+    parameters = handing.plain.values()
+    return _Handed.apply(anchor, loss, handing, *parameters)  # type: ignore
+
+
+class _Handed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: torch.Tensor, loss: torch.Tensor, handing: Handing, *parameters: Any
+    ) -> torch.Tensor:
+        ctx.anchor, ctx.handing, ctx.count = anchor.grad_fn, handing, len(parameters)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise InputError(
+                "loss: create_graph=True: the gradients of a compiled step have no graph; write "
+                "what depends on them into the model or its loss"
+            )
+        weight, found = float(gradients[0]), [None] * ctx.count
+        if will_engine_execute_node(ctx.anchor):
+            ctx.handing.hand_over(weight)
+        else:  # some gradients are asked for, as torch.autograd.grad does
+            found = ctx.handing.gradients(weight)
+        return None, None, None, *found
+
+
+class LiveConstants:
+    """The constants of an optimizer, for every group of parameters, shared with forked workers.
+
+    Args:
+        method: The optimizer; its constants are numbers or tuples of numbers.
+        num_groups: Groups of parameters; all begin with the optimizer's own constants.
+    """
+
+    def __init__(self, method: Optimizer, num_groups: int = 1) -> None:
+        self._shape = [len(c) if isinstance(c, tuple) else 0 for c in method.constants]
+        self._row = sum(max(size, 1) for size in self._shape)
+        self._words = memoryview(mmap.mmap(-1, num_groups * self._row * WORD)).cast("d")
+        for group in range(num_groups):
+            self.set(group, method.constants)
+
+    def set(self, group: int, constants: Sequence[Any]) -> None:
+        """Sets the constants of a group, for the next step on.
+
+        Raises:
+            InputError: not the optimizer's number of constants.
+        """
+        flat = [float(x) for c in constants for x in (c if isinstance(c, tuple | list) else (c,))]
+        if len(flat) != self._row:
+            raise InputError(f"optimizer: {len(flat)} constants for group {group}, not {self._row}")
+        for i, value in enumerate(flat):
+            self._words[group * self._row + i] = value
+
+    def get(self, group: int) -> tuple[Any, ...]:
+        """The constants of a group, as the optimizer's update takes them."""
+        position, found = group * self._row, []
+        for size in self._shape:
+            count = max(size, 1)
+            values = tuple(self._words[position : position + count])
+            found.append(values if size else values[0])
+            position += count
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class LiveUpdate:
+    """An update op that looks up its constants, and whether it is due, when it runs."""
+
+    update: Callable[..., None]
+    constants: LiveConstants
+    group: int
+    store: Store
+
+    def __call__(self, parameter: torch.Tensor, gradients: Any, *state: torch.Tensor) -> None:
+        """Updates a parameter, or stores its gradient where the pass is to do that.
+
+        Args:
+            parameter: The parameter, which is changed in place.
+            gradients: Its gradient, or one for each micro-batch.
+            *state: Optimizer state; changed in place.
+        """
+        if not self.store.keeps(gradients):
+            self.update(parameter, gradients, *state, *self.constants.get(self.group))
+
+    def late(self, parameter: torch.Tensor, *state: torch.Tensor) -> None:
+        """Updates a parameter with the gradient that is stored, if there is to be an update."""
+        gradient = self.store.taken(parameter.device)
+        if gradient is not None:
+            self.update(parameter, [gradient], *state, *self.constants.get(self.group))
+
+
+def with_live_constants(
+    program: Program,
+    method: Optimizer,
+    constants: LiveConstants,
+    group: Mapping[str, int],
+    gradients: GradientStores,
+) -> Program:
+    """The program with updates that read `constants` and know `gradients`.
+
+    Args:
+        program: The program, captured with `method`.
+        method: The optimizer of the program.
+        constants: The constants of every group, in shared memory.
+        group: Group of each parameter by its name; others are in group 0.
+        gradients: Stores for the gradients of its parameters.
+    """
+    count = len(method.constants)
+
+    def live(op: ProgramOp) -> ProgramOp:
+        if op.phase != UPDATE or op.target is not method.update:
+            return op
+        name = op.name.removeprefix(PARAMETER)
+        target = LiveUpdate(
+            method.update_of(name), constants, group.get(name, 0), gradients.stores[name]
+        )
+        return replace(op, target=target, args=op.args[: len(op.args) - count])
+
+    return replace(program, ops=tuple(live(op) for op in program.ops))
+
+
+def updated(program: Program) -> dict[str, torch.Tensor]:
+    """Parameters that a program updates, as they begin, by their names in the model."""
+    return {
+        op.name.removeprefix(PARAMETER): program.initial[op.args[0].name]
+        for op in program.ops
+        if op.phase == UPDATE
+    }
+
+
+def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program:
+    """The program with other initial tensors for some of its inputs.
+
+    Args:
+        program: With its initial tensors.
+        tensors: The new tensors by value name.
+
+    Raises:
+        InputError: no such input, or a tensor of another shape.
+    """
+    for name, tensor in tensors.items():
+        known = program.inputs.get(name)
+        if known is None or tuple(tensor.shape) != known.info.shape:
+            raise InputError(
+                f"{program.name}: no input {name!r} of shape {tuple(tensor.shape)}; it belongs to "
+                "another model"
+            )
+    return replace(program, initial={**program.initial, **tensors})
