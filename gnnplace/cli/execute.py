@@ -120,15 +120,15 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
     Nothing is measured beforehand: only the structure of the problem matters here.
     """
-    from gnnplace.run.placed import read_given
+    from gnnplace.run.placed import read_unbound_placement
 
     data = read_json(args.placement)
     options = placed_options(args, data)
     program = gnnplace.capture(args.model, options=options)
-    plan = read_given(
+    unbound = read_unbound_placement(
         args.placement, None, microbatches=options.microbatches, groups=options.groups
     )
-    problem, placement = plan.placed(program, None)
+    problem, placement = unbound.bind(program, None)
     gnnplace.execute(
         program,
         problem,

@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.run.training import twin_of
+from gnnplace.run.training import make_twin
 
 TRIALS = 3
 """Steps of a trial, since the first of some is alike."""
@@ -63,7 +63,7 @@ def _parts(drawn: torch.Tensor, cut: bool) -> list[tuple[torch.Tensor, ...]]:
 def _update(optimizer: torch.optim.Optimizer, group: int, drawn: torch.Tensor) -> torch.Tensor:
     """What some steps change of the first matrices, by the others as gradients. [matrices, r, c]"""
     weights = [torch.nn.Parameter(table.clone()) for table in drawn[0]]
-    twin = twin_of(optimizer, [(group, weight) for weight in weights])
+    twin = make_twin(optimizer, [(group, weight) for weight in weights])
     if "lr" in twin.param_groups[0] and twin.param_groups[0]["lr"] is not None:
         twin.param_groups[0]["lr"] = RATE
     closure = inspect.signature(type(twin).step).parameters.get("closure")

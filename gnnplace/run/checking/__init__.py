@@ -1,8 +1,8 @@
 """Whether a run computes what it should: compared with one process, or walked without numbers.
 
 * `verify`, `reference_step`: a placed step against the same step in one process, tensor by tensor;
-  `beside_whole_batch` runs the user's loss on the whole batch too. `differences`, `Difference` and
-  `Verification` are the comparison itself, which runs of plans use as well.
+  `compare_with_whole_batch` compares it with eager PyTorch on the whole batch. `differences`,
+  `Difference` and `Verification` are the comparison itself, which runs of plans use as well.
 * `dry_run`, `DryRun`: every worker's source on tensors that claim to be on GPUs, so that a missing
   message or mixed devices are found without a GPU.
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.checking.dry_running import claimed_count as claimed_count
     from gnnplace.run.checking.dry_running import dry_run as dry_run
     from gnnplace.run.checking.verification import WholeBatch as WholeBatch
-    from gnnplace.run.checking.verification import beside_whole_batch as beside_whole_batch
+    from gnnplace.run.checking.verification import (
+        compare_with_whole_batch as compare_with_whole_batch,
+    )
     from gnnplace.run.checking.verification import reference_step as reference_step
     from gnnplace.run.checking.verification import verify as verify
 

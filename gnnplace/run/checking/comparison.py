@@ -55,7 +55,7 @@ class Verification:
         return all(difference.passed for difference in self.different)
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if self.bitwise:
             return f"{self.tensors} tensors bitwise equal to one process"
         worst = self.different[0]
@@ -68,16 +68,16 @@ class Verification:
 
 
 def differences(
-    found: Tensors,
+    computed: Tensors,
     expected: Tensors,
     tolerance: float | Mapping[torch.dtype, float],
     *,
     nothing: float | None = None,
 ) -> list[Difference]:
-    """Tensors that both sides have and that are not equal, the worst first.
+    """Return the tensors of both sides that are not equal, the worst first.
 
     Args:
-        found: What was computed, by name.
+        computed: What was computed, by name.
         expected: What one process computes.
         tolerance: Largest relative difference allowed; or by type, where types must be equal too.
         nothing: None compares bit by bit. Else numbers are compared, NaN is equal to nothing, and
@@ -88,7 +88,7 @@ def differences(
     floor = 0.0 if nothing is None else nothing * _largest(expected)
     different = []
     for name, tensor in expected.items():
-        actual = found.get(name)
+        actual = computed.get(name)
         if actual is None or _equal(actual, tensor, bits=bits):
             continue
         allowed = tolerance if isinstance(tolerance, float) else tolerance.get(tensor.dtype, 0.0)
@@ -118,7 +118,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> bool:
 
 
 def _apart(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> float:
-    """Largest absolute difference; inf where tensors are no numbers to compare."""
+    """Return the largest absolute difference; inf if tensors are no numbers to compare."""
     if first.shape != second.shape or (bits and first.dtype != second.dtype):
         return float("inf")
     a, b = first.double(), second.double()

@@ -1,4 +1,4 @@
-"""`dry_run`: would a placed program run on GPUs? Walked on tensors that only claim to be there.
+"""`dry_run`: a placed program walked on tensors that claim to be on GPUs, without any GPU.
 
 Every worker does what `execute` and `compile` have it do: the same source of its device program,
 the same binding of devices, the same tensors at the same places, messages in the same order. Only
@@ -54,20 +54,20 @@ PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What would go wrong on a device.
+    """An error that a worker on a device would meet.
 
     Attributes:
-        device: That claims to be there, such as "cuda:1".
-        op: Of the program; None if it is no op's.
-        what: What would go wrong, in one line.
+        device: The claimed device, such as "cuda:1".
+        op: Op of the program that raises it; None if none does.
+        reason: What would go wrong, in one line.
     """
 
     device: str
     op: str | None
-    what: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.device}: " + (f"op {self.op!r}: " if self.op else "") + self.what
+        return f"{self.device}: " + (f"op {self.op!r}: " if self.op else "") + self.reason
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class DryRun:
         return not self.faults
 
     def summary(self) -> str:
-        """One line for people, or one for each fault."""
+        """Return one line for people, or one for each fault."""
         if self.faults:
             return "\n".join(str(fault) for fault in self.faults)
         return (
@@ -102,7 +102,7 @@ class DryRun:
 
 
 def claimed_count(claim: str) -> int:
-    """Number of GPUs that a claim such as "cuda:4" speaks of.
+    """Return the number of GPUs that a claim such as "cuda:4" speaks of.
 
     Raises:
         InputError: no such claim.
@@ -121,7 +121,7 @@ def dry_run(
     claim: str = "cuda:4",
     standing: bool = False,
 ) -> DryRun:
-    """Walks a placed program as workers on GPUs would, without any GPU.
+    """Walk a placed program as workers on GPUs would, without any GPU.
 
     Args:
         program: Cut into the problem's micro-batches; it may be captured without tensors.
@@ -146,7 +146,7 @@ def dry_run(
 
 
 def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
-    """Walks a plan; device d of its problem is claimed as "cuda:d".
+    """Walk a plan, whose device d is claimed as "cuda:d".
 
     Args:
         plan: Of a program with tensors or without: none of their numbers is read.
@@ -158,11 +158,11 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
     plan = replace(plan, program=replace(plan.program, initial=tensors))
     numbers = range(len(plan.devices))
     walkers = [_Walker(plan, number, claims, mail, standing) for number in numbers]
-    known: dict[int, DeviceWatch] = {}
-    threads = [threading.Thread(target=walker.walk, args=(known,)) for walker in walkers]
+    watches: dict[int, DeviceWatch] = {}  # by the thread that a walker has
+    threads = [threading.Thread(target=walker.walk, args=(watches,)) for walker in walkers]
 
     def drawing(device: torch.device, seed: int) -> object:
-        return known[threading.get_ident()].drawing(device, seed)
+        return watches[threading.get_ident()].drawing(device, seed)
 
     with patch.object(operations, "drawing", drawing):
         for thread in threads:
@@ -185,12 +185,12 @@ class _Mail:
         self.strides: dict[int, tuple[int, ...] | None] = {}
 
     def post(self, message: int, stride: tuple[int, ...] | None) -> None:
-        """Says how a message lies; None: it will never be sent."""
+        """Note the strides of a message; None: it will never be sent."""
         self.strides[message] = stride
         self.baton.notify_all()
 
     def wait(self, message: int) -> tuple[int, ...]:
-        """Lets others run until a message has been sent."""
+        """Let the other walkers run until a message has been sent, and return its strides."""
         self.baton.wait_for(lambda: message in self.strides, PATIENCE)
         stride = self.strides.get(message)
         if stride is None:
@@ -221,7 +221,7 @@ class ClaimedTransport(Transport):
         return 0.0
 
     def sender(self, message: int) -> Send:
-        """A function that looks at what is sent."""
+        """Return a function that checks the device and the form of what is sent."""
         form, device = self._messages[message], self._watch.device
 
         def send(tensor: torch.Tensor, turn: int) -> None:
@@ -237,14 +237,14 @@ class ClaimedTransport(Transport):
         return send
 
     def receiver(self, message: int) -> Receive:
-        """A function that waits for the sender and copies from the host to the device."""
+        """Return a function that waits for the sender and copies from the host to the device."""
         form, watch = self._messages[message], self._watch
 
         def receive(turn: int) -> torch.Tensor:
             stride = self._mail.wait(message)
             with watch.off():
-                there = torch.empty_strided(form.shape, stride, dtype=form.dtype, device=CPU)
-                return there.to(watch.device)
+                staged = torch.empty_strided(form.shape, stride, dtype=form.dtype, device=CPU)
+                return staged.to(watch.device)
 
         return receive
 
@@ -257,7 +257,7 @@ class _Results(SavedValues):
         self._about, self._device = program, device
 
     def save(self, name: str, tensor: torch.Tensor) -> None:
-        """Compares a value with what was captured."""
+        """Compare a value's device and form with what was captured."""
         info, entry = self._about.values[name], self._about.inputs.get(name)
         home = entry.home(self._device) if entry else self._device
         if tensor.device != home:
@@ -282,7 +282,7 @@ class _Walker:
         self.fault: Fault | None = None
         self.program = device_program(plan, device, plan.program.producer)
         words = shared_words(TICKS * self.program.num_ticks + 1)
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "number": number,
             "device": device,
             "plan": plan,
@@ -295,14 +295,14 @@ class _Walker:
             "torch_device": self.device,
         }
         self.worker: DeviceWorker = (
-            StandingWorker(**given, shared=plan.program.initial)
+            StandingWorker(**arguments, shared=plan.program.initial)
             if standing
-            else DeviceWorker(**given)
+            else DeviceWorker(**arguments)
         )
 
-    def walk(self, known: dict[int, DeviceWatch]) -> None:
-        """Does what the worker does; notes the first fault."""
-        known[threading.get_ident()] = self.watch
+    def walk(self, watches: dict[int, DeviceWatch]) -> None:
+        """Do what the worker does; note the first fault."""
+        watches[threading.get_ident()] = self.watch
         with self.mail.baton:
             try:
                 with self.claims.made(), torch.inference_mode():
@@ -311,7 +311,7 @@ class _Walker:
                 cause = error.__cause__ if isinstance(error, WorkerFailure) else error
                 self.fault = self._fault(cause or error)
             finally:
-                self._post_the_rest()
+                self._post_remaining()
 
     def _step(self) -> None:
         clock = DeviceClock()
@@ -331,19 +331,19 @@ class _Walker:
         return step
 
     def _fault(self, error: BaseException) -> Fault:
-        what = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, NameError):
-            what = self._missing(what)
-        return Fault(str(self.device), self.worker.culprit(error), what)
+            reason = self._missing(reason)
+        return Fault(str(self.device), self.worker.culprit(error), reason)
 
-    def _missing(self, what: str) -> str:
-        """Of a name that the source reads before it has a value."""
-        found = re.search(r"'(\w+)'", what)
-        value = self.program.values.get(found[1]) if found else None
-        return f"value {value!r} is neither made there nor sent there" if value else what
+    def _missing(self, reason: str) -> str:
+        """Return which value the source reads without a binding, from a NameError's message."""
+        match = re.search(r"'(\w+)'", reason)
+        value = self.program.values.get(match[1]) if match else None
+        return f"value {value!r} is neither made there nor sent there" if value else reason
 
-    def _post_the_rest(self) -> None:
-        """Lets the others go on, so that their own faults are found."""
+    def _post_remaining(self) -> None:
+        """Post all messages that were not sent, so that the other walkers go on to their faults."""
         for k, form in enumerate(self.plan.messages):
             if form.source == self.number and k not in self.mail.strides:
                 self.mail.post(k, form.stride if self.fault else None)

@@ -1,12 +1,12 @@
-"""Is what the workers computed what one process computes, and what eager PyTorch computes?
+"""A run compared with one process, and with eager PyTorch on the whole batch.
 
 `verify` compares a run bit for bit with one process that runs the same captured ops, op by op
-(`reference_step`); that process cuts the batch alike. `beside_whole_batch` calls the user's own
-module, once, on all of the batch; orders of sums differ there, so that there is a tolerance. Where
-that is too little, the module runs once more in double precision: a step that eager PyTorch itself
-computes badly (a rectifier behind a batch norm, of few examples) is allowed as much, some times.
-A module that draws random numbers draws those of the run: its generator is seeded before each draw
-as the run's op is. Where it draws otherwise nothing is compared, and the reason is said.
+(`reference_step`), on the same micro-batches. `compare_with_whole_batch` calls the user's own
+module once, on the whole batch. Sums have another order there, so that a tolerance applies. If it
+is exceeded, the module runs once more in double precision: the run may be off by a few times what
+eager PyTorch is off (a rectifier behind a batch norm of few examples computes badly in both). A
+module that draws random numbers draws those of the run, as its generator is seeded before each draw
+as the run's op is. Where its draws differ, nothing is compared, and the summary has the reason.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 import torch
 
 from gnnplace.errors import InputError
 from gnnplace.run.checking.comparison import Verification, differences
-from gnnplace.run.placed import Execution, SavedValues, StepValues, made_values, state_values
+from gnnplace.run.placed import Execution, SavedValues, StepValues, computed_values, state_values
 from gnnplace.run.workers import SEGMENT, Board, Task, available_cores, run_tasks
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
@@ -46,11 +45,11 @@ from gnnplace.tracing import (
 
 TARGET = attrgetter("target")  # of an op
 TIMES, MOST = 4.0, 0.1
-"""What a run may be off from double precision: so many times what eager PyTorch is, but no more."""
+"""A run may be off from double precision TIMES as much as eager PyTorch, and MOST at the most."""
 
 
 def verify(program: Program, execution: Execution) -> Verification:
-    """Compares a run's first step with the same program in one process, on one device.
+    """Compare a run's first step with the same program in one process, on one device.
 
     A run on GPUs is compared with one GPU, any other with the CPU.
 
@@ -70,13 +69,13 @@ def verify(program: Program, execution: Execution) -> Verification:
 
 
 def compare(run: StepValues, reference: StepValues) -> Verification:
-    """Compares all numbers of a step: loss, gradients, parameters, buffers, outputs."""
+    """Compare all numbers of a step: loss, gradients, parameters, buffers, outputs."""
     expected = dict(_tensors(reference))
-    found = dict(_tensors(run))
-    if expected.keys() != found.keys():
-        odd = sorted(expected.keys() ^ found.keys())
-        raise InputError(f"execution: {odd[0]} is on one side only; was it another program?")
-    different = differences(found, expected, TOLERANCE)
+    computed = dict(_tensors(run))
+    if expected.keys() != computed.keys():
+        unpaired = min(expected.keys() ^ computed.keys())
+        raise InputError(f"execution: {unpaired} is on one side only; was it another program?")
+    different = differences(computed, expected, TOLERANCE)
     different.sort(key=lambda d: d.relative / d.tolerance if d.tolerance else d.relative)
     return Verification(len(expected), tuple(reversed(different)))
 
@@ -91,13 +90,13 @@ def _tensors(values: StepValues) -> Iterator[tuple[str, torch.Tensor]]:
         "optimizer state": values.optimizer,
         "output": values.outputs,
     }
-    for what, tensors in groups.items():
+    for group, tensors in groups.items():
         for name, tensor in tensors.items():
-            yield f"{what} {name}", tensor
+            yield f"{group} {name}", tensor
 
 
 def reference_step(program: Program, *, step: int = 0, device: str = "cpu") -> StepValues:
-    """Runs `program` as it was captured, in one worker with one thread.
+    """Run `program` as it was captured, in one worker with one thread.
 
     Args:
         program: With its initial tensors.
@@ -107,7 +106,7 @@ def reference_step(program: Program, *, step: int = 0, device: str = "cpu") -> S
     Raises:
         ExecutionError: the program failed.
     """
-    saved = SavedValues(program, [*made_values(program), *state_values(program)])
+    saved = SavedValues(program, [*computed_values(program), *state_values(program)])
     board = Board(1)
     task = Task(
         "reference",
@@ -149,11 +148,11 @@ def _copy(program: Program, name: str, device: torch.device) -> torch.Tensor:
 def _results(
     op: ProgramOp, values: dict[str, torch.Tensor], device: torch.device
 ) -> list[tuple[str, torch.Tensor]]:
-    def there(item: Any) -> Any:
+    def resolve(item: object) -> object:
         return map_refs(on_device(item, device), lambda ref: values[ref.name])
 
-    args = [there(item) for item in op.args]
-    kwargs = {key: there(item) for key, item in op.kwargs.items()}
+    args = [resolve(item) for item in op.args]
+    kwargs = {key: resolve(item) for key, item in op.kwargs.items()}
     result = on_device(op.target, device)(*args, **kwargs)
     results = [result] if len(op.results) == 1 else list(result or ())
     pairs = zip(op.results, results, strict=True)
@@ -198,10 +197,10 @@ class WholeBatch:
         )
 
 
-def beside_whole_batch(
+def compare_with_whole_batch(
     program: Program, values: StepValues | None, *, on_gpus: bool = False
 ) -> WholeBatch:
-    """Compares a run's first step with eager PyTorch on the whole batch.
+    """Compare a run's first step with eager PyTorch on the whole batch.
 
     Args:
         program: As captured or cut; it knows the module and the batch.
@@ -221,12 +220,14 @@ def beside_whole_batch(
         return WholeBatch(reason=reason)
     count = 0 if draws is None else draws.count
     run = _Step(torch.tensor(values.loss), values.gradients)
-    errors, tolerance = run.off(eager), coarsest(info.dtype for info in program.values.values())
+    errors = run.errors_against(eager)
+    tolerance = coarsest(info.dtype for info in program.values.values())
     worst = max(errors, key=errors.__getitem__)
     if errors[worst] <= tolerance or (exact := _in_double(program)) is None:
         return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=count)
-    own, errors = eager.off(exact), run.off(exact)
-    allowed = {name: max(tolerance, min(TIMES * own[name], MOST)) for name in errors}
+    eager_errors = eager.errors_against(exact)
+    errors = run.errors_against(exact)
+    allowed = {name: max(tolerance, min(TIMES * eager_errors[name], MOST)) for name in errors}
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
     return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst], draws=count)
 
@@ -238,15 +239,15 @@ class _Step:
     loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
 
-    def off(self, other: _Step) -> dict[str, float]:
-        """Relative errors beside another one."""
-        largest = largest_of(other.gradients.values())
-        floor = max(NEGLIGIBLE * largest, VANISHED * float(other.loss.abs()))
-        found = {"the loss": relative_error(self.loss, other.loss)}
-        for name in sorted(other.gradients.keys() & self.gradients.keys()):
-            gradient = relative_error(self.gradients[name], other.gradients[name], floor)
-            found[f"the gradient of {name}"] = gradient
-        return found
+    def errors_against(self, reference: _Step) -> dict[str, float]:
+        """Return the relative errors of loss and gradients against a reference, by name."""
+        largest = largest_of(reference.gradients.values())
+        floor = max(NEGLIGIBLE * largest, VANISHED * float(reference.loss.abs()))
+        errors = {"the loss": relative_error(self.loss, reference.loss)}
+        for name in sorted(reference.gradients.keys() & self.gradients.keys()):
+            gradient = relative_error(self.gradients[name], reference.gradients[name], floor)
+            errors[f"the gradient of {name}"] = gradient
+        return errors
 
 
 def _in_double(program: Program) -> _Step | None:
@@ -289,10 +290,13 @@ def eager_step(
     """
     with warnings.catch_warnings():  # of torch's own classes, about their own attributes
         warnings.simplefilter("ignore", FutureWarning)
-        own = copy.deepcopy(step)
+        module = copy.deepcopy(step)
     with torch.random.fork_rng(devices=[]), draws:
-        loss = own(*own.inputs())  # type: ignore[operator]
+        loss = module(*module.inputs())  # type: ignore[operator]
         loss.backward()
-    named = own.named_parameters()
-    found = {n.removeprefix("model."): p.grad for n, p in named if p.grad is not None}
-    return loss.detach(), found
+    gradients = {
+        name.removeprefix("model."): parameter.grad
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+    return loss.detach(), gradients

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.run.device_maps.making import check_device_map as check_device_map
+    from gnnplace.run.device_maps.checking import check_device_map as check_device_map
     from gnnplace.run.device_maps.making import device_map as device_map
 
 __getattr__, __dir__ = lazy_names(__name__)

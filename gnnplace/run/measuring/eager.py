@@ -58,7 +58,7 @@ def eager_step_time(
 
 
 def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of `torch.optim` whose updates `method` captures."""
+    """Make the optimizer of `torch.optim` whose updates `method` captures."""
     parameters = list(module.parameters())
     if method.name in ("adam", "adamw"):
         kind = torch.optim.AdamW if method.name == "adamw" else torch.optim.Adam

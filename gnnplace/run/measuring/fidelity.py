@@ -133,7 +133,7 @@ def check_fidelity(
 
 
 def _mode_of(study: Study, mode: str) -> str:
-    """Measured or emulated, as all of its runs were."""
+    """Return measured or emulated, as all runs of the study were."""
     if mode != "auto":
         return mode
     modes = {execution_mode(s.placement, s.problem) for s in study.samples}
@@ -152,21 +152,21 @@ class _Runner:
     progress: Progress
 
     def measure_all(self) -> None:
-        """Measures all placements, round by round: what disturbs the machine disturbs all alike.
+        """Measure all placements round by round, so that a disturbance meets all of them alike.
 
         Every second round goes backwards, so that a machine that slows down favours none of them.
         """
-        found = self._candidates()
+        contenders = self._candidates()
         self.study.rows = [
-            FidelityRow(candidate.name, error=candidate.error) for candidate in found
+            FidelityRow(candidate.name, error=candidate.error) for candidate in contenders
         ]
         for number in range(self.options.rounds):
-            pairs = list(zip(self.study.rows, found, strict=True))
+            pairs = list(zip(self.study.rows, contenders, strict=True))
             for row, candidate in pairs[:: -1 if number % 2 else 1]:
                 if candidate.placement is not None and not row.error:
                     self.progress(f"round {number + 1}: executing {candidate.name}")
                     self._measure(row, candidate.placement)
-        _settle(self.study, found)
+        _settle(self.study, contenders)
 
     def _candidates(self) -> list[Candidate]:
         options, names = self.options, list(self.options.placers or shown_placers())
@@ -186,7 +186,7 @@ class _Runner:
             row.error = str(error)
 
     def _run(self, placement: Placement) -> Executed:
-        """Executes and verifies.
+        """Execute and verify a placement.
 
         Raises:
             ExecutionError: it failed, or computed something else than one device.
@@ -211,7 +211,7 @@ class _Runner:
         return run
 
     def _take(self, row: FidelityRow, run: Executed) -> None:
-        """Notes what a run measured; the steps of a placement's rounds are kept under its name."""
+        """Note what a run measured; the steps of a placement's rounds go under its name."""
         execution, clock = run.execution, self.options.clock
         steps = [step_record(k, timing) for k, timing in enumerate(execution.steps)]
         self.study.steps.setdefault(row.name, []).extend(steps)
@@ -223,7 +223,7 @@ class _Runner:
 
 
 def _settle(study: Study, found: list[Candidate]) -> None:
-    """Step times of each placement that was measured in every round."""
+    """Set the step times of each placement that was measured in every round."""
     good = [
         (row, candidate.placement)
         for row, candidate in zip(study.rows, found, strict=True)
@@ -232,18 +232,21 @@ def _settle(study: Study, found: list[Candidate]) -> None:
     if not good:
         return
     rows = [row for row, _ in good]
-    least, typical = shortest(_rounds(rows)), settled(_rounds(rows, typical=True))
-    for (row, placement), seconds, usual in zip(good, least, typical, strict=True):
-        row.measured, row.typical = seconds, usual
+    fastest = shortest(_rounds(rows))
+    typical = settled(_rounds(rows, typical=True))
+    for (row, placement), seconds, typical_seconds in zip(good, fastest, typical, strict=True):
+        row.measured = seconds
+        row.typical = typical_seconds
         study.samples.append(Sample(study.problem, placement, seconds, row.name, row.name))
 
 
 def _compare(
     study: Study, options: FidelityOptions, store: MeasurementStore | None, progress: Progress
 ) -> None:
-    """Before and after a calibration that every placement is judged by which it was not fitted to.
+    """Set the agreement before and after a cross-validated calibration.
 
-    What the store has of the same problem on this machine from earlier times is fitted to as well.
+    Every placement is predicted by a calibration that was not fitted to it. Earlier measurements of
+    the same problem on this machine, if the store has some, are fitted to as well.
     """
     good = [row for row in study.rows if row.measured is not None]
     measured = [row.measured or 0.0 for row in good]
@@ -253,19 +256,19 @@ def _compare(
         study.typical_repeated = halves(_rounds(good, typical=True), settled)
     progress("calibrating")
     older = _older(study, options, store)
-    known = [*study.samples, *older]
-    held_out = cross_validated(known, seed=options.seed)[: len(good)]
+    samples = [*study.samples, *older]
+    held_out = cross_validated(samples, seed=options.seed)[: len(good)]
     for row, seconds in zip(good, held_out, strict=True):
         row.calibrated = seconds
     study.after = agreement(held_out, measured)
     study.typical = agreement(held_out, [row.typical or 0.0 for row in good])
-    study.calibration = fit(known)
+    study.calibration = fit(samples)
     best = min(study.samples, key=lambda sample: sample.measured)
     study.overlap = mean_overlap(Forward(best.problem, best.placement))
 
 
 def _rounds(rows: list[FidelityRow], *, typical: bool = False) -> list[list[float]]:
-    """Seconds of all placements in each round. [rounds, placements]"""
+    """Return the seconds of all placements in each round. [rounds, placements]"""
     times = (row.medians if typical else row.rounds for row in rows)
     return [list(seconds) for seconds in zip(*times, strict=True)]
 
@@ -275,5 +278,5 @@ def _older(study: Study, options: FidelityOptions, store: MeasurementStore | Non
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=study.mode)
     clock = None if options.clock == "auto" else options.clock
-    known = stored_samples(store, selection, clock, machine())
-    return [sample for sample in known if sample.run not in study.runs]
+    samples = stored_samples(store, selection, clock, machine())
+    return [sample for sample in samples if sample.run not in study.runs]

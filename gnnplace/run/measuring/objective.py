@@ -94,18 +94,18 @@ class MeasuredObjective:
         self._read: set[tuple[str, str]] = set()
 
     def __call__(self, problem: Problem, placement: Placement) -> float:
-        """Seconds of a step; of a failure `PENALTY` times the work on one device."""
+        """Return the seconds of a step; of a failure `PENALTY` times the work on one device."""
         seconds = self.measure(problem, placement).seconds
         return PENALTY * work(problem) if seconds is None else seconds
 
     def measure(self, problem: Problem, placement: Placement) -> Measured:
-        """Looks a placement up, or runs it; a failure of the run is a result."""
+        """Look a placement up, or run it; a failure of the run is a result."""
         return self.measure_all(problem, [placement])[0]
 
     def measure_all(
         self, problem: Problem, placements: Sequence[Placement], at_once: int = 1
     ) -> list[Measured]:
-        """As `measure`, of several; those to be run `at_once` at a time, each on its own cores."""
+        """Measure several placements, `at_once` at a time, each on cores of its own."""
         keys = [self._key(problem, placement) for placement in placements]
         for key in filter(self._is_old, keys):
             self._memory.pop(key, None)
@@ -117,8 +117,8 @@ class MeasuredObjective:
         if len(groups) > 1:
             machine()  # known before the cores are shared out
             results = side_by_side(list(jobs.values()), groups)
-            found = [DIED if measured is None else measured for measured in results]
-            self._memory.update(zip(jobs, found, strict=True))
+            completed = [DIED if measured is None else measured for measured in results]
+            self._memory.update(zip(jobs, completed, strict=True))
         else:
             for key, job in jobs.items():
                 self._memory[key] = job()
@@ -133,7 +133,7 @@ class MeasuredObjective:
         return (datetime.now(UTC) - self._began[key]).total_seconds() > self._max_age
 
     def _key(self, problem: Problem, placement: Placement) -> str:
-        """By which a placement is known, after a look into the store.
+        """Return the key of a placement in memory, after a look into the store.
 
         One whose sequences cannot be completed is kept as a failure under a key of its own.
         """
@@ -152,11 +152,11 @@ class MeasuredObjective:
         return execution_mode(placement, problem) if mode == AUTO else mode
 
     def _with_ops(self, key: str) -> Measured:
-        """A known result with its ops, which are read when they are needed."""
-        found, run = self._memory[key], self._runs.get(key)
-        if self._store is None or run is None or found.ops or found.seconds is None:
-            return found
-        self._memory[key] = replace(found, ops=op_seconds(self._store.steps(run)))
+        """Return a result in memory with its ops, which are read when they are needed."""
+        measured, run = self._memory[key], self._runs.get(key)
+        if self._store is None or run is None or measured.ops or measured.seconds is None:
+            return measured
+        self._memory[key] = replace(measured, ops=op_seconds(self._store.steps(run)))
         return self._memory[key]
 
     def _run(self, problem: Problem, placement: Placement) -> Measured:
@@ -188,20 +188,20 @@ class MeasuredObjective:
         return self._clock is None and mode == "measured"
 
     def _look_up(self, fingerprint: str, mode: str) -> None:
-        """Reads what the store has of a problem, once; the newest run of a placement counts."""
+        """Read what the store has of a problem, once; the newest run of a placement counts."""
         if self._store is None or (fingerprint, mode) in self._read:
             return
         self._read.add((fingerprint, mode))
         for run in self._store.runs(Selection(fingerprint=fingerprint, mode=mode)):
-            known = self._known(run)
-            if known is not None:
+            result = self._read_result(run)
+            if result is not None:
                 key = f"{mode} {placement_key(self._store.placement(run.id))}"
-                self._memory.setdefault(key, known)
+                self._memory.setdefault(key, result)
                 self._began.setdefault(key, datetime.fromisoformat(run.began))
                 self._runs.setdefault(key, run.id)
 
-    def _known(self, run: StoredRun) -> Measured | None:
-        """A run of this model on this machine as a result, if it says anything."""
+    def _read_result(self, run: StoredRun) -> Measured | None:
+        """Return a stored run as a result, if it is of this model and machine and says anything."""
         if run.machine != machine() or run.model != self._label:
             return None
         if run.outcome.status == FAILED and run.source == SOURCE:
@@ -213,7 +213,7 @@ class MeasuredObjective:
 
 
 def op_seconds(steps: Iterable[StepRecord]) -> dict[str, float]:
-    """Median seconds that each op's worker computed for it."""
+    """Return the median seconds that each op's worker computed for it."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for step in steps:
         for name, (_, _, busy) in step.ops.items():
@@ -222,7 +222,7 @@ def op_seconds(steps: Iterable[StepRecord]) -> dict[str, float]:
 
 
 def work(problem: Problem) -> float:
-    """Seconds of all ops one after the other, each on the fastest kind that can run it."""
+    """Return the seconds of all ops in sequence, each on the fastest kind that can run it."""
     fastest = problem.kind_times.min(axis=1)
     return float(fastest[np.isfinite(fastest)].sum())
 

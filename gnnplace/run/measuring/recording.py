@@ -35,25 +35,25 @@ class Recorder:
         store.begin(record)
 
     def steps(self, first: int, timings: Sequence[StepTiming]) -> None:
-        """Keeps steps; an `Observer` of `execute`."""
+        """Store steps; an `Observer` of `execute`."""
         records = [step_record(first + k, timing) for k, timing in enumerate(timings)]
         self._write(lambda: self._store.add_steps(self.run, records))
 
     def finish(self, verification: Verification | None) -> None:
-        """Keeps that the run ended well, and whether it computed the right thing, if known."""
+        """Store that the run ended well, and whether it computed the right thing, if known."""
         outcome = Outcome(OK)
         if verification is not None:
             outcome = Outcome(OK, verified=verification.passed, bitwise=verification.bitwise)
         self._write(lambda: self._store.end(self.run, outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Keeps why the run failed."""
+        """Store why the run failed."""
         text = str(error) if isinstance(error, GnnplaceError) else repr(error)
         outcome = Outcome(FAILED, " ".join(text.split()))
         self._write(lambda: self._store.end(self.run, outcome))
 
     def interrupt(self) -> None:
-        """Keeps that the run was broken off, by Ctrl-C or the like."""
+        """Store that the run was broken off, by Ctrl-C or the like."""
         self._write(lambda: self._store.end(self.run, Outcome(INTERRUPTED)))
 
     def _write(self, write: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class Recorder:
 def recording(
     store: MeasurementStore | None, model: str, problem: Problem, placement: Placement, **about: str
 ) -> Iterator[Recorder | None]:
-    """A recorder of what runs inside, which is told if it fails; None without a store.
+    """Record what runs inside, and that it failed if it raises; yields None without a store.
 
     A run that is interrupted (Ctrl-C) did not fail, and is kept as interrupted.
 
@@ -103,7 +103,7 @@ def run_record(
     transport: str,
     source: str = "execute",
 ) -> RunRecord:
-    """What is known of a run before it starts.
+    """Describe a run before it starts, with its predicted step time.
 
     Args:
         model: As it was called.
@@ -133,7 +133,7 @@ def run_record(
 
 
 def step_record(step: int, timing: StepTiming) -> StepRecord:
-    """A measured step as the store keeps it."""
+    """Return a measured step as the store has it."""
     return StepRecord(
         step=step,
         wall=timing.wall,

@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gnnplace.problem import Placement, Problem
 from gnnplace.run.checking import (
     DryRun,
     Verification,
     WholeBatch,
-    beside_whole_batch,
     claimed_count,
+    compare_with_whole_batch,
     dry_run,
     verify,
 )
@@ -27,7 +26,7 @@ from gnnplace.run.placed import (
     RecordOptions,
     execute,
     execution_mode,
-    read_given,
+    read_unbound_placement,
 )
 from gnnplace.tracing import CaptureOptions, Program, capture_model, microbatched, workload_of
 
@@ -58,7 +57,7 @@ class Executed:
         return self.verification.passed and self.whole.passed
 
     def summary(self) -> str:
-        """What was found, in a line; of what is wrong, if something is."""
+        """Return in one line what was compared, or what is wrong."""
         wrong = [part for part in (self.verification, self.whole) if not part.passed]
         return (wrong[0] if wrong else self.verification).summary()
 
@@ -73,7 +72,7 @@ def execute_placement(
     record: RecordOptions | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Executed:
-    """Runs a placement for real and checks it against one process.
+    """Run a placement for real and check it against one process.
 
     Args:
         model: The captured model at 1/M of the batch, or its name.
@@ -106,11 +105,17 @@ def execute_placement(
         progress("comparing with one process")
         verification = verify(program, execution)
     progress("comparing with eager PyTorch on the whole batch")
-    whole = beside_whole_batch(program, execution.first, on_gpus=execution.uses_gpus)
+    whole_batch = compare_with_whole_batch(program, execution.first, on_gpus=execution.uses_gpus)
     if recorder is None:
-        return Executed(execution, verification, whole=whole)
+        return Executed(execution, verification, whole=whole_batch)
     recorder.finish(verification)
-    return Executed(execution, verification, recorder.run, recorder.fault, whole)
+    return Executed(
+        execution=execution,
+        verification=verification,
+        run=recorder.run,
+        fault=recorder.fault,
+        whole=whole_batch,
+    )
 
 
 def dry_run_placement(
@@ -121,7 +126,7 @@ def dry_run_placement(
     options: CaptureOptions | None = None,
     claim: str = "cuda:4",
 ) -> DryRun:
-    """Whether a placement would run on GPUs, checked without any: see `dry_run`.
+    """Check without a GPU whether a placement would run on GPUs: see `dry_run`.
 
     Both the workers of `execute` and those of `gnnplace.compile` are walked.
 
@@ -136,26 +141,40 @@ def dry_run_placement(
         InputError: the placement uses more devices than are claimed.
         MismatchError: the placement is of another model.
     """
-    options, told = options or CaptureOptions(), {"groups", "dtype", "microbatches", "constraints"}
+    options = options or CaptureOptions()
     claimed_count(claim)
-    plan = read_given(placement, problem, **{key: getattr(options, key) for key in told})
+    unbound = read_unbound_placement(
+        placement,
+        problem,
+        microbatches=options.microbatches,
+        groups=options.groups,
+        dtype=options.dtype,
+        constraints=options.constraints,
+    )
     program = capture_model(model, options=options, fake=True) if isinstance(model, str) else model
-    problem, placement = plan.placed(program, problem, anywhere=True)
+    problem, placement = unbound.bind(program, problem, anywhere=True)
     if program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
-    found = [dry_run(program, problem, placement, claim=claim)]
+    walks = [dry_run(program, problem, placement, claim=claim)]
     if program.loss is not None:
-        found.append(dry_run(program, problem, placement, claim=claim, standing=True))
-    return next((one for one in found if not one.passed), found[0])
+        walks.append(dry_run(program, problem, placement, claim=claim, standing=True))
+    return next((walk for walk in walks if not walk.passed), walks[0])
 
 
 def eager_times(
     model: str, options: CaptureOptions | None = None, progress: Callable[[str], None] | None = None
 ) -> dict[int, float]:
-    """Measured seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
-    options, made = options or CaptureOptions(), workload_of(model)
-    own: dict[str, Any] = {"loss": made.loss, "optimizer": options.optimizer, "progress": progress}
+    """Measure the seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
+    options = options or CaptureOptions()
+    workload = workload_of(model)
     return {
-        threads: eager_step_time(made.model, made.inputs, threads=threads, **own)
+        threads: eager_step_time(
+            workload.model,
+            workload.inputs,
+            threads=threads,
+            loss=workload.loss,
+            optimizer=options.optimizer,
+            progress=progress,
+        )
         for threads in sorted({1, len(os.sched_getaffinity(0))})
     }

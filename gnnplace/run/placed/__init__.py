@@ -4,7 +4,7 @@ A run goes through this package from the top: `execute` checks the placement (`c
 `plan_execution` makes the program an `ExecutionPlan` (segments and messages of every device),
 `device_program` writes each device's source, and a `DeviceWorker` runs it within a `RunSetting`
 (board, transport, clocks, cores). An `Execution` has timings, values and memory of every step.
-`read_given` gives a placement's problem from its file, by its structure alone.
+`read_unbound_placement` gives a placement's problem from its file, by its structure alone.
 
 `training`, `checking` and `measuring` call it. It compares no numbers with anything, keeps nothing
 in the store of measurements, and never searches a placement.
@@ -34,16 +34,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.placed.result import StepValues as StepValues
     from gnnplace.run.placed.result import TransferTiming as TransferTiming
     from gnnplace.run.placed.result import WorkerMemory as WorkerMemory
-    from gnnplace.run.placed.result import made_values as made_values
+    from gnnplace.run.placed.result import computed_values as computed_values
     from gnnplace.run.placed.result import state_values as state_values
     from gnnplace.run.placed.setting import RunSetting as RunSetting
+    from gnnplace.run.placed.setting import adapt_to_devices as adapt_to_devices
     from gnnplace.run.placed.setting import execution_mode as execution_mode
-    from gnnplace.run.placed.setting import made_for as made_for
     from gnnplace.run.placed.source import TICKS as TICKS
     from gnnplace.run.placed.source import StepFunction as StepFunction
     from gnnplace.run.placed.source import device_program as device_program
-    from gnnplace.run.placed.structure import GivenPlacement as GivenPlacement
-    from gnnplace.run.placed.structure import read_given as read_given
+    from gnnplace.run.placed.structure import UnboundPlacement as UnboundPlacement
+    from gnnplace.run.placed.structure import read_unbound_placement as read_unbound_placement
     from gnnplace.run.placed.worker import DeviceClock as DeviceClock
     from gnnplace.run.placed.worker import DeviceWorker as DeviceWorker
     from gnnplace.run.placed.worker import Records as Records

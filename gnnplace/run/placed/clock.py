@@ -61,7 +61,7 @@ class StepClock:
         return any(record.switches(self.step) for record in self.records)
 
     def op_seconds(self) -> np.ndarray:
-        """CPU seconds of every problem op. [num_ops]"""
+        """Return the CPU seconds of every problem op. [num_ops]"""
         seconds = np.zeros(self.plan.problem.num_ops)
         for w, device in enumerate(self.plan.devices):
             ticks = self.programs[w].segment_ticks
@@ -71,7 +71,7 @@ class StepClock:
 
 
 def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming:
-    """A step by the clocks of a mode.
+    """Return a step by the clocks of a mode.
 
     Args:
         clock: The ticks of the step.
@@ -123,28 +123,28 @@ def measured_step(clock: StepClock) -> StepTiming:
 
 
 def virtual_step_time(clock: StepClock) -> float:
-    """Seconds of a measured step if every worker had had its core to itself."""
+    """Return the seconds of a measured step if every worker had had its core to itself."""
     plan = clock.plan
-    now, last = [0.0] * len(plan.devices), [0.0] * len(plan.devices)
-    there: dict[int, float] = {}
+    clocks, ends = [0.0] * len(plan.devices), [0.0] * len(plan.devices)
+    arrival: dict[int, float] = {}
     position = [0] * len(plan.devices)
     while any(p < len(plan.segments[d]) for p, d in zip(position, plan.devices, strict=True)):
         for w, device in enumerate(plan.devices):
             segments = plan.segments[device]
             while position[w] < len(segments):
                 segment = segments[position[w]]
-                if not there.keys() >= set(segment.receives):
+                if not arrival.keys() >= set(segment.receives):
                     break
-                arrivals = [there[message] for message in segment.receives]
+                arrivals = [arrival[message] for message in segment.receives]
                 start, finish, _ = clock.programs[w].segment_ticks[position[w]]
                 spent = clock.seconds(w, finish, CPU) - clock.seconds(w, start, CPU)
-                now[w] = last[w] = max(now[w], *arrivals, 0.0) + spent
+                clocks[w] = ends[w] = max(clocks[w], *arrivals, 0.0) + spent
                 for message in segment.sends:
                     first, end = clock.programs[w].send_ticks[message]
-                    now[w] += clock.seconds(w, end, CPU) - clock.seconds(w, first, CPU)
-                    there[message] = now[w] + _latency(plan, message)
+                    clocks[w] += clock.seconds(w, end, CPU) - clock.seconds(w, first, CPU)
+                    arrival[message] = clocks[w] + _latency(plan, message)
                 position[w] += 1
-    return max(last)
+    return max(ends)
 
 
 def _latency(plan: ExecutionPlan, message: int) -> float:
@@ -153,7 +153,7 @@ def _latency(plan: ExecutionPlan, message: int) -> float:
 
 
 def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
-    """A step simulated with the CPU times that its ops took."""
+    """Simulate a step with the CPU times that its ops took."""
     plan, problem = clock.plan, clock.plan.problem
     seconds = clock.op_seconds()
     timed = replace(problem, time={kind: seconds for kind in problem.cluster.kinds})
@@ -226,16 +226,16 @@ class StepStream:
         self._last = time.monotonic()
 
     def now_and_then(self) -> None:
-        """Hands over what is complete, if somebody wants it and the last time is a while ago."""
+        """Hand over what is complete, at most once in `EVERY` seconds, if there is an observer."""
         if self._observer is not None and time.monotonic() - self._last > EVERY:
             self.flush()
 
     def flush(self) -> None:
-        """Hands over what is complete."""
+        """Hand over what is complete."""
         first, setting = len(self.timings), self._setting
         board = setting.board
-        done = min(board.get(w, DONE) for w in range(board.num_workers))
-        for step in range(self._warmup + first, done):
+        num_done = min(board.get(w, DONE) for w in range(board.num_workers))
+        for step in range(self._warmup + first, num_done):
             clock = StepClock(setting.plan, setting.programs, setting.records, step)
             self.timings.append(step_timing(clock, setting.mode, self._placement))
         if self._observer is not None and len(self.timings) > first:

@@ -21,8 +21,8 @@ from gnnplace.problem.placement import Placement, faults
 from gnnplace.run.placed.clock import EVERY, Observer, StepStream
 from gnnplace.run.placed.options import AUTO, ExecutionOptions
 from gnnplace.run.placed.plan import ExecutionPlan, plan_execution
-from gnnplace.run.placed.result import Execution, SavedValues, made_values, state_values
-from gnnplace.run.placed.setting import RunSetting, execution_mode, made_for, played_kinds
+from gnnplace.run.placed.result import Execution, SavedValues, computed_values, state_values
+from gnnplace.run.placed.setting import RunSetting, adapt_to_devices, emulated_kinds, execution_mode
 from gnnplace.run.placed.source import TICKS
 from gnnplace.run.placed.worker import DeviceWorker, Records
 from gnnplace.run.workers import DONE, LOST, OFFSET, TRANSPORTS, Board, Hosts, Task, run_tasks
@@ -59,20 +59,20 @@ class HostExchange:
         self._looked = self._updated = time.monotonic()
 
     def _workers(self, host: int) -> list[int]:
-        return [w for w, where in enumerate(self._host_of) if where == host]
+        return [w for w, worker_host in enumerate(self._host_of) if worker_host == host]
 
     def now_and_then(self) -> None:
-        """Looks for failures, and publishes or collects; called often.
+        """Look for failures, and publish or collect, each at most once an interval. Called often.
 
         Raises:
             ExecutionError: another host has failed; says what happened there.
         """
-        now = time.monotonic()
-        if now - self._looked > LOOK:
-            self._looked = now
+        seconds = time.monotonic()
+        if seconds - self._looked > LOOK:
+            self._looked = seconds
             self._look()
-        if now - self._updated > EVERY:
-            self._updated = now
+        if seconds - self._updated > EVERY:
+            self._updated = seconds
             self.update()
 
     def _look(self) -> None:
@@ -82,7 +82,7 @@ class HostExchange:
                 raise ExecutionError(f"host {rank} failed: {why}")
 
     def cause(self, error: BaseException) -> BaseException:
-        """Why a run failed: a lost connection is explained by the host that was lost, if it can."""
+        """Return why a run failed: of a lost connection what the lost host said, if anything."""
         deadline = time.monotonic() + PATIENCE
         while LOST in str(error) and time.monotonic() < deadline:
             for rank in range(self._hosts.count):
@@ -93,7 +93,7 @@ class HostExchange:
         return error
 
     def _failure(self, rank: int) -> str:
-        """What a host said of its failure; nothing if it said nothing."""
+        """Return what a host said of its failure; empty if it said nothing."""
         try:
             key = f"{FAILED}/{rank}"
             return self._hosts.store.get(key).decode() if self._hosts.store.check([key]) else ""
@@ -101,7 +101,7 @@ class HostExchange:
             return ""
 
     def update(self) -> None:
-        """Publishes or collects what is new."""
+        """Publish or collect what is new."""
         if not self._hosts.first:
             self._publish()
             return
@@ -109,7 +109,7 @@ class HostExchange:
             self._collect(rank)
 
     def end(self, error: BaseException | None) -> None:
-        """Tells the others that this host's run is over; the first one waits for the others.
+        """Tell all hosts that this host's run is over; the first host waits for all.
 
         Args:
             error: Why it failed, if it did.
@@ -135,18 +135,18 @@ class HostExchange:
 
     def _publish(self) -> None:
         workers, store = self._workers(self._hosts.rank), self._hosts.store
-        done = min((self._board.get(w, DONE) for w in workers), default=0)
-        if done <= self._published:
+        num_done = min((self._board.get(w, DONE) for w in workers), default=0)
+        if num_done <= self._published:
             return
         first = self._published
         for w in workers:
             record = self._records[w]
-            words = record.words[first * record.row : done * record.row]
+            words = record.words[first * record.row : num_done * record.row]
             store.set(f"{ROWS}/{w}/{first}", words.tobytes())  # type: ignore[arg-type]
         offsets = {w: self._board.get(w, OFFSET) for w in workers}
-        message = {"done": done, "offsets": offsets}
+        message = {"done": num_done, "offsets": offsets}
         store.set(f"{DONE_KEY}/{self._hosts.rank}/{first}", json.dumps(message))
-        self._published = done
+        self._published = num_done
 
     def _collect(self, rank: int) -> None:
         store = self._hosts.store
@@ -160,7 +160,7 @@ class HostExchange:
             self._collected[rank] = message["done"]
 
     def _fill(self, record: Records, first: int, data: memoryview, offset: int) -> None:
-        """Copies rows, their wall clocks moved to that of worker 0."""
+        """Copy rows, with their wall clocks brought to that of worker 0."""
         base = first * record.row
         record.words[base : base + len(data)] = data
         for row in range(len(data) // record.row):
@@ -202,7 +202,7 @@ def execute(
     options = replace(options, mode=mode)
     check_runnable(program, problem, placement, mode, options.transport)
     placement = with_sequences(problem, placement)
-    plan = plan_execution(made_for(program, problem, placement, mode), problem, placement)
+    plan = plan_execution(adapt_to_devices(program, problem, placement, mode), problem, placement)
     if hosts is not None:
         hosts.agree("run", _digest(plan, steps, warmup, mode))
     run = _WorkerRun(plan, options)
@@ -216,12 +216,12 @@ def execute(
         steps=tuple(stream.timings),
         first=run.saved.values() if run.saved and options.reports else None,
         memory={run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)},
-        played=played_kinds(problem, plan.devices, mode),
+        played=emulated_kinds(problem, plan.devices, mode),
     )
 
 
 def _digest(plan: ExecutionPlan, steps: int, warmup: int, mode: str) -> str:
-    """What hosts must agree on: program, placement, and how often it runs."""
+    """Return a digest of what hosts must agree on: program, placement, number of steps."""
     parts = (program_digest(plan.program), plan.segments, steps, warmup, mode)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -229,7 +229,7 @@ def _digest(plan: ExecutionPlan, steps: int, warmup: int, mode: str) -> str:
 def check_runnable(
     program: Program, problem: Problem, placement: Placement, mode: str, transport: str
 ) -> None:
-    """Whether a placed program can be run at all.
+    """Check that a placed program can be run at all.
 
     Raises:
         InputError: an unknown mode or transport, or a program captured without tensors.
@@ -249,7 +249,7 @@ def check_runnable(
 
 
 def check_possible(problem: Problem, placement: Placement) -> None:
-    """Whether a placement is possible on the problem's cluster.
+    """Check that a placement is possible on the problem's cluster.
 
     Raises:
         InfeasibleError: it is not; names the first fault.
@@ -263,10 +263,10 @@ class _WorkerRun(RunSetting):
     """Everything that parent and workers share in one run; made before forking."""
 
     def __init__(self, plan: ExecutionPlan, options: ExecutionOptions) -> None:
-        made, state = made_values(plan.program), state_values(plan.program)
+        computed, state = computed_values(plan.program), state_values(plan.program)
         num_steps, hosts, outputs = options.steps + options.warmup, options.hosts, options.outputs
         super().__init__(
-            plan, options.mode, options.transport, num_steps, made if outputs else (), hosts
+            plan, options.mode, options.transport, num_steps, computed if outputs else (), hosts
         )
         self.exchange = (
             HostExchange(hosts, self.host_of, self.records, self.board)
@@ -274,13 +274,13 @@ class _WorkerRun(RunSetting):
             else None
         )
         self.num_steps = num_steps
-        self.saved = SavedValues(plan.program, [*made, *state]) if outputs else None
+        self.saved = SavedValues(plan.program, [*computed, *state]) if outputs else None
         for name in set(state) - plan.holders.keys():  # read by no op: no worker has it
             if self.saved is not None:
                 self.saved.save(name, plan.program.initial[name])
 
     def start(self, timeout: float, stream: StepStream) -> list[Any]:
-        """Runs all steps; whatever happens, `stream` has the steps that were complete."""
+        """Run all steps. Whatever happens, `stream` has the steps that were complete."""
         try:
             reports = self._run(timeout, lambda: self._idle(stream))
         except BaseException as error:
@@ -322,11 +322,13 @@ class _WorkerRun(RunSetting):
         return None if worker is None else self.workers.index(worker)
 
     def _worker(self, number: int) -> Callable[[], dict[str, Any]]:
-        return DeviceWorker(**self.of_worker(number), saved=self.saved, num_steps=self.num_steps)
+        return DeviceWorker(
+            **self.worker_arguments(number), saved=self.saved, num_steps=self.num_steps
+        )
 
 
 def with_sequences(problem: Problem, placement: Placement) -> Placement:
-    """The placement itself, or completed by list scheduling as `simulate` completes it."""
+    """Return the placement, with sequences by list scheduling, as in `simulate`, if it has none."""
     if placement.sequence is not None:
         return placement
     order = Simulator(problem).complete(placement.device)

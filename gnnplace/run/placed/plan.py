@@ -35,46 +35,49 @@ SIGNAL = ValueInfo((1,), (1,), torch.uint8, 0)
 
 
 @dataclass(frozen=True)
-class Travels:
-    """What leaves its device.
+class CrossingValues:
+    """The values that other devices than their producer's read.
 
     Attributes:
         targets: Devices that each value is sent to, beside its own.
-        anew: (value, device) -> ops of the program that make it there from the value at its root.
+        remade: (value, device) -> ops of the program that make it there from the value at its root.
     """
 
     targets: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    anew: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    remade: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
 
 
-def travels(program: Program, group_of: Sequence[int], op_device: Sequence[int]) -> Travels:
-    """What a program's values do when its ops are on those devices.
+def find_crossing_values(
+    program: Program, group_of: Sequence[int], op_device: Sequence[int]
+) -> CrossingValues:
+    """Find which values cross between devices, and which views are remade there.
 
     Args:
         program: The program that runs.
         group_of: Problem op of each program op.
         op_device: Device of each program op.
     """
-    found, chains = Travels(), view_chains(program)
+    crossing = CrossingValues()
+    chains = view_chains(program)
     wanted: dict[tuple[str, int], list[str]] = defaultdict(list)
     for value, devices in _readers(program, op_device).items():
-        made = program.producer[value]
+        producer = program.producer[value]
         root = program.ops[chains[value][0]].reads[0] if value in chains else value
-        if root not in program.producer or group_of[program.producer[root]] != group_of[made]:
+        if root not in program.producer or group_of[program.producer[root]] != group_of[producer]:
             root = value
-        for device in devices - {op_device[made]}:
+        for device in devices - {op_device[producer]}:
             wanted[root, device].append(value)
     for (root, device), values in wanted.items():
         if len(values) == 1:
-            found.targets[values[0]].add(device)
+            crossing.targets[values[0]].add(device)
             continue
-        found.targets[root].add(device)
-        found.anew.update({(v, device): chains[v] for v in values if v != root})
-    return found
+        crossing.targets[root].add(device)
+        crossing.remade.update({(v, device): chains[v] for v in values if v != root})
+    return crossing
 
 
 def view_chains(program: Program) -> dict[str, tuple[int, ...]]:
-    """Ops that make each view from the value at its root, one after the other."""
+    """Return, for each view, the ops that make it from the value at its root, in order."""
     chains: dict[str, tuple[int, ...]] = {}
     for i, op in enumerate(program.ops):
         if op.view and len(op.reads) == 1:
@@ -84,7 +87,7 @@ def view_chains(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def _readers(program: Program, op_device: Sequence[int]) -> dict[str, set[int]]:
-    """Devices that read each value that an op makes."""
+    """Return the devices that read each value that an op makes."""
     readers: dict[str, set[int]] = {value: set() for value in program.producer}
     for i, op in enumerate(program.ops):
         for name in op.reads:
@@ -101,7 +104,7 @@ class PlanSegment:
         op: Index of the problem op.
         receives: Messages that it is the first to need.
         ops: Indices of its program ops, in program order; before them, those of views that are
-            made anew from what was received.
+            remade from what was received.
         sends: Messages that leave when it is done, in order.
     """
 
@@ -167,27 +170,27 @@ class ExecutionPlan:
     @cached_property
     def holders(self) -> dict[str, tuple[int, ...]]:
         """Devices that read each program input."""
-        found: dict[str, set[int]] = defaultdict(set)
+        readers: dict[str, set[int]] = defaultdict(set)
         for i, op in enumerate(self.program.ops):
             for name in op.reads:
                 if name in self.program.inputs:
-                    found[name].add(self.op_device[i])
-        return {name: tuple(sorted(devices)) for name, devices in found.items()}
+                    readers[name].add(self.op_device[i])
+        return {name: tuple(sorted(devices)) for name, devices in readers.items()}
 
     @cached_property
     def owners(self) -> dict[str, int]:
         """Device that keeps each value's numbers: its producer's, or the first that reads it."""
-        made = {
+        producers = {
             value: self.op_device[i]
             for i, op in enumerate(self.program.ops)
             for value in op.results
             if value is not None
         }
-        return made | {name: devices[0] for name, devices in self.holders.items()}
+        return producers | {name: devices[0] for name, devices in self.holders.items()}
 
 
 def plan_execution(program: Program, problem: Problem, placement: Placement) -> ExecutionPlan:
-    """Cuts `program` as `placement` says.
+    """Cut a program over devices as a placement says.
 
     Args:
         program: The program that runs.
@@ -204,12 +207,12 @@ def plan_execution(program: Program, problem: Problem, placement: Placement) -> 
     members = _members(group_of, problem)
     op_device = tuple(int(placement.device[g]) for g in group_of)
     _check_order_on_one_device(program, op_device)
-    moving = travels(program, group_of, op_device)
-    transfers = _transfers(program, group_of, op_device, moving)
-    transfers += _signals(program, group_of, op_device, transfers, moving)
+    crossing = find_crossing_values(program, group_of, op_device)
+    transfers = _transfers(program, group_of, op_device, crossing)
+    transfers += _signals(program, group_of, op_device, transfers, crossing)
     sequences = _sequences(problem, placement, members)
     segments = tuple(
-        _segments(program, sequence, members, transfers, moving, device)
+        _segments(program, sequence, members, transfers, crossing, device)
         for device, sequence in enumerate(sequences)
     )
     plan = ExecutionPlan(program, problem, segments, transfers, op_device)
@@ -247,9 +250,9 @@ def _members(group_of: list[int], problem: Problem) -> list[list[int]]:
 def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> None:
     for i, op in enumerate(program.ops):
         for name in op.after:
-            before = program.op_index[name]
-            in_place = not (op.results and program.ops[before].results)
-            if in_place and op_device[before] != op_device[i]:
+            predecessor = program.op_index[name]
+            in_place = not (op.results and program.ops[predecessor].results)
+            if in_place and op_device[predecessor] != op_device[i]:
                 raise MismatchError(
                     f"op {op.name!r} changes what {name!r} reads but is on another device; "
                     "ops that touch one parameter must be colocated"
@@ -257,14 +260,14 @@ def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> 
 
 
 def _transfers(
-    program: Program, group_of: list[int], op_device: tuple[int, ...], moving: Travels
+    program: Program, group_of: list[int], op_device: tuple[int, ...], crossing: CrossingValues
 ) -> tuple[Transfer, ...]:
     return tuple(
         Transfer(value, group_of[i], op_device[i], target, program.values[value].bytes)
         for i, op in enumerate(program.ops)
         for value in op.results
         if value is not None
-        for target in sorted(moving.targets.get(value, ()))
+        for target in sorted(crossing.targets.get(value, ()))
     )
 
 
@@ -273,26 +276,26 @@ def _signals(
     group_of: list[int],
     op_device: tuple[int, ...],
     transfers: tuple[Transfer, ...],
-    moving: Travels,
+    crossing: CrossingValues,
 ) -> tuple[Transfer, ...]:
-    """A signal for each op and device that has to wait for it and gets nothing that it made."""
+    """Return a signal for each op and each device that waits for it and gets nothing it made."""
     leaving: dict[tuple[int, int], set[str]] = defaultdict(set)
     for transfer in transfers:
         leaving[transfer.producer, transfer.target].add(transfer.value)
-    for value, target in moving.anew:
+    for value, target in crossing.remade:
         leaving[group_of[program.producer[value]], target].add(value)
     reads: dict[int, set[str]] = defaultdict(set)
     for i, op in enumerate(program.ops):
         reads[group_of[i]].update(op.reads)
-    found: dict[tuple[str, int], Transfer] = {}
+    signals: dict[tuple[str, int], Transfer] = {}
     for i, op in enumerate(program.ops):
         for name in op.after:
             source, target = op_device[program.op_index[name]], op_device[i]
             group = group_of[program.op_index[name]]
-            told = not reads[group_of[i]].isdisjoint(leaving[group, target])
-            if source != target and not told:
-                found[name, target] = Transfer(name, group, source, target, 0, signal=True)
-    return tuple(found.values())
+            is_told_by_a_value = not reads[group_of[i]].isdisjoint(leaving[group, target])
+            if source != target and not is_told_by_a_value:
+                signals[name, target] = Transfer(name, group, source, target, 0, signal=True)
+    return tuple(signals.values())
 
 
 def _sequences(problem: Problem, placement: Placement, members: list[list[int]]) -> list[list[int]]:
@@ -314,7 +317,7 @@ def _segments(
     sequence: list[int],
     members: list[list[int]],
     transfers: tuple[Transfer, ...],
-    moving: Travels,
+    crossing: CrossingValues,
     device: int,
 ) -> tuple[PlanSegment, ...]:
     leaving: dict[int, list[int]] = defaultdict(list)
@@ -324,12 +327,19 @@ def _segments(
             leaving[transfer.producer].append(k)
         if transfer.target == device:
             coming[transfer.value, transfer.signal] = k
-    segments, made = [], set[int]()
+    segments: list[PlanSegment] = []
+    remade: set[int] = set()
     for g in sequence:
         reads = dict.fromkeys(name for i in members[g] for name in program.ops[i].reads)
-        anew = [i for name in reads for i in moving.anew.get((name, device), ()) if i not in made]
-        views = tuple(dict.fromkeys(anew))
-        made.update(views)
+        # Views of received values are remade before the segment that reads them first.
+        remaking = [
+            op
+            for name in reads
+            for op in crossing.remade.get((name, device), ())
+            if op not in remade
+        ]
+        views = tuple(dict.fromkeys(remaking))
+        remade.update(views)
         reads |= dict.fromkeys(name for i in views for name in program.ops[i].reads)
         needed = dict.fromkeys((name, False) for name in reads)
         needed |= dict.fromkeys((name, True) for i in members[g] for name in program.ops[i].after)
@@ -339,42 +349,46 @@ def _segments(
 
 
 def check_order(plan: ExecutionPlan) -> None:
-    """Walks the plan as the devices will.
+    """Walk the plan as the devices will, and check that no device waits for ever.
 
     Raises:
         DeadlockError: some op would wait for ever; names the ops where devices stop and for what.
     """
     sent: set[int] = set()
-    done = [False] * len(plan.program.ops)
+    completed = [False] * len(plan.program.ops)
     position = [0] * len(plan.segments)
-    moved = True
-    while moved:
-        moved = False
+    progressed = True
+    while progressed:
+        progressed = False
         for device, segments in enumerate(plan.segments):
             while position[device] < len(segments):
                 segment = segments[position[device]]
-                if _waits_for(plan, segment, sent, done) is not None:
+                if _waits_for(plan, segment, sent, completed) is not None:
                     break
                 for i in segment.ops:
-                    done[i] = True
+                    completed[i] = True
                 sent.update(segment.sends)
                 position[device] += 1
-                moved = True
-    stuck = [s[p] for s, p in zip(plan.segments, position, strict=True) if p < len(s)]
+                progressed = True
+    stuck = [
+        segments[next_index]
+        for segments, next_index in zip(plan.segments, position, strict=True)
+        if next_index < len(segments)
+    ]
     if stuck:
         names, devices = plan.problem.graph.names, plan.problem.cluster.devices
-        told = ", ".join(
+        waits = ", ".join(
             f"op {names[s.op]!r} on {devices[plan.op_device[s.ops[-1]]].name!r} waits for "
-            f"{_waits_for(plan, s, sent, done)!r}"
+            f"{_waits_for(plan, s, sent, completed)!r}"
             for s in stuck
         )
-        raise DeadlockError(f"sequences contradict the graph: {told}")
+        raise DeadlockError(f"sequences contradict the graph: {waits}")
 
 
 def _waits_for(
-    plan: ExecutionPlan, segment: PlanSegment, sent: set[int], done: list[bool]
+    plan: ExecutionPlan, segment: PlanSegment, sent: set[int], completed: list[bool]
 ) -> str | None:
-    """Name of a program op that must come before `segment` and has not, if any."""
+    """Return a program op that must come before `segment` and has not, if any."""
     program, inside = plan.program, set(segment.ops)
     for message in segment.receives:
         if message not in sent:
@@ -382,9 +396,9 @@ def _waits_for(
             value = transfer.value
             return value if transfer.signal else program.ops[program.producer[value]].name
     for i in segment.ops:
-        before = [program.producer[r] for r in program.ops[i].reads if r in program.producer]
-        before += [program.op_index[name] for name in program.ops[i].after]
-        for j in before:
-            if not done[j] and j not in inside and plan.op_device[j] == plan.op_device[i]:
+        predecessors = [program.producer[r] for r in program.ops[i].reads if r in program.producer]
+        predecessors += [program.op_index[name] for name in program.ops[i].after]
+        for j in predecessors:
+            if not completed[j] and j not in inside and plan.op_device[j] == plan.op_device[i]:
                 return program.ops[j].name
     return None

@@ -83,7 +83,7 @@ class StepTiming:
     transfers: tuple[TransferTiming, ...] = ()
 
     def __str__(self) -> str:
-        """A table: both clocks, what each device did, the longest ops."""
+        """Return a table: both clocks, what each device did, the longest ops."""
         return step_table(self)
 
 
@@ -230,14 +230,14 @@ class Execution:
 
 
 def copies(program: Program, value: str) -> list[str]:
-    """The names of a value in all micro-batches (itself, as captured)."""
+    """Return the names of a value in all micro-batches (its own, as captured)."""
     if program.microbatches == 1:
         return [value]
     return [f"{base_name(value)}#{k}" for k in range(program.microbatches)]
 
 
-def made_values(program: Program) -> tuple[str, ...]:
-    """Values made by ops whose numbers a run reports: losses, gradients, outputs."""
+def computed_values(program: Program) -> tuple[str, ...]:
+    """Return the values made by ops whose numbers a run reports: losses, gradients, outputs."""
     names = [*program.losses, *program.outputs]
     for value in program.gradients.values():
         names += copies(program, value)
@@ -245,7 +245,7 @@ def made_values(program: Program) -> tuple[str, ...]:
 
 
 def state_values(program: Program) -> tuple[str, ...]:
-    """Inputs whose numbers after the step a run reports: parameters, buffers, optimizer state."""
+    """Return the inputs whose numbers a run reports: parameters, buffers, optimizer state."""
     return tuple(name for name, value in program.inputs.items() if value.kind in STATEFUL)
 
 
@@ -271,17 +271,17 @@ class SavedValues:
         }
 
     def save(self, name: str, tensor: torch.Tensor) -> None:
-        """Keeps the numbers of a value; those that nobody asked for are dropped."""
+        """Save the numbers of a value, if it is one of `names`."""
         if name in self.tensors:
             self.tensors[name].copy_(tensor)
 
     def loss(self) -> float:
-        """Mean of the losses of all micro-batches."""
+        """Return the mean of the losses of all micro-batches."""
         losses = [float(self.tensors[name]) for name in self._program.losses]
         return sum(losses) / len(losses)
 
     def values(self) -> StepValues:
-        """What was saved, by the names of the model."""
+        """Return what was saved, by the names of the model."""
         program, saved = self._program, self.tensors
         states: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in STATEFUL}
         for name in state_values(program):
@@ -304,7 +304,7 @@ class SavedValues:
 
 
 def step_table(step: StepTiming) -> str:
-    """Seconds of a step by both clocks, a row for each device, and the longest ops."""
+    """Return a step by both clocks, a row for each device, and the longest ops."""
     devices = list(dict.fromkeys(op.device for op in step.ops))
     note = "; a worker was moved off its core: the wall clock is too long" * step.interrupted
     lines = [f"step: {_ms(step.wall)} wall, {_ms(step.virtual)} virtual{note}"]
@@ -318,7 +318,7 @@ def step_table(step: StepTiming) -> str:
 
 
 def aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Rows as lines whose columns stand under each other, the first to the left."""
+    """Return rows as lines whose columns stand under each other, the first to the left."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -343,7 +343,7 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
 
 
 def _length(op: OpTiming) -> float:
-    """Seconds of an op by its worker's own clock where that is known."""
+    """Return the seconds of an op, by its worker's own clock if that is known."""
     return op.finish - op.start if op.busy is None else op.busy
 
 

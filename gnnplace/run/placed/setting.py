@@ -64,9 +64,11 @@ class RunSetting:
             hosts.host_of(plan.devices, plan.problem.num_devices) if hosts else (0,) * count
         )
         self.workers = [w for w in range(count) if self.host_of[w] == rank]
-        mine = [torch_device(plan.problem, plan.devices[w], mode) for w in self.workers]
-        self.kinds = dict(zip(self.workers, mine, strict=True))
-        self.cores = assign_cores(mine, mode, hosts.free_cores(len(mine)) if hosts else None)
+        torch_devices = [torch_device(plan.problem, plan.devices[w], mode) for w in self.workers]
+        self.kinds = dict(zip(self.workers, torch_devices, strict=True))
+        self.cores = assign_cores(
+            torch_devices, mode, hosts.free_cores(len(torch_devices)) if hosts else None
+        )
         saved = tuple(saved)
         self.programs: list[DeviceProgram] = [
             device_program(plan, device, saved) for device in plan.devices
@@ -83,8 +85,8 @@ class RunSetting:
             for p in self.programs
         ]
 
-    def of_worker(self, number: int) -> dict[str, Any]:
-        """What a `DeviceWorker` needs of it."""
+    def worker_arguments(self, number: int) -> dict[str, Any]:
+        """Return the arguments of a `DeviceWorker` that the setting has."""
         return {
             "number": number,
             "device": self.plan.devices[number],
@@ -97,11 +99,11 @@ class RunSetting:
         }
 
     def name(self, number: int) -> str:
-        """Name of a worker's device."""
+        """Return the name of a worker's device."""
         return self.plan.problem.cluster.devices[self.plan.devices[number]].name
 
     def doing(self, number: int) -> str:
-        """What a worker is doing, for messages."""
+        """Return what a worker is doing, for messages."""
         step = self.board.get(number, STEP)
         if step == 0:
             return " before its first step"
@@ -109,7 +111,7 @@ class RunSetting:
         return f" in op {self.plan.problem.graph.names[segment.op]!r}, step {step - 1}"
 
     def suspect(self) -> int | None:
-        """A worker that neither waits for a message nor for the others at the barrier."""
+        """Return a worker that neither waits for a message nor for the others at the barrier."""
         board = self.board
         last = min(board.get(w, ARRIVED) for w in self.workers)
         for w in self.workers:
@@ -119,42 +121,45 @@ class RunSetting:
 
 
 def execution_mode(placement: Placement, problem: Problem) -> str:
-    """``measured`` where every device in use has a core or GPU of this machine to itself."""
+    """Return "measured" if every device in use has a core or GPU here, else "emulated"."""
     used = [problem.cluster.devices[d] for d in sorted(set(placement.device.tolist()))]
     cores = sum(device.kind == "cpu" for device in used)
-    here = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
-    return "measured" if here and cores <= len(available_cores()) else "emulated"
+    are_local = all(device.name.startswith(("cpu:", "cuda:")) for device in used)
+    return "measured" if are_local and cores <= len(available_cores()) else "emulated"
 
 
-def played_kinds(problem: Problem, devices: Iterable[int], mode: str) -> tuple[str, ...]:
-    """Kinds other than the CPU whose work it does all the same, being emulated."""
+def emulated_kinds(problem: Problem, devices: Iterable[int], mode: str) -> tuple[str, ...]:
+    """Return the kinds of devices other than the CPU that the CPU emulates."""
     kinds = dict.fromkeys(problem.cluster.devices[d].kind for d in devices)
     return tuple(kind for kind in kinds if kind != "cpu") if mode == "emulated" else ()
 
 
 def torch_device(problem: Problem, device: int, mode: str) -> torch.device:
-    """Where the tensors of a device live: "cuda:N" is that GPU, devices of kind "cpu" the CPU.
+    """Return where the tensors of a device live: "cuda:N" is that GPU, kind "cpu" the CPU.
 
     Emulated devices all live on the CPU.
 
     Raises:
         UnsupportedError: there is no such device here.
     """
-    about = problem.cluster.devices[device]
-    if mode == "emulated" or about.kind == "cpu":
+    described = problem.cluster.devices[device]
+    if mode == "emulated" or described.kind == "cpu":
         return torch.device("cpu")
-    kind, _, number = about.name.partition(":")
-    here = torch.cuda.device_count()
-    if kind != "cuda" or not number.isdecimal() or int(number) >= here:
+    kind, _, number = described.name.partition(":")
+    num_gpus = torch.cuda.device_count()
+    if kind != "cuda" or not number.isdecimal() or int(number) >= num_gpus:
         raise UnsupportedError(
-            f"device {about.name!r} ({about.kind}) is not on this machine, which has {here} CUDA "
-            "devices: profile the model for a cluster that is, or execute with mode='emulated'"
+            f"device {described.name!r} ({described.kind}) is not on this machine, which has "
+            f"{num_gpus} CUDA devices: profile the model for a cluster that is, or execute with "
+            "mode='emulated'"
         )
     return torch.device("cuda", int(number))
 
 
-def made_for(program: Program, problem: Problem, placement: Placement, mode: str) -> Program:
-    """The program with its values as they are on the devices that run it."""
+def adapt_to_devices(
+    program: Program, problem: Problem, placement: Placement, mode: str
+) -> Program:
+    """Return the program with its values as they are on the devices that run it."""
     used = set(placement.device.tolist())
     host = mode == "emulated" or all(problem.cluster.devices[d].kind == "cpu" for d in used)
     return program if host else on_cuda(program)
@@ -163,7 +168,7 @@ def made_for(program: Program, problem: Problem, placement: Placement, mode: str
 def assign_cores(
     devices: list[torch.device], mode: str, cores: list[int] | None = None
 ) -> list[int]:
-    """A core for every worker; only emulated workers may share one.
+    """Return a core for every worker; only emulated workers may share one.
 
     Args:
         devices: The devices of the workers.

@@ -50,7 +50,7 @@ class DeviceProgram:
     values: dict[str, str] = field(default_factory=dict)
 
     def bind(self, names: dict[str, Any]) -> StepFunction:
-        """The step function, with `names` (tensors, senders, receivers) beside the constants."""
+        """Compile the step function with the constants and `names`: tensors, senders, receivers."""
         scope = {**self.constants, **names}
         exec(compile(self.source, FILENAME, "exec"), scope)
         function: StepFunction = scope["step"]
@@ -58,7 +58,7 @@ class DeviceProgram:
 
 
 def device_program(plan: ExecutionPlan, device: int, saved: Iterable[str] = ()) -> DeviceProgram:
-    """The step of `device`.
+    """Write the source of the step of `device`.
 
     Args:
         plan: What every device does.
@@ -86,7 +86,7 @@ class _ProgramWriter:
         return self.out
 
     def _last_uses(self) -> dict[tuple[int, int], list[str]]:
-        """Values by the position (segment, op in it) of their last use; sends come last."""
+        """Return values by the position (segment, op in it) of their last use; sends come last."""
         last: dict[str, tuple[int, int]] = {}
         for number, segment in enumerate(self.segments):
             for k, i in enumerate(segment.ops):
@@ -140,7 +140,7 @@ class _ProgramWriter:
         return tick
 
     def _sent(self, message: int) -> str:
-        """What a message carries."""
+        """Return the name of what a message carries."""
         transfer = self.plan.transfers[message]
         return SIGNAL_NAME if transfer.signal else self._name(transfer.value)
 

@@ -34,7 +34,7 @@ PLENTY = 1e15
 
 
 @dataclass(frozen=True, eq=False)
-class GivenPlacement:
+class UnboundPlacement:
     """A placement, from a file or from memory, before its problem is known.
 
     Attributes:
@@ -60,10 +60,10 @@ class GivenPlacement:
     accept_other_loss: bool = False
     constraints: Constraints = field(default_factory=Constraints)
 
-    def placed(
+    def bind(
         self, program: Program, problem: Problem | None, *, anywhere: bool = False
     ) -> tuple[Problem, Placement]:
-        """The problem, and the placement of it.
+        """Return the problem, and the placement of it.
 
         Args:
             program: Captured at 1/M of the batch, not cut yet.
@@ -97,7 +97,7 @@ class GivenPlacement:
         )
 
 
-def read_given(
+def read_unbound_placement(
     placement: Placement | str | Path,
     problem: Problem | None,
     *,
@@ -105,15 +105,15 @@ def read_given(
     groups: int | None = None,
     dtype: str = "float32",
     constraints: Given | None = None,
-) -> GivenPlacement:
-    """A placement and how its model was captured.
+) -> UnboundPlacement:
+    """Read a placement and how its model was captured.
 
     Args:
-        placement: Or the path of its file, which says all the rest itself.
-        problem: That the placement is of, if it is at hand.
+        placement: The placement, or the path of its file, which has all the arguments below.
+        problem: The problem that the placement was made for, if it is at hand.
         microbatches: Shares of the batch, of a placement in memory without its problem.
         groups: Ops to aim at, of a placement in memory without its problem.
-        dtype: The element type that a placement in memory was captured in.
+        dtype: Element type that the model of a placement in memory was captured in.
         constraints: The constraints that its model was grouped with.
 
     Raises:
@@ -122,33 +122,40 @@ def read_given(
     if isinstance(placement, Placement):
         count = problem.microbatches if problem else microbatches
         names = _device_names(placement, problem)
-        kept = as_constraints(constraints)
-        return GivenPlacement(placement, names, count, groups, dtype, "placement", constraints=kept)
+        return UnboundPlacement(
+            source=placement,
+            devices=names,
+            microbatches=count,
+            groups=groups,
+            dtype=dtype,
+            name="placement",
+            constraints=as_constraints(constraints),
+        )
     data = read_json(placement)
-    given = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    options = given if isinstance(given, dict) else {}
+    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    options = stored if isinstance(stored, dict) else {}
     count = max(int(options.get("microbatches", microbatches)), placed_microbatches(data))
-    return GivenPlacement(
-        data if isinstance(data, dict) else {},
-        _listed_devices(data),
-        count,
-        _groups(options, groups),
-        str(options.get("dtype", dtype)),
-        str(placement),
-        str(options["optimizer"]) if "optimizer" in options else None,
-        bool(options.get("accept_other_loss", False)),
-        as_constraints(options.get("constraints", constraints)),
+    return UnboundPlacement(
+        source=data if isinstance(data, dict) else {},
+        devices=_listed_devices(data),
+        microbatches=count,
+        groups=_groups(options, groups),
+        dtype=str(options.get("dtype", dtype)),
+        name=str(placement),
+        optimizer=str(options["optimizer"]) if "optimizer" in options else None,
+        accept_other_loss=bool(options.get("accept_other_loss", False)),
+        constraints=as_constraints(options.get("constraints", constraints)),
     )
 
 
-def _groups(options: dict[str, Any], given: int | None) -> int | None:
-    """Groups that a placement file says, or those given where it says nothing."""
-    groups = options.get("groups", given)
+def _groups(options: dict[str, Any], default: int | None) -> int | None:
+    """Return the number of groups that a placement file has, else the default."""
+    groups = options.get("groups", default)
     return None if groups is None else int(groups)
 
 
 def with_optimizer(program: Program, method: Optimizer) -> Program:
-    """The structure of a program had it been captured with another optimizer.
+    """Return the structure of a program as if it had been captured with another optimizer.
 
     Args:
         program: With updates; not cut into micro-batches.
@@ -179,13 +186,13 @@ def with_optimizer(program: Program, method: Optimizer) -> Program:
 def _device_names(placement: Placement, problem: Problem | None) -> tuple[str, ...]:
     if problem is not None:
         return tuple(device.name for device in problem.cluster.devices)
-    known = placement.sequence
-    count = len(known) if known is not None else int(placement.device.max()) + 1
+    sequence = placement.sequence
+    count = len(sequence) if sequence is not None else int(placement.device.max()) + 1
     return tuple(f"cpu:{d}" for d in range(count))
 
 
-def _listed_devices(data: Any) -> tuple[str, ...]:
-    """Device names of a placement file, in the order of its sequences if it has any."""
+def _listed_devices(data: object) -> tuple[str, ...]:
+    """Return the device names of a placement file, in the order of its sequences if it has any."""
     sequence = data.get("sequence") if isinstance(data, dict) else None
     devices = data.get("device") if isinstance(data, dict) else None
     if isinstance(sequence, dict):
@@ -206,6 +213,6 @@ def _cluster(names: Sequence[str]) -> Cluster:
 
 
 def _stand_in(names: Sequence[str]) -> Cluster:
-    """Devices of these names, whatever they are."""
+    """Return a cluster of devices of these names, whatever they are."""
     devices = tuple(Device(name=name, kind="cpu", memory=PLENTY) for name in names)
     return Cluster(devices, all_pairs(names, latency=0.0, bandwidth=PLENTY))

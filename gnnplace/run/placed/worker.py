@@ -42,14 +42,16 @@ class DeviceClock:
     """Clocks of a CPU worker: wall time, and the CPU time of its only thread."""
 
     def begin(self) -> None:
-        """Called before a step."""
+        """Get ready for a step."""
 
     def finish(self, ticks: memoryview, base: int, count: int) -> None:
-        """Called after a step, whose `count` ticks begin at word `base`."""
+        """Complete the clocks of a step, whose `count` ticks begin at word `base`."""
 
     def functions(self) -> dict[str, Callable[[], int]]:
-        """What a device program calls: `wall`, the host's monotonic clock, and `cpu`, the time
-        that this thread has computed, in nanoseconds.
+        """Return what a device program calls.
+
+        `wall` is the host's monotonic clock, `cpu` the time that this thread has computed, both in
+        nanoseconds.
         """
         return {"wall": time.perf_counter_ns, "cpu": time.thread_time_ns}
 
@@ -62,14 +64,14 @@ class CudaClock(DeviceClock):
         self._start = 0
 
     def begin(self) -> None:
-        """Ties the stream's time to the host's, while the stream is idle."""
+        """Tie the stream's time to the host's, while the stream is idle."""
         torch.cuda.synchronize()
         self._events.clear()
         self._record()
         self._start = time.perf_counter_ns()
 
     def finish(self, ticks: memoryview, base: int, count: int) -> None:
-        """Waits for the stream and writes the times of the events as ticks."""
+        """Wait for the stream and write the times of the events as ticks."""
         torch.cuda.synchronize()
         first = self._events[0]
         for i, event in enumerate(self._events[1 : count + 1]):
@@ -77,7 +79,7 @@ class CudaClock(DeviceClock):
             ticks[base + 2 * i] = ticks[base + 2 * i + 1] = passed
 
     def functions(self) -> dict[str, Callable[[], int]]:
-        """`wall` records an event; the words are placeholders until `finish`."""
+        """Return a `wall` that records an event; the words are placeholders until `finish`."""
         return {"wall": self._record, "cpu": lambda: 0}
 
     def _record(self) -> int:
@@ -88,7 +90,7 @@ class CudaClock(DeviceClock):
 
 
 def device_clock(device: torch.device) -> DeviceClock:
-    """The clock for tensors on `device`."""
+    """Return the clock for tensors on `device`."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
         return CudaClock()
@@ -113,11 +115,11 @@ class Records:
         return TICKS * self.num_ticks + 1
 
     def tick(self, step: int, tick: int, clock: int) -> int:
-        """Nanoseconds of a tick by the wall clock (0) or this worker's CPU time (1)."""
+        """Return nanoseconds of a tick by the wall clock (0) or this worker's CPU time (1)."""
         return self.words[step * self.row + TICKS * tick + clock]
 
     def switches(self, step: int) -> int:
-        """Involuntary context switches during a step."""
+        """Return the number of involuntary context switches during a step."""
         return self.words[step * self.row + self.row - 1]
 
 
@@ -150,7 +152,7 @@ class DeviceWorker:
     torch_device: torch.device
 
     def __call__(self) -> dict[str, Any]:
-        """Runs all steps.
+        """Run all steps and return the memory that they took, as `WorkerMemory`.
 
         Raises:
             WorkerFailure: an op raised; names it.
@@ -178,12 +180,12 @@ class DeviceWorker:
         }
 
     def ready(self, clock: DeviceClock) -> tuple[StepFunction, dict[str, torch.Tensor]]:
-        """Its step and, by the names of the source, the tensors that the step begins from."""
+        """Return the step, and by their names in the source the tensors that it begins from."""
         tensors = self._tensors()
         return self._bind(tensors, clock), tensors
 
     def home(self, value: str) -> torch.device:
-        """Where the tensor of a program input is kept."""
+        """Return the device on which the tensor of a program input is kept."""
         return self.plan.program.inputs[value].home(self.torch_device)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -223,7 +225,7 @@ class DeviceWorker:
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
-        """Runs all steps and notes their clocks; keeps the numbers of the first one."""
+        """Run all steps and note their clocks; keep the numbers of the first one."""
         for step in range(self.num_steps):
             self.board.put(self.number, STEP, step + 1)
             self.transport.barrier(self.number, step + 1)
@@ -234,7 +236,7 @@ class DeviceWorker:
     def once(
         self, turn: int, step: int, function: StepFunction, clock: DeviceClock, base: int = 0
     ) -> None:
-        """Runs its ``turn``-th step, of number ``step``; its clocks go to word ``base`` and on."""
+        """Run the ``turn``-th step, of number ``step``; its clocks go to word ``base`` and on."""
         words, row = self.records.words, self.records.row
         set_step(step)
         self.board.put(self.number, STEP, turn)
@@ -253,7 +255,7 @@ class DeviceWorker:
                 self.saved.save(value, tensors[name])
 
     def _bring_home(self) -> None:
-        """Brings what was saved to the host that reports."""
+        """Bring what was saved to the host that reports."""
         if self.saved is None:
             return
         worker = {device: w for w, device in enumerate(self.plan.devices)}
@@ -264,7 +266,7 @@ class DeviceWorker:
         )
 
     def culprit(self, error: BaseException) -> str | None:
-        """Name of the op that raised an error; None if none did."""
+        """Return the name of the op that raised an error; None if none did."""
         line = None
         trace = error.__traceback__
         while trace is not None:
@@ -278,7 +280,7 @@ class DeviceWorker:
         return f"member {op!r}: " if op else ""
 
     def _step_peak(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> float:
-        """Bytes that one more step takes at most beside the state; it is neither timed nor kept.
+        """Return the peak bytes of one more step beside the state, which is not timed.
 
         Tensors that arrive are copied there, so that they are counted for as long as they live.
         """
@@ -295,6 +297,6 @@ class DeviceWorker:
 
 
 def involuntary_switches() -> int:
-    """How often this thread was moved off its core although it had work."""
+    """Return how often this thread was moved off its core although it had work."""
     who = resource.RUSAGE_THREAD if sys.platform == "linux" else resource.RUSAGE_SELF
     return resource.getrusage(who).ru_nivcsw

@@ -15,11 +15,11 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.training.lightning import PlacedStrategy as PlacedStrategy
+    from gnnplace.run.training.opaque_optimizer import make_twin as make_twin
     from gnnplace.run.training.placed_step import PUBLISH as PUBLISH
     from gnnplace.run.training.placed_step import TAKE as TAKE
     from gnnplace.run.training.placed_step import StandingWorker as StandingWorker
     from gnnplace.run.training.training_step import TrainingStep as TrainingStep
     from gnnplace.run.training.training_step import compile as compile
-    from gnnplace.run.training.user_step import twin_of as twin_of
 
 __getattr__, __dir__ = lazy_names(__name__)

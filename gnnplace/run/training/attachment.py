@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from gnnplace.errors import MismatchError, UnsupportedError
+from gnnplace.run.training.opaque_optimizer import OpaqueOptimizer
 from gnnplace.run.training.placed_step import PlacedStep
 from gnnplace.run.training.state_layout import STARTED
 from gnnplace.run.training.torch_optimizers import STATE
-from gnnplace.run.training.user_step import OwnStep
 from gnnplace.tracing import Optimizer
 
 SMALL = 1024
@@ -31,14 +31,14 @@ States = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 class Removable(Protocol):
-    """A hook that can be taken away."""
+    """A hook that can be removed."""
 
     def remove(self) -> None:
-        """Takes it away."""
+        """Remove the hook."""
 
 
 class Redirection:
-    """`optimizer.step()` calls `update`, from now until `undo`.
+    """Has `optimizer.step()` call `update`, from now until `undo`.
 
     Args:
         optimizer: Its schedulers may be made before or after.
@@ -46,11 +46,14 @@ class Redirection:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, update: Callable[[], None]) -> None:
-        self._optimizer, self._own = optimizer, vars(optimizer).get("step")
-        known = WeakMethod(update)  # who drops the step without closing it ends its workers
+        self._optimizer = optimizer
+        self._original_step = vars(optimizer).get("step")
+        weak_update = WeakMethod(update)  # who drops the step without closing it ends its workers
 
-        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
-            update = known()
+        def step(
+            optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None
+        ) -> float | None:
+            update = weak_update()
             if update is None:
                 return type(optimizer).step(optimizer, closure)
             loss = None
@@ -60,19 +63,19 @@ class Redirection:
             update()
             return loss
 
-        # What schedulers look for to see that steps come before theirs.
+        # Schedulers look for this mark to see that the optimizer steps before they do.
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
 
     def stepped(self) -> None:
-        """Tells schedulers that there was a step."""
+        """Tell schedulers that there was a step."""
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def undo(self) -> None:
-        """Gives the optimizer its step back; may be called again."""
+        """Give the optimizer its step back; may be called again."""
         vars(self._optimizer).pop("step", None)
-        if self._own is not None:
-            self._optimizer.step = self._own  # type: ignore[method-assign]
+        if self._original_step is not None:
+            self._optimizer.step = self._original_step  # type: ignore[method-assign]
 
 
 class OptimizerState:
@@ -97,22 +100,22 @@ class OptimizerState:
         self._live = False
 
     def show(self) -> None:
-        """Makes `optimizer.state` what it is now; its tensors are the shared ones."""
+        """Set `optimizer.state` to the current state; its tensors are the shared ones."""
         self._live = True
         for name, tensors in self._states.items():
-            found = self._found(name, tensors)
-            if found:
-                self._optimizer.state[self._parameters[name]] = found
-            only_tensors = all(isinstance(leaf, torch.Tensor) for leaf in found.values())
-            self._live &= bool(found) and only_tensors
+            state = self._read_state(name, tensors)
+            if state:
+                self._optimizer.state[self._parameters[name]] = state
+            only_tensors = all(isinstance(leaf, torch.Tensor) for leaf in state.values())
+            self._live &= bool(state) and only_tensors
 
     def keep_up(self) -> None:
-        """After an update: shows what is not a shared tensor in `optimizer.state` already."""
+        """Show the state after an update, unless `optimizer.state` has all shared tensors."""
         if not self._live:
             self.show()
 
     def read(self) -> None:
-        """Takes over what was loaded into the optimizer.
+        """Take over what was loaded into the optimizer.
 
         Raises:
             MismatchError: it is the state of another kind of optimizer.
@@ -120,7 +123,7 @@ class OptimizerState:
         for name, tensors in self._states.items():
             loaded = self._optimizer.state.get(self._parameters[name], {})
             try:
-                self._keep(name, tensors, loaded)
+                self._write_state(name, tensors, loaded)
             except (KeyError, ValueError, RuntimeError) as error:
                 raise MismatchError(
                     f"optimizer: the state loaded for parameter {name!r} is not that of "
@@ -128,25 +131,30 @@ class OptimizerState:
                 ) from None
         self.show()
 
-    def _found(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        if not isinstance(self._method, OwnStep):
-            begun = "step" not in tensors or bool(tensors["step"].item())
-            return {STATE[label]: t for label, t in tensors.items()} if begun else {}
-        rest = [tensor for label, tensor in tensors.items() if label != STARTED]
-        begun = bool(tensors[STARTED].item())
-        return self._method.layouts[name].state(rest) if begun else {}
+    def _read_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Return a parameter's state as the optimizer has it; empty before its first step."""
+        if not isinstance(self._method, OpaqueOptimizer):
+            has_begun = "step" not in tensors or bool(tensors["step"].item())
+            return {STATE[label]: t for label, t in tensors.items()} if has_begun else {}
+        if not tensors[STARTED].item():
+            return {}
+        return self._method.layouts[name].state(_without_started(tensors))
 
-    def _keep(
+    def _write_state(
         self, name: str, tensors: Mapping[str, torch.Tensor], loaded: Mapping[str, Any]
     ) -> None:
-        if not isinstance(self._method, OwnStep):
+        """Copy a parameter's loaded state into shared memory; an empty one begins anew."""
+        if not isinstance(self._method, OpaqueOptimizer):
             for label, tensor in tensors.items():
                 tensor.copy_(loaded[STATE[label]]) if loaded else tensor.zero_()
             return
         tensors[STARTED].fill_(bool(loaded))
         if loaded:
-            rest = [tensor for label, tensor in tensors.items() if label != STARTED]
-            self._method.layouts[name].keep(loaded, rest)
+            self._method.layouts[name].keep(loaded, _without_started(tensors))
+
+
+def _without_started(tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for label, tensor in tensors.items() if label != STARTED]
 
 
 class Attachment:
@@ -157,7 +165,7 @@ class Attachment:
         optimizer: The loop's, if it has one.
         method: The optimizer as it was captured.
         placed: The step that runs on the workers.
-        loss: The loop's, if the model has none; its buffers become such views, too.
+        loss: The loop's, if the model has none; if a module, its buffers become such views, too.
 
     Attributes:
         stale: The workers have run since the host's memory was brought up to date.
@@ -169,36 +177,46 @@ class Attachment:
         optimizer: torch.optim.Optimizer | None,
         method: Optimizer,
         placed: PlacedStep,
-        loss: Any = None,
+        loss: object = None,
     ) -> None:
-        self._model, self._placed, self.stale = model, placed, False
-        self._loss = _buffers(loss)
-        self._known: dict[str, Mapping[str, torch.Tensor]] = {
+        self._model = model
+        self._placed = placed
+        self.stale = False
+        self._loss_buffers = _named_buffers(loss)
+        self._local: dict[str, Mapping[str, torch.Tensor]] = {
             "parameter": dict(model.named_parameters(remove_duplicate=False)),
-            "buffer": self._loss | dict(model.named_buffers(remove_duplicate=False)),
+            "buffer": self._loss_buffers | dict(model.named_buffers(remove_duplicate=False)),
         }
-        self._apart, self._constants = self._bound(), self._read()
-        self._versions = [own._version for own, _ in self._constants]
-        self._trained = {name: self._known["parameter"][name] for name in placed.program.gradients}
+        self._other_types = self._tie()
+        self._constants = self._find_constants()
+        self._versions = self._read_versions()
+        self._trained = {name: self._local["parameter"][name] for name in placed.program.gradients}
         self._state = None
         if optimizer is not None:
             self._state = OptimizerState(optimizer, method, self._trained, placed.states())
-        self._hooks = self._hooked(optimizer)
+        self._hooks = self._register_hooks(optimizer)
 
-    def _bound(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Ties what can be tied; tensors of the model that are of another type, and theirs."""
-        apart = []
+    def _pair_with_shared(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the model's tensors that the program reads, each with the shared one."""
+        pairs = []
         for name, entry in self._placed.program.inputs.items():
-            own = self._known.get(entry.kind, {}).get(entry.source)
-            shared = self._placed.tensors[name]
-            if own is not None and own.dtype == shared.dtype:
-                own.data = shared
-            elif own is not None:
-                apart.append((own, shared))
-        return apart
+            local = self._local.get(entry.kind, {}).get(entry.source)
+            if local is not None:
+                pairs.append((local, self._placed.tensors[name]))
+        return pairs
 
-    def _read(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Tensors that the step reads and the model does not register, and the workers' copies."""
+    def _tie(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Make the model's tensors views of the shared ones; return the pairs of other types."""
+        other_types = []
+        for local, shared in self._pair_with_shared():
+            if local.dtype == shared.dtype:
+                local.data = shared
+            else:
+                other_types.append((local, shared))
+        return other_types
+
+    def _find_constants(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return tensors that the step reads and the model does not register, with the copies."""
         program, tensors = self._placed.program, self._placed.tensors
         return [
             (program.initial[name], tensors[name])
@@ -206,101 +224,110 @@ class Attachment:
             if entry.kind == "constant"
         ]
 
-    def follow(self) -> None:
-        """Hands on numbers of such tensors that changed, such as class weights, or a discriminator.
+    def _read_versions(self) -> list[int]:
+        """Return torch's counts of changes of the constants."""
+        return [local._version for local, _ in self._constants]
 
-        Torch counts no changes through `.data`, numpy or other workers: numbers are compared, but
-        for those of large masks and tables of indices.
+    def follow(self) -> None:
+        """Hand on numbers of constants that changed, such as class weights, or a discriminator.
+
+        Torch counts no changes through `.data`, numpy or other workers. So numbers are compared,
+        but for those of large masks and tables of indices.
         """
-        now = [own._version for own, _ in self._constants]
-        pairs = zip(self._constants, self._versions, now, strict=True)
-        odd = [
-            (own, shared)
-            for (own, shared), before, after in pairs
-            if before != after
-            or ((own.is_floating_point() or own.numel() <= SMALL) and not torch.equal(own, shared))
-        ]
-        self._versions = now
-        program, tensors, known = self._placed.program, self._placed.tensors, self._known["buffer"]
-        tied = ((known[x.source], tensors[name]) for name, x in program.inputs.items()
-                if x.kind == "buffer" and x.source in self._loss)  # fmt: skip
-        if any(own.dtype == t.dtype and own.data_ptr() != t.data_ptr() for own, t in tied):
+        versions = self._read_versions()
+        changed = []
+        for pair, version, last_version in zip(
+            self._constants, versions, self._versions, strict=True
+        ):
+            local, shared = pair
+            is_compared = local.is_floating_point() or local.numel() <= SMALL
+            if version != last_version or (is_compared and not torch.equal(local, shared)):
+                changed.append(pair)
+        self._versions = versions
+        if self._has_replaced_loss_buffer():
             self.rebind()
-        if odd:
+        if changed:
             self.refresh()
-            for own, shared in odd:
-                shared.copy_(own.detach())
+            for local, shared in changed:
+                shared.copy_(local.detach())
             self._placed.take()
 
+    def _has_replaced_loss_buffer(self) -> bool:
+        """Return whether a buffer of the loss has other memory than the shared one."""
+        for name, entry in self._placed.program.inputs.items():
+            if entry.kind == "buffer" and entry.source in self._loss_buffers:
+                local = self._local["buffer"][entry.source]
+                shared = self._placed.tensors[name]
+                if local.dtype == shared.dtype and local.data_ptr() != shared.data_ptr():
+                    return True
+        return False
+
     def follows(self, tensor: torch.Tensor) -> bool:
-        """Whether numbers of a tensor that is not the model's are handed on."""
-        for number, (own, shared) in enumerate(self._constants):
-            if own.data_ptr() == tensor.data_ptr() and own.shape == tensor.shape:
+        """Return whether numbers of a tensor that is not the model's are handed on."""
+        for number, (local, shared) in enumerate(self._constants):
+            if local.data_ptr() == tensor.data_ptr() and local.shape == tensor.shape:
                 self._constants[number] = tensor, shared  # which may have other memory later
                 return True
-        return any(own is tensor for own in self._loss.values())
+        return any(buffer is tensor for buffer in self._loss_buffers.values())
 
     def trained(self) -> dict[str, torch.Tensor]:
-        """The loop's parameters that are updated, by their names in the model.
+        """Return the loop's parameters that are updated, by their names in the model.
 
         Raises:
             UnsupportedError: workers train them in another type.
         """
-        if self._apart:
-            own, shared = self._apart[0]
+        if self._other_types:
+            local, shared = self._other_types[0]
             raise UnsupportedError(
                 f"compile: workers train in {shared.dtype}, the model's parameters are "
-                f"{own.dtype}, so that they cannot have gradients; call step(batch) instead"
+                f"{local.dtype}, so that they cannot have gradients; call step(batch) instead"
             )
         return self._trained
 
     def stepped(self) -> None:
-        """After an update."""
+        """Note an update: the host's memory is stale, and the optimizer's state is shown."""
         self.stale = True
         if self._state is not None:
             self._state.keep_up()
 
     def refresh(self) -> None:
-        """Brings the model of the loop up to date."""
+        """Bring the model of the loop up to date."""
         if self.stale:
             self.stale = False
             self._placed.publish()
-            for own, shared in self._apart:
-                own.detach().copy_(shared)
+            for local, shared in self._other_types:
+                local.detach().copy_(shared)
 
     def take(self) -> None:
-        """Lets the workers go on from what the loop's model has now."""
-        for own, shared in self._apart:
-            shared.copy_(own.detach())
+        """Have the workers go on from what the loop's model has now."""
+        for local, shared in self._other_types:
+            shared.copy_(local.detach())
         self._placed.take()
 
     def rebind(self) -> None:
-        """Takes over numbers that stand in other memory now, and ties their tensors again."""
+        """Take over numbers of tensors that have other memory now, and tie them again."""
         self.refresh()
-        for name, entry in self._placed.program.inputs.items():
-            own = self._known.get(entry.kind, {}).get(entry.source)
-            shared = self._placed.tensors[name]
-            tied = own is not None and own.dtype == shared.dtype
-            if own is not None and tied and own.data_ptr() != shared.data_ptr():
-                shared.copy_(own.detach())
-                own.data = shared
+        for local, shared in self._pair_with_shared():
+            if local.dtype == shared.dtype and local.data_ptr() != shared.data_ptr():
+                shared.copy_(local.detach())
+                local.data = shared
         self.take()
 
     def show(self) -> None:
-        """Brings model and optimizer up to date."""
+        """Bring model and optimizer up to date."""
         self.refresh()
         if self._state is not None:
             self._state.show()
 
     def read(self) -> None:
-        """Lets the workers go on from what was loaded into the optimizer."""
+        """Have the workers go on from what was loaded into the optimizer."""
         self.refresh()
         if self._state is not None:
             self._state.read()
         self.take()
 
     def close(self) -> None:
-        """Takes hooks away; model and optimizer have what they had last. May be called again."""
+        """Remove the hooks; model and optimizer have their last numbers. May be called again."""
         for hook in self._hooks:
             hook.remove()
         if self._hooks and self._placed.running:
@@ -309,22 +336,22 @@ class Attachment:
             self._state.show()
         self._hooks = []
 
-    def _hooked(self, optimizer: torch.optim.Optimizer | None) -> list[Removable]:
-        """Hooks that refresh what is about to be read, and take over what was loaded."""
+    def _register_hooks(self, optimizer: torch.optim.Optimizer | None) -> list[Removable]:
+        """Register hooks that refresh what is about to be read, and take over what was loaded."""
         model = self._model
-        made: list[Removable] = [
+        hooks: list[Removable] = [
             model.register_forward_pre_hook(WeakHook(self.refresh)),
             model.register_state_dict_pre_hook(WeakHook(self.refresh)),
             model.register_load_state_dict_post_hook(WeakHook(self.take)),
         ]
         if optimizer is not None:
-            made.append(optimizer.register_state_dict_pre_hook(WeakHook(self.show)))
-            made.append(optimizer.register_load_state_dict_post_hook(WeakHook(self.read)))
-        return made
+            hooks.append(optimizer.register_state_dict_pre_hook(WeakHook(self.show)))
+            hooks.append(optimizer.register_load_state_dict_post_hook(WeakHook(self.read)))
+        return hooks
 
 
-def _buffers(loss: Any) -> dict[str, torch.Tensor]:
-    """Buffers of a loss by their names in a step."""
+def _named_buffers(loss: object) -> dict[str, torch.Tensor]:
+    """Return the buffers of a loss, if it is a module, by their names in a step."""
     named = loss.named_buffers(remove_duplicate=False) if isinstance(loss, nn.Module) else ()
     return {f"loss.{name}": buffer for name, buffer in named}
 
@@ -341,7 +368,7 @@ class WeakHook:
     def __init__(self, method: Callable[[], None]) -> None:
         self._method = WeakMethod(method)
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: object) -> None:
         """Call the method, if its object is there."""
         method = self._method()
         if method is not None:

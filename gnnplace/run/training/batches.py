@@ -29,7 +29,7 @@ class Batches:
         self._batch = next((shape[0] for shape in self._shapes if shape), 0)
 
     def load(self, batch: Inputs, tensors: dict[str, torch.Tensor]) -> None:
-        """Copies a batch.
+        """Copy a batch into the inputs of the program.
 
         Args:
             batch: A batch with the example's structure and shapes.
@@ -52,14 +52,16 @@ class Batches:
                     f"batch: input {source} is of {tensor.dtype}; {target.dtype} was captured"
                 )
             target.copy_(self._share(tensor, int(copy or 0)))
-        self._give(batch_tensors, tensors)
+        self._load_shared_values(batch_tensors, tensors)
 
-    def _give(self, given: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
-        """What every micro-batch reads of the whole batch, such as its number of words."""
+    def _load_shared_values(
+        self, batch_tensors: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Copy what every micro-batch reads of the whole batch, such as its number of words."""
         batch = self._program.batch
         if batch is None or batch.count == 1:
             return
-        batch_sources = [given[source] for source in self._sources]
+        batch_sources = [batch_tensors[source] for source in self._sources]
         batch.check(batch_sources)
         for name, value in batch.values(batch_sources).items():
             tensors[name].copy_(value)
@@ -77,7 +79,7 @@ class Batches:
         return dict(zip(self._sources, tensors, strict=True))
 
     def _share(self, tensor: torch.Tensor, copy: int) -> torch.Tensor:
-        """Micro-batch `copy` of a tensor that has the batch first; all of any other."""
+        """Return micro-batch `copy` of a tensor that has the batch first, else all of it."""
         if tensor.dim() == 0 or tensor.shape[0] != self._batch:
             return tensor
         size = self._batch // self._program.microbatches

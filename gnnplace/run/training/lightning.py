@@ -51,33 +51,33 @@ LOST = (
 
 @dataclass(frozen=True)
 class Logged:
-    """What `training_step` logs.
+    """What `training_step` logs, and what of it is lost.
 
     Attributes:
         loss: Options of `log` by the names under which the loss is logged.
-        lost: What else it does with numbers, which the workers do not compute.
+        lost: Whatever it does with numbers beside the loss, which the workers do not compute.
     """
 
     loss: dict[str, dict[str, Any]] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
 
     def note(self, notes: Notes, loss: torch.Tensor) -> None:
-        """Adds what was logged while a loss was computed."""
+        """Add what was logged while a loss was computed."""
         for name, value, options in notes:
             if value is loss:
                 self.loss[name] = options
             else:
                 self.lost[f"logs {name!r}"] = None
 
-    def returned(self, found: Any, changed: tuple[str, ...]) -> None:
-        """Adds what was returned beside the loss, and attributes that were changed."""
+    def note_returned(self, returned: object, changed: tuple[str, ...]) -> None:
+        """Add what was returned beside the loss, and attributes that were changed."""
         self.lost.update({f"changes {name!r}": None for name in changed})
-        for name in found if isinstance(found, Mapping) else ():
+        for name in returned if isinstance(returned, Mapping) else ():
             if name != "loss":
                 self.lost[f"returns {name!r}"] = None
 
     def warn(self) -> None:
-        """Says what is not logged."""
+        """Warn of what is not logged."""
         for name in self.lost:
             warnings.warn(LOST.format(name), ChangedWarning, stacklevel=2)
 
@@ -100,10 +100,10 @@ class RecordedStep(nn.Module):
         self._kind = type(batch)
         self._numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         self._note = lambda notes, loss: logged.note(notes, loss)
-        self._returned = lambda found, changed: logged.returned(found, changed)
+        self._note_returned = lambda returned, changed: logged.note_returned(returned, changed)
 
     def inputs(self, batch: Any) -> Any:
-        """A batch as inputs of this module.
+        """Return a batch as inputs of this module.
 
         Raises:
             InputError: a field of it is of a type that a captured step cannot take.
@@ -113,7 +113,7 @@ class RecordedStep(nn.Module):
         return tuple(batch) if type(batch) in (list, tuple) else as_inputs((batch,))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """The loss of a batch.
+        """Return the loss of a batch.
 
         Raises:
             InputError: `training_step` returns none.
@@ -122,23 +122,23 @@ class RecordedStep(nn.Module):
         several = self._kind in (list, tuple)
         batch = kwargs or (self._kind(args) if several else args[0])
         module = self.__dict__[CODE]
-        given = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
+        arguments = (batch, _Unknown("batch_idx")) if self._numbered else (batch,)
         attributes = Attributes(module, elsewhere=False)
-        with _alone(module) as notes, attributes.restored(back=False):
-            found = module.training_step(*given)
-        loss = found.get("loss") if isinstance(found, Mapping) else found
+        with _noted_logs(module) as notes, attributes.restored(back=False):
+            result = module.training_step(*arguments)
+        loss = result.get("loss") if isinstance(result, Mapping) else result
         if not isinstance(loss, torch.Tensor):
             raise InputError(
                 "PlacedStrategy: training_step returns no loss; return it, or a dict with 'loss'"
             )
         self._note(notes, loss)
-        self._returned(found, attributes.changed)
+        self._note_returned(result, attributes.changed)
         return {"loss": loss}
 
 
 @contextmanager
-def _alone(module: LightningModule) -> Iterator[Notes]:
-    """Takes the trainer away, and notes what is logged."""
+def _noted_logs(module: LightningModule) -> Iterator[Notes]:
+    """Hide the trainer from a module, and note what it logs, within the context."""
     notes: Notes = []
 
     def log(name: str, value: Any, *args: Any, **options: Any) -> None:
@@ -151,15 +151,15 @@ def _alone(module: LightningModule) -> Iterator[Notes]:
 
     module.log, module.log_dict = log, log_dict  # type: ignore[assignment, method-assign]
     try:
-        with _untrained(module):
+        with _without_trainer(module):
             yield notes
     finally:
         del vars(module)["log"], vars(module)["log_dict"]
 
 
 @contextmanager
-def _untrained(module: LightningModule) -> Iterator[None]:
-    """Takes the trainer away, through which all of a run can be reached."""
+def _without_trainer(module: LightningModule) -> Iterator[None]:
+    """Hide the trainer, through which all of a run can be reached, within the context."""
     trainer = trainer_of(module)
     module.trainer = _Unknown("trainer")
     try:
@@ -172,12 +172,12 @@ _LOG = inspect.signature(LightningModule.log)
 
 
 class _Unknown:
-    """Stands for what a captured step cannot know; whoever looks at it is told."""
+    """A stand-in for what a captured step cannot know; whoever reads it gets an error."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def _refuse(self, *args: Any) -> NoReturn:
+    def _refuse(self, *args: object) -> NoReturn:
         __tracebackhide__ = True
         raise UnsupportedError(
             f"PlacedStrategy: training_step reads {self._name}, which is another one in every "
@@ -245,7 +245,7 @@ class PlacedStrategy(SingleDeviceStrategy):
         self.step: TrainingStep | None = None
 
     def setup(self, trainer: Trainer) -> None:
-        """Called by the Trainer.
+        """Check the module when the Trainer begins to fit.
 
         Raises:
             UnsupportedError: the module or the Trainer asks for what a placed step cannot do.
@@ -256,7 +256,7 @@ class PlacedStrategy(SingleDeviceStrategy):
             _refuse(self.lightning_module, self.precision_plugin.precision)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Captures and places the step with the first batch.
+        """Capture and place the step with the first batch.
 
         Raises:
             InputError: the loader's last batch will be shorter.
@@ -266,7 +266,7 @@ class PlacedStrategy(SingleDeviceStrategy):
             self._start(batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The loss of a batch, from the workers; logged as `training_step` logs it."""
+        """Return the loss of a batch from the workers, and log it as `training_step` does."""
         assert self.step is not None
         assert self._recorded is not None
         loss = self.step.loss(self._recorded.inputs(args[0]))
@@ -275,20 +275,20 @@ class PlacedStrategy(SingleDeviceStrategy):
         return loss
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The module's state, as the workers have it."""
+        """Return the module's state, as the workers have it."""
         self._refresh()
         return super().lightning_module_state_dict()
 
     def on_validation_start(self) -> None:
-        """Brings the module up to date."""
+        """Bring the module up to date."""
         self._refresh()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Ends the workers."""
+        """End the workers."""
         self._close()
 
     def teardown(self) -> None:
-        """Ends the workers; the module has what was trained."""
+        """End the workers; the module has what was trained."""
         self._close()
         super().teardown()
 
@@ -298,28 +298,28 @@ class PlacedStrategy(SingleDeviceStrategy):
         self._recorded = RecordedStep(module, batch, self._logged)
         inputs = self._recorded.inputs(batch)
         placement, problem = self._placement, None
-        with _untrained(module):  # what can be reached from it is looked through
+        with _without_trainer(module):  # what can be reached from it is looked through
             if placement is None:
-                placement, problem = self._placed(self._recorded, inputs, optimizer)
+                placement, problem = self._search_placement(self._recorded, inputs, optimizer)
             self.step = compile_step(
                 self._recorded, placement, optimizer, inputs=inputs, problem=problem, **self._run
             )
         self._logged.warn()
         self.step.num_steps = self._trainer.fit_loop.total_batch_idx
 
-    def _placed(
+    def _search_placement(
         self, model: RecordedStep, inputs: Any, optimizer: torch.optim.Optimizer
     ) -> tuple[Placement, Problem]:
-        """A placement of the step, searched now, and its problem."""
-        kept = "sgd" if type(optimizer) is torch.optim.SGD else "adamw"
-        options = CaptureOptions(optimizer=kept, **self._options)
+        """Search a placement of the step, and return it with its problem."""
+        priced_as = "sgd" if type(optimizer) is torch.optim.SGD else "adamw"
+        options = CaptureOptions(optimizer=priced_as, **self._options)
         program = capture_model(model, inputs, options=options)
         problem = profile_model(program, self._cluster, options=options)
-        found = place(problem, **self._search).placement
+        placement = place(problem, **self._search).placement
         if self._output is not None:
-            about = {OPTIONS_KEY: options.to_data()}
-            write_json(self._output, placement_to_data(found, problem) | about)
-        return found, problem
+            captured = {OPTIONS_KEY: options.to_data()}
+            write_json(self._output, placement_to_data(placement, problem) | captured)
+        return placement, problem
 
     def _refresh(self) -> None:
         if self.step is not None:
@@ -332,7 +332,7 @@ class PlacedStrategy(SingleDeviceStrategy):
 
 
 def _refuse_shorter(trainer: Trainer) -> None:
-    """Refuses loaders whose last batch is shorter than the others, before anything is trained."""
+    """Refuse loaders whose last batch is shorter, before anything is trained."""
     for loader in pytree.tree_leaves(trainer.train_dataloader):
         if isinstance(loader, DataLoader) and loader.batch_size and not loader.drop_last:
             count = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
@@ -345,7 +345,7 @@ def _refuse_shorter(trainer: Trainer) -> None:
 
 
 def _refuse(module: LightningModule, precision: str) -> None:
-    """Refuses what the workers would not do.
+    """Refuse what the workers would not do.
 
     Raises:
         UnsupportedError: says what, and what to do instead.

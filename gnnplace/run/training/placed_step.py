@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -23,9 +22,9 @@ from gnnplace.run.placed import (
     StepClock,
     StepFunction,
     StepTiming,
+    adapt_to_devices,
     check_runnable,
     device_clock,
-    made_for,
     plan_execution,
     step_timing,
     with_sequences,
@@ -35,6 +34,8 @@ from gnnplace.run.workers import Crew, Task, WorkerFailure, describe, shared_cop
 from gnnplace.tracing import GIVEN, Program
 
 PUBLISH, TAKE, UPDATE = "publish", "take", "update"
+Request = str | tuple[int, int]
+"""`PUBLISH`, `TAKE` or `UPDATE`; or a step, as its turn and its number."""
 
 
 class PlacedStep:
@@ -65,8 +66,8 @@ class PlacedStep:
     ) -> None:
         check_runnable(program, problem, placement, mode, transport)
         self._placement, self._mode = with_sequences(problem, placement), mode
-        made = made_for(program, problem, placement, mode)
-        plan = plan_execution(made, problem, self._placement)
+        adapted = adapt_to_devices(program, problem, placement, mode)
+        plan = plan_execution(adapted, problem, self._placement)
         self.program = program
         self.tensors = shared_copies(program.initial)
         self._losses = SavedValues(program, program.losses)
@@ -84,12 +85,12 @@ class PlacedStep:
             suspect=self._setting.suspect,
         )
 
-    def _worker(self, number: int) -> Callable[[], Callable[[Any], None]]:
-        of_worker = self._setting.of_worker(number)
-        return StandingWorker(**of_worker, saved=self._losses, num_steps=1, shared=self.tensors)
+    def _worker(self, number: int) -> Callable[[], Callable[[Request], None]]:
+        arguments = self._setting.worker_arguments(number)
+        return StandingWorker(**arguments, saved=self._losses, num_steps=1, shared=self.tensors)
 
     def step(self, number: int) -> float:
-        """Runs a step on the inputs that stand in `tensors` now and returns its loss.
+        """Run a step on the inputs that are in `tensors` now and return its loss.
 
         Args:
             number: The number of the step; random ops depend on it.
@@ -102,16 +103,16 @@ class PlacedStep:
         return self._losses.loss()
 
     def update(self) -> None:
-        """Runs the updates alone, with the gradients that are stored."""
+        """Run the updates alone, with the gradients that are stored."""
         self._crew.ask(UPDATE)
 
     def publish(self) -> None:
-        """Brings `tensors` up to date; there is nothing to do where they live on the CPU."""
+        """Bring `tensors` up to date; there is nothing to do if they live on the CPU."""
         if self._far:
             self._crew.ask(PUBLISH)
 
     def take(self) -> None:
-        """Lets the workers begin the next step from what stands in `tensors` now."""
+        """Have the workers begin the next step from what is in `tensors` now."""
         if self._far:
             self._crew.ask(TAKE)
 
@@ -121,27 +122,27 @@ class PlacedStep:
         return self._crew.running
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and optimizer state in shared memory, by value name."""
+        """Return parameters, buffers and optimizer state in shared memory, by value name."""
         kinds = {name: self.program.inputs[name].kind for name in self.tensors}
         return {n: t for n, t in self.tensors.items() if kinds[n] in STATEFUL}
 
     def states(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Optimizer state in shared memory, by parameter and label."""
-        found: dict[str, dict[str, torch.Tensor]] = {}
+        """Return optimizer state in shared memory, by parameter and label."""
+        states: dict[str, dict[str, torch.Tensor]] = {}
         for name, entry in self.program.inputs.items():
             if entry.kind == "optimizer":
                 parameter, _, label = entry.source.rpartition(":")
-                found.setdefault(parameter, {})[label] = self.tensors[name]
-        return found
+                states.setdefault(parameter, {})[label] = self.tensors[name]
+        return states
 
     def timing(self) -> StepTiming:
-        """Clocks and timeline of the last step."""
+        """Return clocks and timeline of the last step."""
         setting = self._setting
         clock = StepClock(setting.plan, setting.programs, setting.records, 0)
         return step_timing(clock, self._mode, self._placement)
 
     def close(self) -> None:
-        """Ends the workers; `tensors` stays. May be called again."""
+        """End the workers; `tensors` stays. May be called again."""
         self._crew.close()
         if self._open:
             self._setting.transport.dispose()
@@ -158,14 +159,14 @@ class StandingWorker(DeviceWorker):
 
     shared: Mapping[str, torch.Tensor]
 
-    def __call__(self) -> Callable[[Any], None]:  # type: ignore[override]
-        """Gets ready; returns what answers requests."""
+    def __call__(self) -> Callable[[Request], None]:  # type: ignore[override]
+        """Get ready; return what answers requests."""
         self.transport.open(self.number, self.torch_device)
         with torch.inference_mode():
             clock = device_clock(self.torch_device)
             function, tensors = self.ready(clock)
 
-        def answer(request: Any) -> None:
+        def answer(request: Request) -> None:
             with torch.inference_mode():
                 self.answer(request, function, tensors, clock)
 
@@ -183,12 +184,12 @@ class StandingWorker(DeviceWorker):
 
     def answer(
         self,
-        request: Any,
+        request: Request,
         function: StepFunction,
         tensors: dict[str, torch.Tensor],
         clock: DeviceClock,
     ) -> None:
-        """Does what it is asked to: a step (turn, number), `UPDATE`, `PUBLISH` or `TAKE`.
+        """Do what is requested: a step (turn, number), `UPDATE`, `PUBLISH` or `TAKE`.
 
         Raises:
             WorkerFailure: an op raised; names it.
@@ -198,7 +199,7 @@ class StandingWorker(DeviceWorker):
                 self._copy(tensors, STATEFUL, out=True)
             elif request == TAKE:
                 self._copy(tensors, (*STATEFUL, "constant"))
-            elif request == UPDATE:
+            elif isinstance(request, str):
                 self._update(tensors)
             else:
                 self._copy(tensors, ("input", GIVEN))
@@ -208,18 +209,20 @@ class StandingWorker(DeviceWorker):
             raise WorkerFailure(f"{self._where(error)}{describe(error)}") from error
 
     def _update(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Runs its updates one by one; each touches one parameter alone."""
+        """Run the updates of this device one by one; each touches one parameter alone."""
         for segment in self.plan.segments[self.device]:
             for op in (self.plan.program.ops[i] for i in segment.ops):
                 if isinstance(op.target, LiveUpdate):
                     parameter, _, *state = op.args
                     refs = (parameter, *state)
-                    op.target.late(*(tensors[self.program.inputs[ref.name]] for ref in refs))
+                    op.target.update_with_stored(
+                        *(tensors[self.program.inputs[ref.name]] for ref in refs)
+                    )
 
     def _copy(
         self, tensors: dict[str, torch.Tensor], kinds: tuple[str, ...], out: bool = False
     ) -> None:
-        """Between the device and the shared memory; on the CPU they are one."""
+        """Copy between the device and the shared memory; on the CPU they are one."""
         if self.torch_device.type == "cpu":
             return
         for value, name in self.program.inputs.items():

@@ -17,7 +17,7 @@ from gnnplace.errors import UnsupportedError
 from gnnplace.torch_names import pytree
 
 STARTED = "started"
-"""State of every parameter: whether its optimizer has made the rest yet."""
+"""State of every parameter: 1 if its optimizer has made its state, else 0."""
 NUMBERS = (int, float)
 
 
@@ -39,7 +39,7 @@ class StateLayout:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], who: str) -> StateLayout:
-        """The layout of a state.
+        """Return the layout of a state.
 
         Raises:
             UnsupportedError: a leaf that cannot be kept in a tensor.
@@ -48,40 +48,42 @@ class StateLayout:
         names = [label_of(path) for path, _ in paths]
         leaves = [leaf for _, leaf in paths]
         fixed = {i: x for i, x in enumerate(leaves) if not isinstance(x, (torch.Tensor, *NUMBERS))}
-        odd = [names[i] for i, leaf in fixed.items() if not isinstance(leaf, (str, type(None)))]
-        if odd:
+        unsupported = [
+            names[i] for i, leaf in fixed.items() if not isinstance(leaf, (str, type(None)))
+        ]
+        if unsupported:
             raise UnsupportedError(
-                f"optimizer {who}: its state {odd[0]!r} is neither a tensor nor a number"
+                f"optimizer {who}: its state {unsupported[0]!r} is neither a tensor nor a number"
             )
         return cls(spec, tuple(names), tuple(map(type, leaves)), fixed)
 
     def tensors(
-        self, given: Mapping[str, Any] | None, like: Mapping[str, Any]
+        self, state: Mapping[str, Any] | None, like: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """Tensors for a state, and whether there is one: that of `given`, else empty as `like`."""
-        leaves = pytree.tree_leaves(_sorted(like if given is None else given))
-        found = {STARTED: torch.tensor(float(given is not None))}
+        """Return `STARTED` and tensors of a state: copies of `state`, else zeros as in `like`."""
+        leaves = pytree.tree_leaves(_sorted(like if state is None else state))
+        tensors = {STARTED: torch.tensor(float(state is not None))}
         for i, (name, leaf) in enumerate(zip(self.names, leaves, strict=True)):
             if i not in self.fixed:
                 value = (
                     leaf if isinstance(leaf, torch.Tensor) else torch.tensor(float(leaf)).double()
                 )
-                found[name] = value.clone() if given is not None else torch.zeros_like(value)
-        return found
+                tensors[name] = value.clone() if state is not None else torch.zeros_like(value)
+        return tensors
 
     def state(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
-        """A state whose tensors are these; numbers are read from theirs."""
+        """Return a state whose tensors are these; numbers are read from theirs."""
         if self._plain:
             return dict(zip(self.names, tensors, strict=True))
-        rest = iter(tensors)
+        remaining = iter(tensors)
         leaves = [
-            self.fixed[i] if i in self.fixed else self._leaf(i, next(rest)) for i in self._all
+            self.fixed[i] if i in self.fixed else self._leaf(i, next(remaining)) for i in self._all
         ]
-        found: dict[str, Any] = pytree.tree_unflatten(leaves, self.spec)
-        return found
+        state: dict[str, Any] = pytree.tree_unflatten(leaves, self.spec)
+        return state
 
     def keep(self, state: Mapping[str, Any], tensors: list[torch.Tensor]) -> None:
-        """Writes a state into its tensors, where it is not in them already.
+        """Write a state into its tensors, unless it is in them already.
 
         Raises:
             ValueError: it has other entries.
@@ -92,8 +94,8 @@ class StateLayout:
             leaves, spec = pytree.tree_flatten(_sorted(state))
         if spec != self.spec:
             raise ValueError(f"its entries are {', '.join(state) or 'none'}")
-        kept = [leaf for i, leaf in enumerate(leaves) if i not in self.fixed]
-        for leaf, tensor in zip(kept, tensors, strict=True):
+        variable = [leaf for i, leaf in enumerate(leaves) if i not in self.fixed]
+        for leaf, tensor in zip(variable, tensors, strict=True):
             if not isinstance(leaf, torch.Tensor):
                 tensor.fill_(leaf)
             elif leaf is not tensor:
@@ -101,7 +103,7 @@ class StateLayout:
 
     @cached_property
     def _plain(self) -> bool:
-        """A dict of tensors and no more, as most optimizers have it: it needs no walk."""
+        """Whether it is a flat dict of tensors, as in most optimizers, which needs no walk."""
         flat = list(self.spec.context or ()) == list(self.names)
         return flat and all(issubclass(kind, torch.Tensor) for kind in self.kinds)
 
@@ -109,13 +111,13 @@ class StateLayout:
     def _all(self) -> range:
         return range(len(self.kinds))
 
-    def _leaf(self, position: int, tensor: torch.Tensor) -> Any:
+    def _leaf(self, position: int, tensor: torch.Tensor) -> torch.Tensor | int | float:
         kind = self.kinds[position]
         return kind(tensor.item()) if issubclass(kind, NUMBERS) else tensor
 
 
 def label_of(path: tuple[Any, ...]) -> str:
-    """A path through nested dicts and lists as words, such as "history.0"."""
+    """Return a path through nested dicts and lists as text, such as "history.0"."""
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
 
 

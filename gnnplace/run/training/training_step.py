@@ -38,10 +38,10 @@ from gnnplace.problem.constraints.constraints import Given
 from gnnplace.run.placed import (
     AUTO,
     ExecutionOptions,
-    GivenPlacement,
     StepTiming,
+    UnboundPlacement,
     execution_mode,
-    read_given,
+    read_unbound_placement,
 )
 from gnnplace.run.training.attachment import Attachment, Redirection
 from gnnplace.run.training.batches import Batches
@@ -49,16 +49,16 @@ from gnnplace.run.training.placed_step import PlacedStep
 from gnnplace.run.training.torch_optimizers import (
     captured_method,
     check_options,
-    constants_of,
-    group_of,
+    find_groups,
+    get_constants,
     initial_state,
     method_groups,
 )
 from gnnplace.run.training.updates import (
+    GradientHandover,
     GradientStores,
-    Handing,
     LiveConstants,
-    updated,
+    find_updated_parameters,
     with_backward,
     with_live_constants,
     with_state,
@@ -99,7 +99,7 @@ class TrainingStep:
         self,
         model: nn.Module,
         loss: Callable[..., torch.Tensor] | None,
-        plan: GivenPlacement,
+        plan: UnboundPlacement,
         problem: Problem | None,
         optimizer: str | Optimizer | torch.optim.Optimizer | None,
     ) -> None:
@@ -123,19 +123,19 @@ class TrainingStep:
         return self._torch.param_groups if self._torch else self._own_groups
 
     def prepare(self, batch: Inputs) -> None:
-        """Captures the step with a batch as its example and starts the workers."""
+        """Capture the step with a batch as its example and start the workers."""
         if self._placed is not None:
             raise InputError("compile: the step is captured already; make another one")
         check_loss(self._loss, self._model)
-        given = as_inputs(batch, self._model)
-        refuse_meta(self._model, given, "compile")
+        inputs = as_inputs(batch, self._model)
+        refuse_meta(self._model, inputs, "compile")
         self._cast = _autocast()
         with reading(self._model) as read:
-            program, problem, placement = self.placed_program(given)
+            program, problem, placement = self.placed_program(inputs)
         options, mode = self.options, self.options.mode
         if mode == AUTO:
             mode = execution_mode(placement, problem)
-        self._batches = Batches(program, given)
+        self._batches = Batches(program, inputs)
         self._placed = PlacedStep(
             program,
             problem,
@@ -151,7 +151,7 @@ class TrainingStep:
         self._recorded = Fingerprint(self._model, self._torch, read, self._loss, follows=follows)
 
     def _follow(self) -> Attachment:
-        """Follows what changed in model and optimizer since the step was captured.
+        """Follow what changed in model and optimizer since the step was captured.
 
         Raises:
             MismatchError: names what cannot be followed.
@@ -173,19 +173,19 @@ class TrainingStep:
         attachment.follow()
         return attachment
 
-    def placed_program(self, given: Inputs) -> tuple[Program, Problem, Placement]:
-        """What the workers run, captured with a batch as its example; nothing is started."""
-        whole = Workload(type(self._model).__name__, self._model, given, self._loss)
+    def placed_program(self, inputs: Inputs) -> tuple[Program, Problem, Placement]:
+        """Return what the workers run, captured with a batch as its example; nothing is started."""
+        workload = Workload(type(self._model).__name__, self._model, inputs, self._loss)
         program = capture_workload(
-            whole,
+            workload,
             self._plan.microbatches,
             optimizer=self._method,
             dtype=self._plan.dtype,
             accept_other_loss=self._plan.accept_other_loss,
         )
-        problem, placement = self._plan.placed(program, self._problem)
-        group = group_of(self._torch, self._model) if self._torch else {}
-        self._gradients = GradientStores(updated(program))
+        problem, placement = self._plan.bind(program, self._problem)
+        group = find_groups(self._torch, self._model) if self._torch else {}
+        self._gradients = GradientStores(find_updated_parameters(program))
         program = with_live_constants(
             program, self._method, self._constants, group, self._gradients
         )
@@ -193,14 +193,14 @@ class TrainingStep:
         return program, problem, placement
 
     def _known_state(self) -> dict[str, torch.Tensor]:
-        """State that a torch optimizer brings along, by value name."""
+        """Return the state that a torch optimizer brings along, by value name."""
         if self._torch is None:
             return {}
         state = initial_state(self._torch, self._model, self._method)
         return {f"optimizer.{name}": tensor for name, tensor in state.items()}
 
     def __call__(self, batch: Inputs) -> torch.Tensor:
-        """Trains on one batch: forward, backward and update in one pass.
+        """Train on one batch: forward, backward and update in one pass.
 
         Args:
             batch: All of it, as `capture` takes inputs; of the shapes of the first one.
@@ -215,14 +215,14 @@ class TrainingStep:
         """
         self._check_updates()
         self._load(batch)
-        self._gradients.at_once()
+        self._gradients.update_at_once()
         self._set_constants()
         loss = self._pass()
         self._stepped()
         return loss
 
     def loss(self, batch: Inputs) -> torch.Tensor:
-        """The loss of a batch, whose `backward()` gives the parameters their gradients.
+        """Return the loss of a batch, whose `backward()` gives the parameters their gradients.
 
         The workers run forward and backward now; `backward()` only adds what they found to the
         parameters' `.grad`, times the gradient of this loss.
@@ -251,10 +251,10 @@ class TrainingStep:
                 )
             self._passes += 1
 
-        return with_backward(loss, Handing(self._gradients, trained, number, begin))
+        return with_backward(loss, GradientHandover(self._gradients, trained, number, begin))
 
     def update(self) -> None:
-        """Updates the parameters by their `.grad`, on the workers; `optimizer.step()` calls it.
+        """Update the parameters by their `.grad`, on the workers; `optimizer.step()` calls it.
 
         Raises:
             InputError: no optimizer, or no batch so far.
@@ -268,7 +268,7 @@ class TrainingStep:
         self._stepped()
 
     def refresh(self) -> None:
-        """Brings the model up to date where the workers' tensors are not its own (GPUs, bfloat16).
+        """Bring the model up to date where the workers' tensors are not its own (GPUs, bfloat16).
 
         The model's own call, `state_dict()` and the optimizer's do so by themselves.
         """
@@ -276,59 +276,56 @@ class TrainingStep:
             self._attachment.refresh()
 
     def state_dict(self) -> OrderedDict[str, torch.Tensor]:
-        """Parameters and buffers as they are now, copied, by the model's own names."""
+        """Return copies of the current parameters and buffers, by the model's own names."""
         self.refresh()
-        known = self._model.state_dict()
-        return OrderedDict((key, tensor.detach().clone()) for key, tensor in known.items())
+        state = self._model.state_dict()
+        return OrderedDict((key, tensor.detach().clone()) for key, tensor in state.items())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from other parameters and buffers; the optimizer's state stays.
+        """Go on from other parameters and buffers; the optimizer's state stays.
 
         Raises:
             MismatchError: a name is missing, unknown, or of another shape.
         """
         self._ready("load_state_dict")
-        known = self._model.state_dict()
-        odd = sorted(known.keys() ^ state.keys())
-        odd += [key for key in known if key in state and known[key].shape != state[key].shape]
-        if odd:
-            raise MismatchError(f"state: {odd[0]!r} is not in both, or of another shape")
+        mismatched = _mismatched_names(self._model.state_dict(), state)
+        if mismatched:
+            raise MismatchError(f"state: {mismatched[0]!r} is not in both, or of another shape")
         self._model.load_state_dict(state)
 
     def save(self, path: str | Path) -> None:
-        """Writes everything that training goes on from: a safetensors file, atomically."""
+        """Write everything that training goes on from: a safetensors file, atomically."""
         placed = self._ready("save")
         placed.publish()
         write_training(path, placed.state(), self.num_steps, self._constants_now())
 
     def resume(self, path: str | Path) -> None:
-        """Goes on from a file that `save` wrote, on whatever placement of the same model.
+        """Go on from a file that `save` wrote, on whatever placement of the same model.
 
         Raises:
             FormatError: no such file, or not one of these.
             MismatchError: it is of another model or optimizer.
         """
         placed = self._ready("resume")
-        mine = placed.state()
+        shared = placed.state()
         tensors, steps, groups = read_training(path)
-        odd = sorted(mine.keys() ^ tensors.keys())
-        odd += [n for n in mine if n in tensors and mine[n].shape != tensors[n].shape]
-        if odd or len(groups) != len(self.param_groups):
-            what = odd[0] if odd else "groups of parameters"
-            raise MismatchError(f"{path}: {what} does not fit this model and optimizer")
+        mismatched = _mismatched_names(shared, tensors)
+        if mismatched or len(groups) != len(self.param_groups):
+            name = mismatched[0] if mismatched else "groups of parameters"
+            raise MismatchError(f"{path}: {name} does not fit this model and optimizer")
         for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
+            shared[name].copy_(tensor)
         placed.take()
         self.num_steps = steps
         for group, constants in zip(self.param_groups, groups, strict=True):
             group.update(constants)
 
     def timing(self) -> StepTiming:
-        """Clocks and timeline of the last pass; printed, a table."""
+        """Return clocks and timeline of the last pass; printed, a table."""
         return self._ready("timing").timing()
 
     def close(self) -> None:
-        """Ends the workers; model and optimizer stay as they are. May be called again."""
+        """End the workers; model and optimizer stay as they are. May be called again."""
         if self._attachment is not None:
             self._attachment.close()
         if self._redirection is not None:
@@ -360,7 +357,7 @@ class TrainingStep:
             )
 
     def _load(self, batch: Inputs) -> Attachment:
-        """Makes a batch the workers' next one."""
+        """Make a batch the workers' next one."""
         if self._placed is None:
             self.prepare(batch)
         assert self._placed is not None
@@ -388,7 +385,7 @@ class TrainingStep:
         if self._torch is not None:
             check_options(self._torch, self._method)
         for number, group in enumerate(self.param_groups):
-            self._constants.set(number, constants_of(self._method, group, number))
+            self._constants.set(number, get_constants(self._method, group, number))
 
     def _stepped(self) -> None:
         assert self._attachment is not None
@@ -405,6 +402,16 @@ class TrainingStep:
         ]
 
 
+def _mismatched_names(
+    expected: Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]
+) -> list[str]:
+    """Return the names that one side alone has, then those whose tensors differ in shape."""
+    shared = [name for name in expected if name in state]
+    return sorted(expected.keys() ^ state.keys()) + [
+        name for name in shared if expected[name].shape != state[name].shape
+    ]
+
+
 def _method(
     optimizer: str | Optimizer | torch.optim.Optimizer | None, model: nn.Module
 ) -> Optimizer:
@@ -414,7 +421,7 @@ def _method(
 
 
 def _autocast() -> str:
-    """The types that torch.autocast casts to here, or off."""
+    """Return the types that torch.autocast casts to, or "off"."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     return " and ".join(f"{torch.get_autocast_dtype(kind)} ({kind})" for kind in kinds) or "off"
 
@@ -422,7 +429,7 @@ def _autocast() -> str:
 def write_training(
     path: str | Path, tensors: Mapping[str, torch.Tensor], steps: int, groups: list[dict[str, Any]]
 ) -> None:
-    """Writes parameters, buffers and optimizer state, atomically.
+    """Write parameters, buffers and optimizer state, atomically.
 
     Args:
         path: The path of the file.
@@ -433,27 +440,31 @@ def write_training(
     Raises:
         InputError: the file cannot be written.
     """
-    about = {"format": FORMAT, "version": VERSION}
-    about |= {"steps": str(steps), "groups": json.dumps(groups)}
-    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, about)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "steps": str(steps),
+        "groups": json.dumps(groups),
+    }
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
     write_whole(path, lambda file: file.write(data))
 
 
 def read_training(
     path: str | Path,
 ) -> tuple[dict[str, torch.Tensor], int, list[dict[str, Any]]]:
-    """What `write_training` was given.
+    """Read tensors by value name, the number of steps and the groups' hyper-parameters.
 
     Raises:
         FormatError: no such file, or not one of these.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+            header = file.metadata() or {}
+            if (header.get("format"), header.get("version")) != (FORMAT, VERSION):
                 raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, int(about["steps"]), json.loads(about["groups"])
+            return tensors, int(header["steps"]), json.loads(header["groups"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
@@ -477,7 +488,7 @@ def compile(
     accept_other_loss: bool = False,
     constraints: Given | None = None,
 ) -> TrainingStep:
-    """A training step that runs where a placement says.
+    """Return a training step that runs where a placement says.
 
     Args:
         model: A module, or what `capture` takes by name. It is trained: its parameters and buffers
@@ -490,24 +501,24 @@ def compile(
             alone.
         loss: As `capture` takes it; a model called by name has its own.
         inputs: Example batch; without one the first batch is captured.
-        problem: That the placement is of; needed for one in memory whose model was grouped or cut
-            otherwise than the next two say.
-        microbatches: Shares of the batch, of a placement in memory without its problem.
-        groups: Ops to aim at, of a placement in memory without its problem.
+        problem: The problem that the placement was made for. Required for a placement in memory if
+            the model was captured with other `groups` or `microbatches`.
+        microbatches: Micro-batches of a placement in memory without its problem.
+        groups: Number of ops to group to, of a placement in memory without its problem.
         dtype: "float32" or "bfloat16"; a placement file says it itself.
         mode: "measured", "emulated" or "auto"; see `execute`.
         transport: "shm" or "gloo".
         timeout: Seconds without progress after which a step is given up.
         accept_other_loss: Cut the batch also where the loss of its shares is another one; a
             placement file that was made so says it itself.
-        constraints: Those that the model of a placement in memory was grouped with.
+        constraints: Constraints that the model of a placement in memory was grouped with.
 
     Raises:
         OtherLossError: the loss of the micro-batches is another one; names the op.
         FormatError, MismatchError: a placement of another model or cluster.
         InputError, UnsupportedError, CaptureError: model or optimizer that cannot be placed.
     """
-    plan = read_given(
+    plan = read_unbound_placement(
         placement,
         problem,
         microbatches=microbatches,
@@ -536,5 +547,5 @@ def _workload(
         )
     if inputs is not None:
         initialise_lazy(model, loss, inputs)
-    given = () if inputs is None else as_inputs(inputs, model)
-    return Workload(type(model).__name__, model, given, loss)
+    example = () if inputs is None else as_inputs(inputs, model)
+    return Workload(type(model).__name__, model, example, loss)

@@ -1,4 +1,4 @@
-"""Updates on the workers with what the loop has now: its hyper-parameters and its gradients.
+"""Updates on the workers, with the loop's current hyper-parameters and gradients.
 
 A captured update op has its constants in its arguments. Here they move into shared memory, a row
 for each group of parameters, and every update reads them when it runs.
@@ -48,17 +48,17 @@ class Store:
     words: memoryview
     position: int
 
-    def keeps(self, gradients: list[torch.Tensor]) -> bool:
-        """Stores a gradient if the pass is run that way; else its update is due at once."""
-        way = self.words[0]
-        if way == AT_ONCE:
+    def store_unless_at_once(self, gradients: list[torch.Tensor]) -> bool:
+        """Store a gradient if the pass is run that way; return False if its update is due now."""
+        set_number = self.words[0]
+        if set_number == AT_ONCE:
             return False
         gradient = mean_gradient(gradients)
-        self.sets[way].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        self.sets[set_number].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         return True
 
-    def taken(self, device: torch.device) -> torch.Tensor | None:
-        """The gradient to update with, on a device; None where the parameter stays as it is."""
+    def get_gradient(self, device: torch.device) -> torch.Tensor | None:
+        """Return the gradient to update with, on a device; None if the parameter stays as it is."""
         number = self.words[self.position]
         return None if number == LEFT_OUT else self.sets[number].to(device)
 
@@ -73,66 +73,67 @@ class GradientStores:
     def __init__(self, like: Mapping[str, torch.Tensor]) -> None:
         self._words = shared_words(1 + len(like))
         self._words[0] = AT_ONCE
-        self._handed: dict[tuple[str, int], TensorWeakRef] = {}
+        self._lent: dict[tuple[str, int], TensorWeakRef] = {}
         sets = [shared_like(like) for _ in range(SETS)]
         self.stores = {
-            name: Store(tuple(one[name] for one in sets), self._words, 1 + k)
+            name: Store(tuple(tensors[name] for tensors in sets), self._words, 1 + k)
             for k, name in enumerate(like)
         }
 
-    def at_once(self) -> None:
-        """The next pass updates at once."""
+    def update_at_once(self) -> None:
+        """Have the next pass update every parameter where its gradient is made."""
         self._words[0] = AT_ONCE
 
     def fill(self, parameters: Mapping[str, torch.Tensor]) -> int:
-        """The next pass fills a set that is no parameter's gradient; returns its number."""
+        """Have the next pass fill a set that is no parameter's gradient; return its number."""
         used = [self._set_of(name, p.grad) for name, p in parameters.items()]
         free = min(range(SETS), key=used.count)
         for name, number in zip(parameters, used, strict=True):
-            if number == free:  # rare: some of both sets are in use
+            if number == free:  # rare: parts of both sets are in use
                 parameters[name].grad = parameters[name].grad.clone()  # type: ignore[union-attr]
-            self._freed(name, free)
+            self._release(name, free)
         self._words[0] = free
         return free
 
     def hand_over(self, parameters: Mapping[str, torch.Tensor], number: int, weight: float) -> None:
-        """Adds the gradients of a set, times a weight, to the parameters', as `backward` does."""
+        """Add the gradients of a set, times a weight, to the parameters', as `backward` does."""
         for name, parameter in parameters.items():
-            found = self.stores[name].sets[number]
+            gradient = self.stores[name].sets[number]
             if parameter.grad is not None:
-                parameter.grad.add_(found, alpha=weight)
+                parameter.grad.add_(gradient, alpha=weight)
                 continue
             if weight != 1:
-                found.mul_(weight)
-            parameter.grad = self._shown(name, number)
+                gradient.mul_(weight)
+            parameter.grad = self._lend(name, number)
 
     def gradients(self, names: Iterable[str], number: int, weight: float) -> list[torch.Tensor]:
-        """Copies of the gradients of a set, times a weight."""
+        """Return copies of the gradients of a set, times a weight."""
         return [self.stores[name].sets[number] * weight for name in names]
 
     def take(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """The next update takes the parameters' gradients as they are now."""
+        """Have the next update take the parameters' gradients as they are now."""
         for name, parameter in parameters.items():
-            store, number = self.stores[name], self._set_of(name, parameter.grad)
+            store = self.stores[name]
+            number = self._set_of(name, parameter.grad)
             if number is None and parameter.grad is not None:
                 number = 0
-                self._freed(name, number)
+                self._release(name, number)
                 store.sets[0].copy_(parameter.grad)
-                parameter.grad = self._shown(name, number)
+                parameter.grad = self._lend(name, number)
             self._words[store.position] = LEFT_OUT if number is None else number
 
-    def _shown(self, name: str, number: int) -> torch.Tensor:
-        """A gradient in a set as the loop gets it."""
-        shown = self.stores[name].sets[number].detach()
-        self._handed[name, number] = TensorWeakRef(shown)
-        return shown
+    def _lend(self, name: str, number: int) -> torch.Tensor:
+        """Return a gradient in a set as the loop gets it."""
+        lent = self.stores[name].sets[number].detach()
+        self._lent[name, number] = TensorWeakRef(lent)
+        return lent
 
-    def _freed(self, name: str, number: int) -> None:
-        """Gives a gradient that the loop still has other memory than its set's."""
-        known = self._handed.pop((name, number), None)
-        kept = known() if known is not None else None
-        if kept is not None:
-            kept.data = kept.clone()
+    def _release(self, name: str, number: int) -> None:
+        """Give a lent gradient that the loop still has memory of its own."""
+        reference = self._lent.pop((name, number), None)
+        gradient = reference() if reference is not None else None
+        if gradient is not None:
+            gradient.data = gradient.clone()
 
     def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
         sets: Iterable[torch.Tensor] = self.stores[name].sets
@@ -141,14 +142,14 @@ class GradientStores:
 
 
 @dataclass(frozen=True, eq=False)
-class Handing:
-    """What the backward pass of a loss hands over.
+class GradientHandover:
+    """The gradients that the backward pass of one loss hands over to its parameters.
 
     Attributes:
         stores: Where the gradients are.
         parameters: What is trained, by name.
         number: The set that the pass of this loss filled.
-        begin: Called first; raises where the gradients are not there any more.
+        begin: Called first; raises if the gradients have been handed over or replaced.
     """
 
     stores: GradientStores
@@ -157,13 +158,17 @@ class Handing:
     begin: Callable[[], None]
 
     def hand_over(self, weight: float) -> None:
-        """Adds the gradients, times a weight, to the parameters', as `backward()` does."""
+        """Add the gradients, times a weight, to the parameters', as `backward()` does."""
         self.begin()
         self.stores.hand_over(self.parameters, self.number, weight)
 
     def gradients(self, weight: float) -> list[torch.Tensor | None]:
-        """Those of `torch.autograd.grad`; a parameter's own hooks would be called once more."""
-        if hooked := self.parameters.keys() - self.plain.keys():
+        """Return the gradients, times a weight, as `torch.autograd.grad` does.
+
+        Raises:
+            InputError: A parameter has hooks, which would be called once more.
+        """
+        if hooked := self.parameters.keys() - self.without_hooks.keys():
             raise InputError(
                 f"loss: parameter {min(hooked)!r} has hooks, which the step has run already; take "
                 "its gradients by backward(), not by torch.autograd.grad"
@@ -172,29 +177,37 @@ class Handing:
         return [*self.stores.gradients(self.parameters, self.number, weight)]
 
     @property
-    def plain(self) -> dict[str, torch.Tensor]:
-        """Parameters without hooks."""
+    def without_hooks(self) -> dict[str, torch.Tensor]:
+        """Parameters without hooks, by name."""
         return {n: p for n, p in self.parameters.items() if not p._backward_hooks}
 
 
-def with_backward(loss: torch.Tensor, handing: Handing) -> torch.Tensor:
-    """A loss whose `backward()`, or `torch.autograd.grad` of it, hands gradients over.
+def with_backward(loss: torch.Tensor, handover: GradientHandover) -> torch.Tensor:
+    """Return a loss whose `backward()`, or `torch.autograd.grad` of it, hands gradients over.
 
     Args:
         loss: A scalar without a graph.
-        handing: Gives the parameters their gradients.
+        handover: Gives the parameters their gradients.
     """
     anchor = torch.zeros((), requires_grad=True).clone()
-    parameters = handing.plain.values()
-    return _Handed.apply(anchor, loss, handing, *parameters)  # type: ignore
+    parameters = handover.without_hooks.values()
+    return _HandOver.apply(anchor, loss, handover, *parameters)  # type: ignore
 
 
-class _Handed(torch.autograd.Function):
+class _HandOver(torch.autograd.Function):
+    """The identity on a loss, whose backward pass hands stored gradients over."""
+
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, loss: torch.Tensor, handing: Handing, *parameters: Any
+        ctx: Any,
+        anchor: torch.Tensor,
+        loss: torch.Tensor,
+        handover: GradientHandover,
+        *parameters: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.anchor, ctx.handing, ctx.count = anchor.grad_fn, handing, len(parameters)
+        ctx.anchor = anchor.grad_fn
+        ctx.handover = handover
+        ctx.count = len(parameters)
         return loss.clone()
 
     @staticmethod
@@ -204,12 +217,13 @@ class _Handed(torch.autograd.Function):
                 "loss: create_graph=True: the gradients of a compiled step have no graph; write "
                 "what depends on them into the model or its loss"
             )
-        weight, found = float(gradients[0]), [None] * ctx.count
+        weight = float(gradients[0])
+        returned = [None] * ctx.count
         if will_engine_execute_node(ctx.anchor):
-            ctx.handing.hand_over(weight)
-        else:  # some gradients are asked for, as torch.autograd.grad does
-            found = ctx.handing.gradients(weight)
-        return None, None, None, *found
+            ctx.handover.hand_over(weight)
+        else:  # single gradients are wanted, as by torch.autograd.grad
+            returned = ctx.handover.gradients(weight)
+        return None, None, None, *returned
 
 
 class LiveConstants:
@@ -228,7 +242,7 @@ class LiveConstants:
             self.set(group, method.constants)
 
     def set(self, group: int, constants: Sequence[Any]) -> None:
-        """Sets the constants of a group, for the next step on.
+        """Set the constants of a group, for the next step on.
 
         Raises:
             InputError: not the optimizer's number of constants.
@@ -240,39 +254,49 @@ class LiveConstants:
             self._words[group * self._row + i] = value
 
     def get(self, group: int) -> tuple[Any, ...]:
-        """The constants of a group, as the optimizer's update takes them."""
-        position, found = group * self._row, []
+        """Return the constants of a group, as the optimizer's update takes them."""
+        position = group * self._row
+        constants: list[float | tuple[float, ...]] = []
         for size in self._shape:
             count = max(size, 1)
             values = tuple(self._words[position : position + count])
-            found.append(values if size else values[0])
+            constants.append(values if size else values[0])
             position += count
-        return tuple(found)
+        return tuple(constants)
 
 
 @dataclass(frozen=True, eq=False)
 class LiveUpdate:
-    """An update op that looks up its constants, and whether it is due, when it runs."""
+    """An update op that looks up its constants, and whether it is due, when it runs.
+
+    Attributes:
+        update: The optimizer's update of one parameter.
+        constants: The constants of all groups, in shared memory.
+        group: The number of the parameter's group.
+        store: Where the parameter's gradient lies.
+    """
 
     update: Callable[..., None]
     constants: LiveConstants
     group: int
     store: Store
 
-    def __call__(self, parameter: torch.Tensor, gradients: Any, *state: torch.Tensor) -> None:
-        """Updates a parameter, or stores its gradient where the pass is to do that.
+    def __call__(
+        self, parameter: torch.Tensor, gradients: list[torch.Tensor], *state: torch.Tensor
+    ) -> None:
+        """Update a parameter, or store its gradient if the pass is run that way.
 
         Args:
             parameter: The parameter, which is changed in place.
-            gradients: Its gradient, or one for each micro-batch.
+            gradients: Its gradients, one for each micro-batch.
             *state: Optimizer state; changed in place.
         """
-        if not self.store.keeps(gradients):
+        if not self.store.store_unless_at_once(gradients):
             self.update(parameter, gradients, *state, *self.constants.get(self.group))
 
-    def late(self, parameter: torch.Tensor, *state: torch.Tensor) -> None:
-        """Updates a parameter with the gradient that is stored, if there is to be an update."""
-        gradient = self.store.taken(parameter.device)
+    def update_with_stored(self, parameter: torch.Tensor, *state: torch.Tensor) -> None:
+        """Update a parameter with the gradient that is stored, if it is to be updated."""
+        gradient = self.store.get_gradient(parameter.device)
         if gradient is not None:
             self.update(parameter, [gradient], *state, *self.constants.get(self.group))
 
@@ -284,13 +308,13 @@ def with_live_constants(
     group: Mapping[str, int],
     gradients: GradientStores,
 ) -> Program:
-    """The program with updates that read `constants` and know `gradients`.
+    """Return the program with updates that read `constants` and use `gradients`.
 
     Args:
         program: The program, captured with `method`.
         method: The optimizer of the program.
         constants: The constants of every group, in shared memory.
-        group: Group of each parameter by its name; others are in group 0.
+        group: Group of each parameter by its name; parameters without one are in group 0.
         gradients: Stores for the gradients of its parameters.
     """
     count = len(method.constants)
@@ -307,8 +331,8 @@ def with_live_constants(
     return replace(program, ops=tuple(live(op) for op in program.ops))
 
 
-def updated(program: Program) -> dict[str, torch.Tensor]:
-    """Parameters that a program updates, as they begin, by their names in the model."""
+def find_updated_parameters(program: Program) -> dict[str, torch.Tensor]:
+    """Return the initial parameters that a program updates, by their names in the model."""
     return {
         op.name.removeprefix(PARAMETER): program.initial[op.args[0].name]
         for op in program.ops
@@ -317,7 +341,7 @@ def updated(program: Program) -> dict[str, torch.Tensor]:
 
 
 def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program:
-    """The program with other initial tensors for some of its inputs.
+    """Return the program with new initial tensors for some of its inputs.
 
     Args:
         program: With its initial tensors.
@@ -327,8 +351,8 @@ def with_state(program: Program, tensors: Mapping[str, torch.Tensor]) -> Program
         InputError: no such input, or a tensor of another shape.
     """
     for name, tensor in tensors.items():
-        known = program.inputs.get(name)
-        if known is None or tuple(tensor.shape) != known.info.shape:
+        entry = program.inputs.get(name)
+        if entry is None or tuple(tensor.shape) != entry.info.shape:
             raise InputError(
                 f"{program.name}: no input {name!r} of shape {tuple(tensor.shape)}; it belongs to "
                 "another model"

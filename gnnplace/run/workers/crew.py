@@ -61,7 +61,7 @@ class Crew:
         self._replies()
 
     def ask(self, request: Any) -> list[Any]:
-        """Hands a request to every worker and waits for all answers, in order.
+        """Hand a request to every worker and wait for all answers, in order.
 
         Args:
             request: The request, as plain data.

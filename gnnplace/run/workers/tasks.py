@@ -88,7 +88,7 @@ class Worker:
 
 
 def available_cores() -> list[int]:
-    """Cores that this process may run on."""
+    """Return the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0))
 
 
@@ -125,7 +125,7 @@ def run_tasks(
 
 
 def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> Worker:
-    """Forks a process that does `work(task, pipe, parent)`.
+    """Fork a process that does `work(task, pipe, parent)`.
 
     Raises:
         UnsupportedError: CUDA is already initialised in this process, which cannot be forked.
@@ -194,7 +194,7 @@ def _work(task: Task, pipe: Connection, parent: int) -> None:
 
 
 def reply_of(work: Callable[[], Any], keep: bool = False) -> tuple[Reply, Any]:
-    """What the work comes to, and its result, which is part of the reply if it is to be kept."""
+    """Do the work; return its reply, which has the result if `keep`, and the result."""
     try:
         result = work()
         return Reply(False, result if keep else None, time.monotonic()), result
@@ -226,7 +226,7 @@ def prepare_worker(task: Task, parent: int) -> None:
 
 
 def _keep_memory() -> None:
-    """Lets malloc keep what is freed instead of handing it back to the kernel.
+    """Let malloc keep what is freed instead of handing it back to the kernel.
 
     Large tensors would else be mapped and unmapped in every step, and each first touch of a page
     costs a fault: 5 % of a GPT-2 step with four micro-batches in flight.
@@ -283,7 +283,7 @@ def supervise(
 def _collect(
     workers: list[Worker], running: list[int], doing: Callable[[int], str]
 ) -> dict[int, Any]:
-    """Results of those that are done.
+    """Return the results of the workers that are done.
 
     Raises:
         ExecutionError: one died or failed. A death is told first, then the earliest failure, as
@@ -322,7 +322,7 @@ def _messages(workers: list[Worker], running: list[int]) -> dict[int, Reply]:
 
 
 def _let_die(workers: list[Worker], silent: list[int]) -> list[int]:
-    """Reaps those whose death shows within a moment, and returns them."""
+    """Reap the workers whose death shows within a moment, and return them."""
     sentinels = {i: workers[i].process.sentinel for i in silent}
     dying = wait(list(sentinels.values()), GRACE)
     dead = [i for i in silent if sentinels[i] in dying]
@@ -350,7 +350,7 @@ def _give_up(
 
 
 def end_workers(workers: list[Worker]) -> None:
-    """Kills those that still run and reaps all."""
+    """Kill the workers that still run and reap all."""
     for worker in workers:
         if worker.process.is_alive():
             worker.process.kill()

@@ -12,7 +12,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.run.checking.verification import beside_whole_batch, compare, reference_step, verify
+from gnnplace.run.checking.verification import (
+    compare,
+    compare_with_whole_batch,
+    reference_step,
+    verify,
+)
 from gnnplace.run.placed.result import Execution, StepValues
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.program.microbatching import microbatched
@@ -118,13 +123,13 @@ def test_loss_and_gradients_are_compared_with_the_users_own_module(count: int) -
     workload = work()
     cut = microbatched(capture_workload(workload, count), count)
     values = reference_step(cut)
-    found = beside_whole_batch(cut, values)
+    found = compare_with_whole_batch(cut, values)
     assert found.passed
     assert found.gradients == 4
     assert "equal those of eager PyTorch" in found.summary()
     assert all(p.grad is None for p in workload.model.parameters())
     wrong = dict(values.gradients) | {"0.bias": values.gradients["0.bias"] * 1.01}
-    worse = beside_whole_batch(cut, replace(values, gradients=wrong))
+    worse = compare_with_whole_batch(cut, replace(values, gradients=wrong))
     assert not worse.passed
     assert worse.worst == "the gradient of 0.bias"
     assert "are NOT" in worse.summary()
@@ -137,7 +142,7 @@ def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
     values = reference_step(cut)
     assert values.loss is not None
     quarter = replace(values, loss=values.loss / 2)
-    assert beside_whole_batch(cut, quarter).worst == "the loss"
+    assert compare_with_whole_batch(cut, quarter).worst == "the loss"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
 )
 def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str) -> None:
     cut = microbatched(capture_workload(work(between), 2), 2)
-    found = beside_whole_batch(cut, reference_step(cut))
+    found = compare_with_whole_batch(cut, reference_step(cut))
     assert reason in found.reason
     assert found.passed
     assert "not compared" in found.summary()
@@ -186,25 +191,25 @@ def test_a_model_that_draws_is_compared_with_eager_on_the_same_numbers(name: str
     layer, draws = DRAWING[name]
     program = capture_workload(work(layer))
     values, state = reference_step(program), torch.get_rng_state()
-    found = beside_whole_batch(program, values)
+    found = compare_with_whole_batch(program, values)
     assert found.passed
     assert found.draws == draws, found.summary()
     assert "whole batch with the same random numbers" in found.summary()
     assert torch.equal(state, torch.get_rng_state())
     wrong = dict(values.gradients) | {"0.bias": values.gradients["0.bias"] * 1.01}
-    assert not beside_whole_batch(program, replace(values, gradients=wrong)).passed
+    assert not compare_with_whole_batch(program, replace(values, gradients=wrong)).passed
 
 
 def test_draws_that_nothing_reads_do_not_keep_a_model_from_being_compared() -> None:
     program = capture_workload(work(Calling(lambda x: (functional.dropout(x), x)[1])))
-    found = beside_whole_batch(program, reference_step(program))
+    found = compare_with_whole_batch(program, reference_step(program))
     assert found.passed
     assert (found.reason, found.draws) == ("", 0)
 
 
 def test_random_numbers_of_gpus_are_not_compared() -> None:
     program = capture_workload(work(nn.Dropout(0.5)))
-    found = beside_whole_batch(program, reference_step(program), on_gpus=True)
+    found = compare_with_whole_batch(program, reference_step(program), on_gpus=True)
     assert "on GPUs" in found.reason
 
 
@@ -240,6 +245,6 @@ def test_what_eager_itself_computes_badly_is_measured_from_double_precision(
     gradients["low.weight"] *= fault
     values = StepValues(loss=float(loss.detach()), gradients=gradients)
     assert program.batch is not None
-    found = beside_whole_batch(program, values)
+    found = compare_with_whole_batch(program, values)
     assert found.passed is passed, found.summary()
     assert found.tolerance >= 1e-4

@@ -11,7 +11,8 @@ from torch import nn
 import gnnplace
 from gnnplace.errors import InputError
 from gnnplace.problem.cluster import load_cluster
-from gnnplace.run.device_maps.making import check_device_map, device_map
+from gnnplace.run.device_maps.checking import check_device_map
+from gnnplace.run.device_maps.making import device_map
 from gnnplace.tracing.guards.claims import Claims, unguarded
 from gnnplace.tracing.models import capture
 from tests.run.device_maps.mapped import build, captured, placed

@@ -15,7 +15,7 @@ from gnnplace.problem.placement import Placement
 from gnnplace.run.checking.verification import verify
 from gnnplace.run.placed.executor import execute
 from gnnplace.run.placed.options import ExecutionOptions
-from gnnplace.run.placed.plan import plan_execution, travels, view_chains
+from gnnplace.run.placed.plan import find_crossing_values, plan_execution, view_chains
 from gnnplace.tracing.program.program import Program
 from gnnplace.tracing.program.structure import program_graph
 from tests.run.programs import (
@@ -157,18 +157,18 @@ def problem(groups: tuple[tuple[str, ...], ...]) -> Problem:
 
 def test_only_the_root_travels_where_views_are_wanted_too():
     step = program()
-    found = travels(step, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1])
+    found = find_crossing_values(step, [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1])
     assert found.targets == {"h": {1}}
-    assert found.anew == {("turned", 1): (1,), ("again", 1): (1, 2)}
+    assert found.remade == {("turned", 1): (1,), ("again", 1): (1, 2)}
     assert view_chains(step) == {"turned": (1,), "again": (1, 2)}
 
 
 def test_a_view_alone_travels_as_itself_and_another_ops_view_too():
     step = program()
-    alone = travels(step, [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1])
+    alone = find_crossing_values(step, [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1])
     assert alone.targets == {"product": {1}, "again": {1}}
-    assert alone.anew == {}
-    parted = travels(step, [0, 1, 1, 2, 2, 2], [0, 0, 0, 1, 1, 1])
+    assert alone.remade == {}
+    parted = find_crossing_values(step, [0, 1, 1, 2, 2, 2], [0, 0, 0, 1, 1, 1])
     assert parted.targets == {"h": {1}, "turned": {1}, "again": {1}}
 
 

@@ -31,7 +31,7 @@ def test_ops_make_tensors_on_the_workers_device(monkeypatch):
     problem = problem_of(captured, 1)
     plan = plan_execution(captured, problem, random_placement(problem, 0))
     setting = RunSetting(plan, "measured", "shm", 1, ())
-    given = setting.of_worker(0) | {"torch_device": torch.device("meta")}
+    given = setting.worker_arguments(0) | {"torch_device": torch.device("meta")}
     worker = DeviceWorker(**given, saved=None, num_steps=1)
     bound = {}
     monkeypatch.setattr(DeviceProgram, "bind", lambda self, names: bound.update(names))

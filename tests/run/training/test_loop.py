@@ -21,7 +21,7 @@ from gnnplace.tracing.models import capture
 from tests.run.programs import cpu_cluster, random_placement
 from tests.run.training import optimizers
 from tests.run.training.small import LOSS, batches, net
-from tests.run.training.test_user_step import same
+from tests.run.training.test_opaque_optimizer import same
 
 
 def compiled(model, problem, optimizer, **options):

@@ -125,7 +125,7 @@ def test_an_option_that_is_no_number_may_not_change():
     method = captured_method(optimizer, model)
     group = optimizer.param_groups[0]
     group["betas"] = [0.6, 0.9]
-    assert sorted(method.constants_now(group, 0)) == sorted((0.6, 0.9, 2e-3, 1e-8, 0.0, 4e-3))
+    assert sorted(method.read_constants(group, 0)) == sorted((0.6, 0.9, 2e-3, 1e-8, 0.0, 4e-3))
     group["maximize"] = True
     with pytest.raises(UnsupportedError, match="False became True"):
-        method.constants_now(group, 0)
+        method.read_constants(group, 0)
