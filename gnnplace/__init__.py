@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
     from gnnplace.plans import convert_launch_file as convert_launch_file
-    from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan
     from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
@@ -41,7 +40,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.plans import plan_model as plan
     from gnnplace.plans.plans import read_plan as read_plan
     from gnnplace.plans.rows import price_plans as price_plans
-    from gnnplace.plans.run.workers import run_plan as run_plan
     from gnnplace.plans.sharded import ShardPlan as ShardPlan
     from gnnplace.plans.sharded import plan_shard as plan_shard
     from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
@@ -103,6 +101,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.placed import ExecutionOptions as ExecutionOptions
     from gnnplace.run.placed import RecordOptions as RecordOptions
     from gnnplace.run.placed import execution_mode as execution_mode
+    from gnnplace.run.planned import execute_hybrid as execute_hybrid
+    from gnnplace.run.planned import run_plan as run_plan
     from gnnplace.run.training import TrainingStep as TrainingStep
     from gnnplace.run.training import compile as compile
     from gnnplace.sharding.answers import SplitGoal as SplitGoal

@@ -15,7 +15,7 @@ from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.tracing.models import capture
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 from tests.run.programs import cpu_cluster, random_placement
 
 

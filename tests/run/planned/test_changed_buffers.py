@@ -9,12 +9,12 @@ from torch.nn import functional
 
 from gnnplace.errors import InputError
 from gnnplace.plans.plans import JointPlan
-from gnnplace.plans.run.cutting import pieces_of
 from gnnplace.plans.segments.chains import layers_of
 from gnnplace.plans.segments.cuts import cuts_of
+from gnnplace.plans.segments.stage_calls import pieces_of
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 WIDTH, SHARES = 4, 4
 

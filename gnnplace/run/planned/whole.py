@@ -26,9 +26,9 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gnnplace.errors import InputError
-from gnnplace.plans.run.local import Local, Marks, mark, unmark
-from gnnplace.plans.run.parameters import Parameters
-from gnnplace.plans.run.steps import refuse_joint_step
+from gnnplace.run.planned.local import Local, Marks, mark, unmark
+from gnnplace.run.planned.parameters import Parameters
+from gnnplace.run.planned.steps import refuse_joint_step
 from gnnplace.torch_names import DisableTorchFunctionSubclass
 
 Registered = dict[str, torch.Tensor | None]

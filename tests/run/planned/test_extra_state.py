@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 
 class Scaled(nn.Module):

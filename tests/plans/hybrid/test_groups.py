@@ -8,7 +8,7 @@ import pytest
 
 from gnnplace.cli import main as cli
 from gnnplace.costs.profiling.targets import resolve_cluster
-from gnnplace.plans.hybrid.run import Running, grouped_plan
+from gnnplace.plans.hybrid.groups import Running, grouped_plan
 from gnnplace.plans.hybrid.study import Search, study_hybrid
 from gnnplace.plans.plans import plan_model
 

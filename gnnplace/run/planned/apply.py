@@ -15,16 +15,6 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
-from gnnplace.plans.run.batches import BatchForm
-from gnnplace.plans.run.counts import counts_of
-from gnnplace.plans.run.cutting import StageCalls, moved_to, numbered_draws, pieces_of
-from gnnplace.plans.run.executor import Executor
-from gnnplace.plans.run.parameters import Parameters, held_of
-from gnnplace.plans.run.passes import StageCode, last_readers, output_of
-from gnnplace.plans.run.runner import PlanRunner
-from gnnplace.plans.run.seats import Seat, seats_of, take_seat
-from gnnplace.plans.run.weights import scale_for
-from gnnplace.plans.run.whole import is_whole, marks_of, refuse_again, refuse_parts, replaced
 from gnnplace.plans.segments.chain import joined_runs, layer_numbers
 from gnnplace.plans.segments.chains import (
     batch_of,
@@ -35,6 +25,7 @@ from gnnplace.plans.segments.chains import (
     told_inputs,
     with_batch,
 )
+from gnnplace.plans.segments.counts import counts_of
 from gnnplace.plans.segments.cuts import Cuts, attention_runs, cuts_of
 from gnnplace.plans.segments.placements import (
     Layouts,
@@ -43,6 +34,15 @@ from gnnplace.plans.segments.placements import (
     layouts_of,
 )
 from gnnplace.plans.segments.recording import MIXED
+from gnnplace.plans.segments.stage_calls import StageCalls, moved_to, numbered_draws, pieces_of
+from gnnplace.run.planned.batches import BatchForm
+from gnnplace.run.planned.executor import Executor
+from gnnplace.run.planned.parameters import Parameters, held_of
+from gnnplace.run.planned.passes import StageCode, last_readers, output_of
+from gnnplace.run.planned.runner import PlanRunner
+from gnnplace.run.planned.seats import Seat, seats_of, take_seat
+from gnnplace.run.planned.weights import scale_for
+from gnnplace.run.planned.whole import is_whole, marks_of, refuse_again, refuse_parts, replaced
 from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.sharding.run.runner import PlacedCall
 from gnnplace.sharding.run.runner import stages as placed_calls

@@ -13,9 +13,9 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.reading import plan_from_data
-from gnnplace.plans.run.apply import apply_plan
-from gnnplace.plans.run.trial import off
-from tests.plans.run.toys import attending, eager, plan_for, toy, toy_plan
+from gnnplace.run.planned.apply import apply_plan
+from gnnplace.run.planned.trial import off
+from tests.run.planned.toys import attending, eager, plan_for, toy, toy_plan
 
 WORDS = "pp=1,microbatch_size=4"
 TIED = "first.weight"

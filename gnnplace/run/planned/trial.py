@@ -27,12 +27,12 @@ from torch.overrides import TorchFunctionMode
 
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.run.apply import apply_plan
-from gnnplace.plans.run.cutting import drawn_alike
-from gnnplace.plans.run.runner import PlanRunner
 from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
+from gnnplace.plans.segments.stage_calls import drawn_alike
 from gnnplace.run.checking import Difference, differences
+from gnnplace.run.planned.apply import apply_plan
+from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.workers import Replica, Seconds, meet, time_steps
 from gnnplace.torch_names import TorchDispatchMode, pytree
 from gnnplace.tracing import StepModule, in_double, may_draw, shares_of

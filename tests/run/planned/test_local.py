@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import utils
 
 from gnnplace.errors import InputError
-from gnnplace.plans.run.local import Elsewhere, Local, Marks
+from gnnplace.run.planned.local import Elsewhere, Local, Marks
 
 NUMBERS = {
     "clip_grad_norm_": lambda p: utils.clip_grad_norm_([p], 1.0),

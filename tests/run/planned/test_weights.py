@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from gnnplace.plans.run.weights import PATIENCE, START, Queue, product, scale_for
+from gnnplace.run.planned.weights import PATIENCE, START, Queue, product, scale_for
 
 
 def factors(shape, bias, kind):

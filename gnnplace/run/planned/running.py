@@ -22,10 +22,10 @@ from gnnplace.plans.order.orders import Action
 from gnnplace.plans.order.rows import MESSAGES, PASSES
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.reading import check_plan
-from gnnplace.plans.run.apply import check_model
-from gnnplace.plans.run.seats import seats_of
-from gnnplace.plans.run.trial import LOSSES, Trial, apart, tried
 from gnnplace.run.checking import Verification
+from gnnplace.run.planned.apply import check_model
+from gnnplace.run.planned.seats import seats_of
+from gnnplace.run.planned.trial import LOSSES, Trial, apart, tried
 from gnnplace.run.workers import run_group, shared_words
 from gnnplace.tracing import workload_of
 from gnnplace.zoo import Workload

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.plans.run import trial
-from gnnplace.plans.run.trial import TOLERANCE, apart, tried
+from gnnplace.run.planned import trial
+from gnnplace.run.planned.trial import TOLERANCE, apart, tried
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
-from gnnplace.plans.run.steps import refuse_joint_step
+from gnnplace.run.planned.steps import refuse_joint_step
 
 
 class Own(torch.optim.Optimizer):

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.plans.plans import plan_model
-from gnnplace.plans.run.trial import alone_step
 from gnnplace.plans.segments.chains import batch_of
 from gnnplace.problem.cluster import Cluster, Device, Link
+from gnnplace.run.planned.trial import alone_step
 from gnnplace.zoo import Workload
 
 

@@ -16,13 +16,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from gnnplace.errors import UnsupportedError
-from gnnplace.plans.run.workers import run_plan
+from gnnplace.run.planned.running import run_plan
 from gnnplace.run.workers.rig import run_group
 from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule
-from tests.plans.run.toys import plan_for, toy
+from tests.run.planned.toys import plan_for, toy
 
 FORBIDDEN = (
     (torch._C, "_ensureCUDADeviceGuardSet"),

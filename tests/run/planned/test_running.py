@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from gnnplace.errors import ExecutionError, FormatError, MismatchError
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.run.workers import run_plan
+from gnnplace.run.planned.running import run_plan
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for, toy, toy_plan
+from tests.run.planned.toys import plan_for, toy, toy_plan
 
 
 def test_stages_replicas_and_waiting_weights_train_as_one_device():

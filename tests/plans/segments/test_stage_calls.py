@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans.run.cutting import drawn_alike, moved_to, pieces_of, seed_of
 from gnnplace.plans.segments.chains import layers_of
+from gnnplace.plans.segments.stage_calls import drawn_alike, moved_to, pieces_of, seed_of
 from gnnplace.tracing.calls.graph import BUFFER
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for, toy
+from tests.run.planned.toys import plan_for, toy
 
 
 @pytest.fixture(scope="module")

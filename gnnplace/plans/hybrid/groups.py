@@ -1,4 +1,4 @@
-"""Groups of model-parallel devices as plans: their steps for a study, and one run for real.
+"""Groups of model-parallel devices as plans: one to be run, and their steps for a study.
 
 A group is a pipeline of its devices, or its layers are split over them, whichever plan is faster by
 predicted times. The plan's runner compares it with the user's own step, and times PyTorch's
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.costs.memory import PARAMETER
-from gnnplace.costs.profiling.targets import is_problem_file, resolve_cluster
+from gnnplace.costs.profiling.targets import is_problem_file
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
@@ -22,7 +22,6 @@ from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.plans import CAPTURING
-from gnnplace.plans.run.workers import PlanRun, run_plan
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from gnnplace.plans.hybrid.study import Search
 
 Progress = Callable[[str], None]
-TRAINED = 3  # steps of AdamW whose losses are compared
 
 
 @dataclass(frozen=True)
@@ -57,44 +55,19 @@ class Running:
     timeout: float = 120.0
 
 
-def execute_hybrid(
-    model: str,
-    cluster: str | Cluster,
-    *,
-    running: Running | None = None,
-    accept_other_loss: bool = False,
-    progress: Progress = lambda line: None,
-) -> PlanRun:
-    """Plans one group, replicates it, runs and checks it, and runs DDP beside it.
-
-    Args:
-        model: a model by its name.
-        cluster: as everywhere; of this machine.
-        running: how many groups, devices and steps.
-        accept_other_loss: cut the batch also where its loss is another one then.
-        progress: called with a line when something begins that takes seconds.
-
-    Raises:
-        InputError: too few devices, or a batch that cannot be cut.
-        ExecutionError: a worker died, hung or failed.
-    """
-    running = running or Running()
-    progress(CAPTURING)
-    plan = grouped_plan(model, resolve_cluster(cluster), running, accept_other_loss)
-    progress(f"running {plan.shape}")
-    done = run_plan(
-        plan, model, train=TRAINED, steps=running.steps, timeout=running.timeout, beside=True
-    )
-    assert done is not None  # these are workers of its own
-    return done
-
-
 def grouped_plan(
     model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
 ) -> Plan:
     """The faster of the plans whose groups are pipelines, and whose groups split layers.
 
-    Args and errors are those of `execute_hybrid`.
+    Args:
+        model: A model by its name.
+        cluster: The devices.
+        running: How many groups and devices.
+        accept_other_loss: Cut the batch also if its loss then is another one.
+
+    Raises:
+        InputError: Too few devices, or a batch that cannot be cut.
     """
     found, devices = with_slack(cluster), running.groups * running.devices
     if found.num_devices < devices:

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.costs.collectives import BUCKET
-from gnnplace.plans.run.seats import Seat
+from gnnplace.run.planned.seats import Seat
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import redistributed
 

@@ -19,11 +19,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans.run.buffers import PassBuffers, observed_buffers
-from gnnplace.plans.run.cutting import ATTENTION, StageCalls, seed_of
-from gnnplace.plans.run.parameters import Parameters
-from gnnplace.plans.run.weights import QUEUED, Pack, Queue, product
 from gnnplace.plans.segments.placements import border_layout
+from gnnplace.plans.segments.stage_calls import ATTENTION, StageCalls, seed_of
+from gnnplace.run.planned.buffers import PassBuffers, observed_buffers
+from gnnplace.run.planned.parameters import Parameters
+from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product
 from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
 from gnnplace.sharding.run.move import Regathering, moved
 from gnnplace.sharding.run.runner import PlacedCall, run_part

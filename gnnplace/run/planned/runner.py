@@ -18,14 +18,14 @@ from torch import nn
 
 from gnnplace.errors import ExecutionError, InputError, MismatchError
 from gnnplace.plans.plan import PlanFile
-from gnnplace.plans.run.batches import BatchForm
-from gnnplace.plans.run.counts import Counts
-from gnnplace.plans.run.executor import Executor
-from gnnplace.plans.run.local import Marks, plainly, unmark
-from gnnplace.plans.run.parameters import Held, Parameters
-from gnnplace.plans.run.seats import Seat
-from gnnplace.plans.run.weights import LossScale
-from gnnplace.plans.run.whole import note_dropped, whole_weights
+from gnnplace.plans.segments.counts import Counts
+from gnnplace.run.planned.batches import BatchForm
+from gnnplace.run.planned.executor import Executor
+from gnnplace.run.planned.local import Marks, plainly, unmark
+from gnnplace.run.planned.parameters import Held, Parameters
+from gnnplace.run.planned.seats import Seat
+from gnnplace.run.planned.weights import LossScale
+from gnnplace.run.planned.whole import note_dropped, whole_weights
 from gnnplace.tracing import MEMORY, STATE, Fingerprint, StepModule
 
 EXTRA = "_extra_state"

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from gnnplace.plans.run import parameters
-from gnnplace.plans.run.parameters import Parameters, fill, held_of, in_parts
-from gnnplace.plans.run.seats import Seat, Seats
+from gnnplace.run.planned import parameters
+from gnnplace.run.planned.parameters import Parameters, fill, held_of, in_parts
+from gnnplace.run.planned.seats import Seat, Seats
 from gnnplace.sharding.captured.layout import REPLICATED
 
 WHOLE = (REPLICATED,)

@@ -11,7 +11,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans.plans import JointPlan
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 
 class Words(nn.Module):

@@ -5,8 +5,8 @@ import pytest
 from gnnplace.errors import MismatchError
 from gnnplace.plans.plans import plan_model
 from gnnplace.plans.reading import check_plan
-from gnnplace.plans.run.seats import Seat, Seats, seats_of
-from tests.plans.run.toys import cpus, toy, toy_plan
+from gnnplace.run.planned.seats import Seat, Seats, seats_of
+from tests.run.planned.toys import cpus, toy, toy_plan
 
 SEATS = Seats(2, ((1,), (2,)), tuple(f"cpu:{i}" for i in range(6)))
 

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gnnplace.errors import InputError
 from gnnplace.plans.plans import JointPlan
-from gnnplace.plans.run.batches import BatchForm
+from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 
 class Sentences(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn import functional
 from gnnplace.errors import InputError, OtherLossError
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 from tests.tracing import losses
 
 WORDS = 11

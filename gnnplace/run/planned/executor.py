@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
 from gnnplace.plans.order.rows import RECV_B, RECV_F, SEND_B, SEND_F
-from gnnplace.plans.run.passes import StageCode
-from gnnplace.plans.run.seats import Seat
-from gnnplace.plans.run.weights import Queue
+from gnnplace.run.planned.passes import StageCode
+from gnnplace.run.planned.seats import Seat
+from gnnplace.run.planned.weights import Queue
 
 Key = tuple[int, int]  # stage, micro-batch
 Tensors = tuple[torch.Tensor, ...]

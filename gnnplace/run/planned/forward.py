@@ -25,11 +25,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.plan import PlanFile
-from gnnplace.plans.run.cutting import StageCalls, pieces_of
-from gnnplace.plans.run.parameters import Held, Parameters
-from gnnplace.plans.run.passes import StageCode, last_readers, output_of
-from gnnplace.plans.run.seats import Seat, Seats, check_processes, seats_of
-from gnnplace.plans.run.whole import replaced
 from gnnplace.plans.segments.chains import inputs_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import (
@@ -40,6 +35,11 @@ from gnnplace.plans.segments.placements import (
     layouts_of,
     place_of,
 )
+from gnnplace.plans.segments.stage_calls import StageCalls, pieces_of
+from gnnplace.run.planned.parameters import Held, Parameters
+from gnnplace.run.planned.passes import StageCode, last_readers, output_of
+from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
+from gnnplace.run.planned.whole import replaced
 from gnnplace.sharding.captured.layout import Layout
 from gnnplace.sharding.captured.split import LayerGraph, layer_graph
 from gnnplace.sharding.run.measure import first_says
