@@ -62,7 +62,7 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     ends = np.zeros_like(of_forward)
     if family is not None:
         ends += _least_updates(group, family)
-        if family.zero < SHARDED:
+        if group.zero_as_run(family) < SHARDED:
             ends += _least_reductions(group, family, of_forward, of_backward)
 
     fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message
@@ -84,7 +84,7 @@ def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatA
         return pricer.floored(forward, backward, host)
     # What is computed again under an exchange takes at least what hiding it takes.
     overlap = 1.0
-    if family.zero < SHARDED:
+    if group.zero_as_run(family) < SHARDED:
         backward = backward + pricer.framework.accumulation(1.0) * stages.parameters
     else:
         gathered, late = group.exposed(family)
@@ -131,7 +131,8 @@ def _least_reductions(
     pricer = group.pricer
     framework = pricer.framework
     replicas = group.replicas(family)
-    whole = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
+    zero = group.zero_as_run(family)
+    whole = framework.least_exchanges(zero, group.dense_parameters, replicas)
     shares = dense_shares(group)
     exchanges = ReplicaExchanges(
         scattered=whole.scattered * shares,
@@ -140,7 +141,7 @@ def _least_reductions(
     )
     following = min(group.spec.pp, group.microbatches)
     windows = pricer.window(group.cuts.chunks, following)[:, np.newaxis]
-    return framework.reduction(family.zero, exchanges, windows * forward, windows * backward)
+    return framework.reduction(zero, exchanges, windows * forward, windows * backward)
 
 
 def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
