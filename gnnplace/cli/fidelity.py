@@ -14,8 +14,8 @@ from gnnplace.cli.options import (
 
 def run(args: Namespace) -> int:
     """Measures, compares, calibrates, prints, writes."""
-    from gnnplace.execution.fidelity import FidelityOptions
     from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
+    from gnnplace.run.measuring import FidelityOptions
 
     options = from_args(FidelityOptions, args, placers=names_in(args.placers))
     folder, store = output_folder(args.output), open_store(args.store)

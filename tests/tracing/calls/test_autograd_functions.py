@@ -11,7 +11,7 @@ from gnnplace.sharding.captured.recording import record_calls
 from gnnplace.tracing.calls.autograd_functions import user_functions
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 from tests.tracing.rules.oracle import check, traced
 
 
