@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
@@ -34,7 +35,6 @@ EXTRA_OF = {
     "tensorboard": "train",
     "ortools": "exact",
     "transformers": "hf",
-    "huggingface_hub": "torch",
     "matplotlib": "report",
 }
 """The extra of the package that brings each library which planning does without."""
@@ -54,6 +54,21 @@ def naming_extras() -> Iterator[None]:
         if extra is None:
             raise
         raise extra from error
+
+
+def check_installed(*libraries: str) -> None:
+    """Check, before the work, that libraries are there which an extra brings.
+
+    Args:
+        libraries: Their names, as they are imported.
+
+    Raises:
+        MissingExtraError: One is not installed; names the extra.
+    """
+    for library in libraries:
+        with naming_extras():
+            if find_spec(library) is None:
+                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 def missing_extra(error: BaseException) -> MissingExtraError | None:

@@ -20,7 +20,7 @@ from gnnplace.foreign import WORKING_VERSIONS, read_private
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gnnplace"
 LIBRARIES = {
-    "accelerate", "huggingface_hub", "jsonargparse", "lightning", "llvmlite", "matplotlib",
+    "accelerate", "jsonargparse", "lightning", "llvmlite", "matplotlib",
     "networkx", "numba", "numpy", "optuna", "ortools", "pydantic", "rich", "scipy", "sqlalchemy",
     "torch", "torch_geometric", "transformers",
 }  # fmt: skip
