@@ -33,12 +33,11 @@ from gnnplace.arrays import IntArray
 from gnnplace.costs.profiling.grouping import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Device, Placement, Problem
-from gnnplace.torch_names import pytree
+from gnnplace.torch_names import mixes_devices, pytree
 from gnnplace.tracing import (
     Attributes,
     Claims,
     Inputs,
-    MixedDevices,
     Program,
     StepModule,
     arguments,
@@ -287,9 +286,10 @@ def _walked(
         args, kwargs = _moved((args, kwargs), main)
         try:
             functional_call(model, _held(model, homes), args, kwargs)
-        except MixedDevices as error:
-            raise InputError(_told(model, error)) from None
-        except Exception as error:  # the model's own, or something that no tensor can claim
+        except Exception as error:
+            if mixes_devices(error):
+                raise InputError(_told(model, error)) from None
+            # The model's own error, or something that no tensor can claim.
             return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return None
 
