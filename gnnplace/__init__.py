@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
     from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
-    from gnnplace.plans.launch.searching import search_launcher as search_launcher
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plan_explanation import explain_plan as explain_plan
     from gnnplace.plans.plans import JointPlan as JointPlan
