@@ -30,6 +30,7 @@ from gnnplace.costs.collectives import BUCKET
 from gnnplace.run.planned.seats import Seat
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import redistributed
+from gnnplace.torch_names import gather_flat, scatter_flat
 
 
 @dataclass(eq=False)
@@ -195,7 +196,7 @@ class Parameters:
         for own in _bucketed([held for held in some if held.split], lambda held: held.part):
             mine = torch.cat([held.part.flatten() for held in own])
             all_of = mine.new_empty(own[0].count * mine.numel())
-            dist.all_gather_single(all_of, mine, group=own[0].owners)
+            gather_flat(all_of, mine, own[0].owners)
             rows = all_of.view(own[0].count, -1)
             sizes = [held.part.numel() for held in own]
             for held, columns in zip(own, rows.split(sizes, 1), strict=True):
@@ -285,7 +286,7 @@ class Parameters:
         for own in _bucketed(some, _gradient):
             rows = torch.cat([in_parts(_gradient(held), held.count) for held in own], 1)
             made = rows.new_empty(rows.shape[1])
-            dist.reduce_scatter_single(made, rows.reshape(-1), group=own[0].owners)
+            scatter_flat(made, rows.reshape(-1), own[0].owners)
             parts = made.split([held.part.numel() for held in own])
             for held, part in zip(own, parts, strict=True):
                 part, before = part.view(held.part.shape), held.part.grad
@@ -311,7 +312,7 @@ class Parameters:
         """A tensor like the part (the parameter, a moment), put together from all processes."""
         if held.split:
             rows = tensor.new_empty(held.count * tensor.numel())
-            dist.all_gather_single(rows, tensor.flatten(), group=held.owners)
+            gather_flat(rows, tensor.flatten(), held.owners)
             tensor = rows[: held.shape.numel()].view(held.shape)
         if self.seat.mesh is not None:
             whole = (REPLICATED,) * len(held.home)
