@@ -29,7 +29,6 @@ import torch
 from numpy.typing import ArrayLike
 
 import gnnplace
-from gnnplace.bench.rows import digest
 from gnnplace.bench.standings import read_best_known
 from gnnplace.bench.suite import FAMILY_OF, ProblemEntry, read_suite
 from gnnplace.errors import GnnplaceError
@@ -37,7 +36,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.policy.placing import make_placer
-from gnnplace.problem import Problem
+from gnnplace.problem import Problem, digest
 from gnnplace.train.data.captured import TRAIN, shipped_store
 from gnnplace.train.data.captured import VALIDATION as HELD_OUT
 from gnnplace.train.data.datasets import find_dataset
