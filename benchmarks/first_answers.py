@@ -1,13 +1,14 @@
 """First answers and short searches: the step time of a placer after little processor time.
 
 A row is a placer and a budget in seconds of the processor (``gnn@0,learned@0.2``); budget 0 is the
-placer's answer without one. ``gnn@first`` is the first answer that ``gnn`` has with a budget, all of
-it whatever it takes, and ``gnn?checkpoint=FOLDER@first`` that of another network. Seconds are those
-of the search alone, without lower bounds. The problems are those of a suite, or with ``validation`` and ``training`` graphs of these families on
-the eight clusters of ``standard``; choices are made on those of validation. To compare two versions
-of the package, run the script once with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs
-are kept as lines of a file and are not repeated. The table has geometric means over the best known
-step time of a suite, and over another row, paired by problem, with 95 % bootstrap intervals.
+placer's answer without one. ``gnn@first`` is the first answer that ``gnn`` has with a budget, all
+of it whatever it takes, and ``gnn?checkpoint=FOLDER@first`` that of another network. Seconds are
+those of the search alone, without lower bounds. The problems are those of a suite, or with
+``validation`` and ``training`` graphs of these families on the eight clusters of ``standard``;
+choices are made on those of validation. To compare two versions of the package, run the script once
+with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs are kept as lines of a file and are
+not repeated. The table has geometric means over the best known step time of a suite, and over
+another row, paired by problem, with 95 % bootstrap intervals.
 
     python benchmarks/first_answers.py run results.jsonl --label new --rows gnn@0,best@0.2
         [--problems standard] [--every 1]
