@@ -83,6 +83,11 @@ class PlacerRow:
     shown: bool = True
     executed: bool = False
 
+    @property
+    def is_construction(self) -> bool:
+        """Whether it builds one placement, so that it knows no budget."""
+        return self.speed is Speed.CONSTRUCTION
+
     def make(self, **options: object) -> Placer:
         """Make a placer, importing what makes it."""
         return self.maker()(**options)

@@ -39,9 +39,7 @@ from gnnplace.foreign import naming_extras
 from gnnplace.graph import jit
 from gnnplace.graph.kernels import flows_of_ops
 from gnnplace.placers import NO_BUDGET, Found, SearchSpace
-from gnnplace.placers.baselines import Single
 from gnnplace.placers.contract import training_chain
-from gnnplace.placers.rows import Speed
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.space import LEAST_TIGHT
 from gnnplace.policy.placing import TIME, UNTRAINED, find_placer, placer_for, shown_placers
@@ -107,13 +105,13 @@ def warm(
     """
     names = list(names or shown_placers())
     scope = find_scope(num_ops, budget)
-    least = scope._replace(tight=space is None)
-    if progress is not None and not all(_is_noted(name, objective, least) for name in names):
+    announced = scope._replace(tight=space is None)
+    if progress is not None and not all(_is_noted(name, objective, announced) for name in names):
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
     names = [name for name in names if _is_known(name, objective)]
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
     with uncollected(), _telling(progress, names, scope.large):
-        if space is not None and all(map(_is_construction, names)):
+        if space is not None and all(find_placer(name)[0].is_construction for name in names):
             is_tight = space.problem.microbatches > 1 or space.memory_matters
             scope = scope._replace(tight=is_tight)
         if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
@@ -149,19 +147,14 @@ def _warm_shared(scope: WarmingScope) -> None:
     for problem in _warming_problems(scope):
         with suppress(GnnplaceError):
             space = SearchSpace(problem)
-            device = Single().place(problem, space=space).placement.device
-            space.sequence(device)
+            result = placer_for(TIME, "single").place(problem, space=space)
+            space.sequence(result.placement.device)
 
 
 def find_scope(num_ops: int | None, budget: float | None = None) -> WarmingScope:
     """Return what is compiled for a problem of so many ops and a budget; None: of any size."""
     large = num_ops is None or num_ops >= LEAST_TIGHT
     return WarmingScope(large, network=large or budget == 0)
-
-
-def _is_construction(name: str) -> bool:
-    """Return whether a placer builds one placement, so that no budget cuts its compilation off."""
-    return find_placer(name)[0].speed is Speed.CONSTRUCTION
 
 
 def _is_known(name: str, objective: str) -> bool:

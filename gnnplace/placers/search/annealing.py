@@ -58,13 +58,9 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
-from gnnplace.simulation import count_steps
+from gnnplace.simulation import count_steps, list_schedule
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import (
-    distances,
-    list_schedule,
-    list_schedule_in_kernel,
-)
+from gnnplace.simulation.list_scheduling import distances, list_schedule_in_kernel
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
