@@ -25,9 +25,11 @@ from gnnplace.cli.console import (
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
+from gnnplace.foreign import check_installed
 from gnnplace.measurements import is_disturbed
 from gnnplace.plans.plans import read_plan
 from gnnplace.plans.reading import check_cluster, is_plan
+from gnnplace.report.pictures import check_drawable
 from gnnplace.report.placements import write_placements
 from gnnplace.report.plans import plan_page, run_lines
 from gnnplace.report.timeline import from_execution, from_simulation
@@ -46,6 +48,8 @@ def run(args: Namespace) -> int:
         return _dry_run(args)
     if is_plan(args.placement):
         check_output(args.html)
+        if args.html is not None:
+            check_drawable(args.html)
         return run_plan(args)
     hosts = _hosts()
     if hosts is not None:
@@ -55,6 +59,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace, args.html)
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
+    check_installed("torch")
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options)
     gnnplace.say_batch(program, say)

@@ -42,6 +42,8 @@ def _study(args: Namespace) -> int:
     check_output(args.output, args.html)
     if args.output is not None:
         check_drawable(args.output)
+    if args.html is not None:
+        check_drawable(args.html)
     options = from_args(HybridOptions, args, overlap=not args.no_overlap)
     study = gnnplace.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say

@@ -15,6 +15,7 @@ from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.foreign import check_installed
 from gnnplace.plans import (
     FitAnswer,
     LaunchPlan,
@@ -352,6 +353,8 @@ def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
     check_table(args.table)
+    if args.html is not None:
+        check_installed("matplotlib")
     tokens = None if args.tokens is None else token_count(args.tokens)
     rate = None if args.rate is None else token_count(args.rate, "--rate")
     _check_goal(args, rate)

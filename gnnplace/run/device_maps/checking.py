@@ -20,12 +20,11 @@ from torch.func import functional_call
 
 from gnnplace.errors import InputError
 from gnnplace.run.device_maps.making import CPU, Name
-from gnnplace.torch_names import pytree
+from gnnplace.torch_names import mixes_devices, pytree
 from gnnplace.tracing import (
     Attributes,
     Claims,
     Inputs,
-    MixedDevices,
     StepModule,
     arguments,
     claimed,
@@ -95,9 +94,10 @@ def _run_forward(
         args, kwargs = _claim(call, main)
         try:
             functional_call(model, _claimed_state(model, homes), args, kwargs)
-        except MixedDevices as error:
-            raise InputError(_describe_mix(model, error)) from None
-        except Exception as error:  # the model's own, or something that no tensor can claim
+        except Exception as error:
+            if mixes_devices(error):
+                raise InputError(_describe_mix(model, error)) from None
+            # The model's own error, or something that no tensor can claim.
             return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return None
 

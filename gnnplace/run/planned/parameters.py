@@ -30,6 +30,7 @@ from gnnplace.costs.collectives import BUCKET
 from gnnplace.run.planned.seats import Seat
 from gnnplace.sharding.captured.layout import REPLICATED, Layout
 from gnnplace.sharding.run.move import redistributed
+from gnnplace.torch_names import gather_flat, scatter_flat
 
 
 @dataclass(eq=False)
@@ -212,7 +213,7 @@ class Parameters:
         ):
             sent = torch.cat([local.part.flatten() for local in bucket])
             all_of = sent.new_empty(bucket[0].count * sent.numel())
-            dist.all_gather_single(all_of, sent, group=bucket[0].owners)
+            gather_flat(all_of, sent, bucket[0].owners)
             rows = all_of.view(bucket[0].count, -1)
             sizes = [local.part.numel() for local in bucket]
             for local, columns in zip(bucket, rows.split(sizes, 1), strict=True):
@@ -312,7 +313,7 @@ class Parameters:
                 [split_into_rows(_gradient(local), local.count) for local in bucket], 1
             )
             received = rows.new_empty(rows.shape[1])
-            dist.reduce_scatter_single(received, rows.reshape(-1), group=bucket[0].owners)
+            scatter_flat(received, rows.reshape(-1), bucket[0].owners)
             parts = received.split([local.part.numel() for local in bucket])
             for local, part in zip(bucket, parts, strict=True):
                 part, earlier = part.view(local.part.shape), local.part.grad
@@ -342,7 +343,7 @@ class Parameters:
         """Gather a tensor like the part (the parameter, a moment) from all processes."""
         if local.split:
             rows = tensor.new_empty(local.count * tensor.numel())
-            dist.all_gather_single(rows, tensor.flatten(), group=local.owners)
+            gather_flat(rows, tensor.flatten(), local.owners)
             tensor = rows[: local.shape.numel()].view(local.shape)
         if self.seat.mesh is not None:
             replicated = (REPLICATED,) * len(local.home)
