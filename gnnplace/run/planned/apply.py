@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.plans import Plan, PlanFile
 from gnnplace.plans.order.orders import Action
-from gnnplace.plans.plan import Plan, PlanFile
 from gnnplace.plans.reading import check_plan
 from gnnplace.plans.segments.chain import joined_runs, layer_numbers
 from gnnplace.plans.segments.chains import (

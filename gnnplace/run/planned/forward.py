@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.plans.plan import PlanFile
+from gnnplace.plans import PlanFile
 from gnnplace.plans.segments.chains import inputs_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import (

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans.plan import PlanFile
+from gnnplace.plans import PlanFile
 from gnnplace.sharding.run.move import told_group
 
 

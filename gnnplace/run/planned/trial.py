@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from gnnplace.plans import Plan
 from gnnplace.plans.order.orders import Action
-from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.plans.segments.stage_calls import drawn_alike
