@@ -112,25 +112,28 @@ def run_trial(
         beside: whether DistributedDataParallel and one device are timed by turns with it.
     """
     workload = with_batch(workload, plan.file.batch)
-    computed, eager = _steps(plan, workload, device, notify)
+    computed, eager = _compute_steps(plan, workload, device, notify)
     first = compare_gradients(computed, eager, TOLERANCE[plan.file.precision])
     # Steps that are not bitwise equal are judged in double precision.
     exact: list[Difference] = []
     if _any(bool(first)):
-        exact = _judged(plan, workload, (computed, eager), device, notify)
-    expected = _trained_alone(plan, workload, train) if train else []
-    runner = _applied(plan, workload, device, notify)
+        exact = _judge(plan, workload, (computed, eager), device, notify)
+    expected = _train_alone(plan, workload, train) if train else []
+    runner = _apply(plan, workload, device, notify)
     share = runner.share(workload.inputs)
     if runner.scale is not None:
-        _settled(runner, share)
-    losses = _trained(runner, share, train)
-    runs = {"plan": lambda: _step_of_all(runner, share), **(_rivals(workload) if beside else {})}
+        _settle(runner, share)
+    losses = _train(runner, share, train)
+    runs = {
+        "plan": lambda: _step_of_all(runner, share),
+        **(_make_rivals(workload) if beside else {}),
+    }
     wall = time_steps(runs, steps, warm_up=int(beside))[0]
     seconds = wall.pop("plan")
     doubled = _any(loss_difference(losses, expected) > LOSSES) and plan.file.precision == "32-true"
     if doubled:
         exactly = in_double(workload)
-        expected = _trained_alone(plan, exactly, train)
+        expected = _train_alone(plan, exactly, train)
         runner = apply_plan(
             plan,
             exactly.model,
@@ -140,7 +143,7 @@ def run_trial(
             notify=notify,
             attention=attends(plan),
         )
-        losses = _trained(runner, runner.share(exactly.inputs), train)
+        losses = _train(runner, runner.share(exactly.inputs), train)
     return Trial(
         tensors=len(eager),
         first=first,
@@ -153,7 +156,7 @@ def run_trial(
     )
 
 
-def _rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
+def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
     """Return a step of DistributedDataParallel, if the batch has equal parts, and of one device."""
     count, rank = dist.get_world_size(), dist.get_rank()
     steps: dict[str, nn.Module | None] = {}
@@ -161,10 +164,10 @@ def _rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
         steps["data parallelism (DDP)"] = Replica(workload, shares_of(workload, count)[rank])
     one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
     steps["one device"] = None if rank else one
-    return {name: None if it is None else partial(_pass, it) for name, it in steps.items()}
+    return {name: None if it is None else partial(_run_pass, it) for name, it in steps.items()}
 
 
-def _pass(step: nn.Module) -> None:
+def _run_pass(step: nn.Module) -> None:
     """Run a forward and a backward pass."""
     step.zero_grad()
     (step(*step.inputs()) if isinstance(step, StepModule) else step()).backward()
@@ -190,7 +193,7 @@ def _any(flag: bool) -> bool:
     return bool(word > 0)
 
 
-def _applied(
+def _apply(
     plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
 ) -> PlanRunner:
     """Apply the plan to a copy of the workload's model."""
@@ -205,22 +208,22 @@ def _applied(
     )
 
 
-def _steps(
+def _compute_steps(
     plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
 ) -> tuple[Gradients, Gradients]:
     """Return a step's loss and gradients, and one device's; empty but on the first process."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
-    expected = alone(plan, workload) if is_first else {}
-    runner = _applied(plan, workload, device, notify)
-    loss = _settled(runner, runner.share(workload.inputs))
-    computed = collected(runner)
+    expected = compute_alone(plan, workload) if is_first else {}
+    runner = _apply(plan, workload, device, notify)
+    loss = _settle(runner, runner.share(workload.inputs))
+    computed = gather_gradients(runner)
     if not is_first:
         return {}, {}
     computed["loss"] = loss.detach().cpu()
     return computed, expected
 
 
-def _judged(
+def _judge(
     plan: Plan,
     workload: Workload,
     steps: tuple[Gradients, Gradients],
@@ -232,13 +235,13 @@ def _judged(
     Args:
         plan: that was run.
         workload: model, loss and inputs of the whole batch.
-        steps: what `_steps` gave in the plan's own precision.
+        steps: what `_compute_steps` gave in the plan's own precision.
         device: of this process.
         notify: is called before every action.
     """
     full = replace(plan, file=plan.file.model_copy(update={"precision": "32-true"}))
     with _Doubled():
-        computed, exact = _steps(full, in_double(workload), device, notify)
+        computed, exact = _compute_steps(full, in_double(workload), device, notify)
     double = compare_gradients(computed, exact, TOLERANCE["32-true"])
     if plan.file.precision == "32-true":
         return double
@@ -269,7 +272,7 @@ def compare_gradients(
     return [*infinite, *differences(computed, ordered, tolerance, nothing=NOTHING)]
 
 
-def _settled(runner: PlanRunner, share: object) -> torch.Tensor:
+def _settle(runner: PlanRunner, share: object) -> torch.Tensor:
     """Return the loss of a first step, repeated until the factor on the loss keeps gradients."""
     loss = runner.step(share)
     while runner.scale is not None and runner.scale.good == 0 and runner.scale.factor > 1.0:
@@ -279,7 +282,7 @@ def _settled(runner: PlanRunner, share: object) -> torch.Tensor:
     return loss
 
 
-def collected(runner: PlanRunner) -> Gradients:
+def gather_gradients(runner: PlanRunner) -> Gradients:
     """Gather whole gradients of all stages on the first process."""
     local = {f"gradient of {name}": g.cpu() for name, g in runner.gradients().items()}
     seat = runner.parameters_here.seat
@@ -380,7 +383,7 @@ def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> t
     return (total * weight).to(loss.dtype)
 
 
-def typed(plan: Plan, workload: Workload) -> Workload:
+def convert_workload(plan: Plan, workload: Workload) -> Workload:
     """Return a copy of a workload in the type of the plan's parameters."""
     model, precision = copy.deepcopy(workload.model), plan.file.precision
     if precision in TYPES:
@@ -389,9 +392,9 @@ def typed(plan: Plan, workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def alone(plan: Plan, workload: Workload) -> Gradients:
+def compute_alone(plan: Plan, workload: Workload) -> Gradients:
     """Return loss and gradients of the user's model on one device."""
-    copied = typed(plan, workload)
+    copied = convert_workload(plan, workload)
     model = copied.model
     with torch.random.fork_rng(devices=[]):
         loss = alone_step(plan, copied, shares_alone(plan, copied))
@@ -403,7 +406,7 @@ def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(parameters), lr=RATE)
 
 
-def _trained(runner: PlanRunner, share: object, steps: int) -> list[float]:
+def _train(runner: PlanRunner, share: object, steps: int) -> list[float]:
     """Train by AdamW under the plan, and return the losses."""
     optimizer, losses = _optimizer(runner.parameters()), []
     optimizer.zero_grad()  # what was compared is not trained by
@@ -413,11 +416,11 @@ def _trained(runner: PlanRunner, share: object, steps: int) -> list[float]:
     return losses
 
 
-def _trained_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
+def _train_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
     """Train by AdamW on one device, on the first process, and return the losses."""
     if dist.is_initialized() and dist.get_rank() > 0:
         return []
-    copied = typed(plan, workload)
+    copied = convert_workload(plan, workload)
     learned: list[nn.Parameter] = list(copied.model.parameters())
     masters = learned
     if plan.file.precision.endswith("-master"):
@@ -426,12 +429,12 @@ def _trained_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
     count = shares_alone(plan, copied)
     for number in range(steps):
         losses.append(float(alone_step(plan, copied, count, number)))
-        _stepped(optimizer, learned, masters)
+        _step_masters(optimizer, learned, masters)
     return losses
 
 
 @torch.no_grad()
-def _stepped(
+def _step_masters(
     optimizer: torch.optim.Optimizer,
     learned: Sequence[nn.Parameter],
     masters: Sequence[nn.Parameter],

@@ -62,13 +62,13 @@ def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(precision, 
     if precision == "16-true":
         assert right.first[0].relative > TOLERANCE[precision]  # of eager PyTorch's in that type
     assert all(d.passed for d in right.exact)
-    whole = trial.collected
+    whole = trial.gather_gradients
 
     def wrong(runner):
         found = whole(runner)
         return found | {"gradient of layers.5.bias": 1.7 * found["gradient of layers.5.bias"]}
 
-    monkeypatch.setattr(trial, "collected", wrong)
+    monkeypatch.setattr(trial, "gather_gradients", wrong)
     found = run_trial(plan, cancelling(), train=0, steps=0)
     assert {d.name for d in found.exact if not d.passed} == {"gradient of layers.5.bias"}
 
