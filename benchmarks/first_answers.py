@@ -1,12 +1,14 @@
 """First answers and short searches: the step time of a placer after little processor time.
 
 A row is a placer and a budget in seconds of the processor (``gnn@0,learned@0.2``); budget 0 is the
-placer's answer without one. Seconds are those of the search alone, without lower bounds. The
-problems are those of a suite, or with ``validation`` and ``training`` graphs of these families on
-the eight clusters of ``standard``; choices are made on those of validation. To compare two versions
-of the package, run the script once with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs
-are kept as lines of a file and are not repeated. The table has geometric means over the best known
-step time of a suite, and over another row, paired by problem, with 95 % bootstrap intervals.
+placer's answer without one. ``gnn@first`` is the first answer that ``gnn`` has with a budget, all
+of it whatever it takes, and ``gnn?checkpoint=FOLDER@first`` that of another network. Seconds are
+those of the search alone, without lower bounds. The problems are those of a suite, or with
+``validation`` and ``training`` graphs of these families on the eight clusters of ``standard``;
+choices are made on those of validation. To compare two versions of the package, run the script once
+with each on ``PYTHONPATH`` and a ``--label`` of its own. Runs are kept as lines of a file and are
+not repeated. The table has geometric means over the best known step time of a suite, and over
+another row, paired by problem, with 95 % bootstrap intervals.
 
     python benchmarks/first_answers.py run results.jsonl --label new --rows gnn@0,best@0.2
         [--problems standard] [--every 1]
@@ -29,15 +31,22 @@ import torch
 from numpy.typing import ArrayLike
 
 import gnnplace
-from gnnplace.bench.rows import digest
 from gnnplace.bench.standings import read_best_known
 from gnnplace.bench.suite import FAMILY_OF, ProblemEntry, read_suite
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET
+from gnnplace.policy.decode.aims import Aim
+from gnnplace.policy.decode.rollouts import SCORE, Rollouts
+from gnnplace.policy.gnn.decodes import NetworkDecodes
+from gnnplace.policy.gnn.network import load_gnn
+from gnnplace.policy.gnn.placer import GnnPlacer
+from gnnplace.policy.gnn.rollouts import Episodes
+from gnnplace.policy.learned import load_policy
 from gnnplace.policy.placing import make_placer
-from gnnplace.problem import Problem
+from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.problem import Problem, digest
 from gnnplace.train.data.captured import TRAIN, shipped_store
 from gnnplace.train.data.captured import VALIDATION as HELD_OUT
 from gnnplace.train.data.datasets import find_dataset
@@ -49,6 +58,7 @@ TRAINING = "training"
 FAMILIES = ("moe", "nasnet")
 EVERY = 5  # of the graphs of training families, which are many
 DRAWS = 4000  # of the bootstrap
+FIRST = "first"  # in place of a budget: the first answer of a graph network
 Line = dict[str, Any]
 
 
@@ -96,6 +106,29 @@ def time_search(problem: Problem, placer_name: str, budget: float) -> tuple[floa
     return simulation.step_time if simulation.feasible else float("nan"), seconds
 
 
+def time_first_answer(problem: Problem, placer_name: str) -> tuple[float, float]:
+    """Return the step time of the best three decodes of a graph network, refined, and seconds.
+
+    The step time is nan where nothing fits. The decodes are greedy, one for each number of devices,
+    and sixteen draws.
+    """
+    placer, problem = make_placer(placer_name), clear_problem(problem)
+    assert isinstance(placer, GnnPlacer)
+    begin = time.process_time()
+    space = SearchSpace(problem)
+    rollouts = Rollouts(space, load_policy())
+    policy = placer.policy or load_gnn()
+    episodes = Episodes(space, policy.order, rollouts.graph)
+    network = episodes.network(policy)
+    decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+    ranked = sorted(decodes.first_answers(np.inf), key=SCORE)
+    best = RefiningPasses(rollouts).best(ranked, np.inf)
+    device, order = repair(space, space.spread(best.unit_device), best.order)
+    seconds = time.process_time() - begin
+    simulation = space.simulator.run(device, order)
+    return simulation.step_time if simulation.feasible else float("nan"), seconds
+
+
 def read_lines(path: Path) -> list[Line]:
     """Return the lines of a file, none where there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -104,7 +137,7 @@ def read_lines(path: Path) -> list[Line]:
 def run(arguments: argparse.Namespace) -> None:
     """Add a line for each problem and row that the file lacks."""
     rows = [tuple(row.rsplit("@", 1)) for row in arguments.rows.split(",")]
-    gnnplace.warm([name for name, _ in rows])
+    gnnplace.warm([name.partition("?")[0] for name, _ in rows])
     time.perf_counter = time.process_time
     torch.set_num_threads(1)
     finished = {(line["problem"], line["row"]) for line in read_lines(arguments.file)}
@@ -114,8 +147,11 @@ def run(arguments: argparse.Namespace) -> None:
             row = f"{arguments.label} {name}@{budget}"
             if (entry.key, row) in finished:
                 continue
-            time_search(problem, name, min(0.02, float(budget)))  # the first run warms caches
-            step_time, seconds = time_search(problem, name, float(budget))
+            if budget == FIRST:
+                step_time, seconds = time_first_answer(problem, name)
+            else:
+                time_search(problem, name, min(0.02, float(budget)))  # the first run warms caches
+                step_time, seconds = time_search(problem, name, float(budget))
             line = {"suite": arguments.problems, "problem": entry.key, "digest": digest(problem)}
             line |= {"row": row, "step_time": step_time, "seconds": seconds}
             with open(arguments.file, "a") as file:

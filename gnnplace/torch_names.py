@@ -128,26 +128,26 @@ def mixes_devices(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "found two different devices" in str(error)
 
 
-def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup) -> None:
+def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None) -> None:
     """All-gather the shards of a group's processes into one tensor.
 
     Args:
         output: What is written. [processes * shard's rows, ...]
         shard: This process's shard.
-        group: The group of processes.
+        group: The group of processes; None: all of them.
     """
     # Since 2.13 the older name warns of each use.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     gather(output, shard, group=group)
 
 
-def scatter_flat(output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup) -> None:
+def scatter_flat(output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup | None) -> None:
     """Add up tensors over a group and leave each process a shard: a reduce-scatter.
 
     Args:
         output: This process's shard, which is written.
         whole: What is added up. [processes * output's rows, ...]
-        group: The group of processes.
+        group: The group of processes; None: all of them.
     """
     scatter = getattr(distributed, "reduce_scatter_single", None)
     (scatter or distributed.reduce_scatter_tensor)(output, whole, group=group)

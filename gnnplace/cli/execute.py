@@ -37,7 +37,7 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.runtime.hosts import Hosts
+    from gnnplace.run.workers import Hosts
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 
@@ -110,7 +110,7 @@ def _hosts() -> Hosts | None:
     """Several hosts, if `torchrun` started this process; torch is needed for these alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
-    from gnnplace.runtime.hosts import from_environment
+    from gnnplace.run.workers import from_environment
 
     return from_environment()
 
@@ -125,15 +125,15 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
     Nothing is measured beforehand: only the structure of the problem matters here.
     """
-    from gnnplace.execution.structure import read_given
+    from gnnplace.run.placed import read_unbound_placement
 
     data = read_json(args.placement)
     options = placed_options(args, data)
     program = gnnplace.capture(args.model, options=options)
-    plan = read_given(
+    unbound = read_unbound_placement(
         args.placement, None, microbatches=options.microbatches, groups=options.groups
     )
-    problem, placement = plan.placed(program, None)
+    problem, placement = unbound.bind(program, None)
     gnnplace.execute(
         program,
         problem,

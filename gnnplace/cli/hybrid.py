@@ -62,7 +62,7 @@ def _study(args: Namespace) -> int:
 
 def _execute(args: Namespace) -> int:
     """Runs groups x devices as a plan, and DDP beside it; 1 if numbers are wrong."""
-    from gnnplace.plans.hybrid.run import Running
+    from gnnplace.plans.hybrid.groups import Running
     from gnnplace.report.plans import run_lines
 
     if args.cluster is None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ from gnnplace.cli.options import (
     placer_options,
 )
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import in_place, read_json, read_text, write_json, write_text
-from gnnplace.placers import Result
+from gnnplace.files import in_place, read_json, read_text, uncollected, write_json, write_text
+from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.problem.placement import (
     CLUSTER_KEY,
@@ -217,8 +218,10 @@ def _placed(
     if args.start is not None:
         start = gnnplace.read_start(args.start, problem)
         place = partial(place, space=gnnplace.space_with_start(problem, start))
-    with _meanwhile(args, options, problem.num_ops):
-        gnnplace.warm([args.placer], args.objective, say, problem.num_ops, args.budget)
+    with _meanwhile(args, options, problem.num_ops), uncollected():
+        space = SearchSpace(problem)
+        gnnplace.warm([args.placer], args.objective, say, problem.num_ops, args.budget, space)
+        gc.freeze()  # what the compiler made stays: to look for garbage in it takes a second
     if args.budget >= LONG or problem.num_ops >= MANY_OPS:
         say(
             f"placing {problem.num_ops:,} ops on {problem.num_devices} devices with {args.placer}: "
@@ -234,7 +237,7 @@ def _meanwhile(
     changed = args.calibration is not None or bool(constraints_of(args)) or args.start is not None
     plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
-        [args.placer], num_ops=num_ops, budget=args.budget
+        [args.placer], num_ops=num_ops, budget=args.budget, tight=False
     )
     if not plain or known:
         return nullcontext()

@@ -86,6 +86,11 @@ class PlacerRow:
     executed: bool = False
     library: str = ""
 
+    @property
+    def is_construction(self) -> bool:
+        """Whether it builds one placement, so that it knows no budget."""
+        return self.speed is Speed.CONSTRUCTION
+
     def make(self, **options: object) -> Placer:
         """Make a placer, importing what makes it."""
         return self.maker()(**options)

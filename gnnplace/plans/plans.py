@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from gnnplace.plans.run.runner import PlanRunner
+    from gnnplace.run.planned import PlanRunner
 
 # Torch is imported where a model is captured or run, not to plan by sizes.
 AUTO = "auto"
@@ -159,7 +159,7 @@ class JointPlan(Plan):
             MismatchError: it is a plan of another model, or has meshes that cannot be run.
             InputError: there are more or fewer processes than devices.
         """
-        from gnnplace.plans.run.apply import apply_plan
+        from gnnplace.run.planned import apply_plan
 
         return apply_plan(
             self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
@@ -598,7 +598,7 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
 def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
-    from gnnplace.plans.run.workers import run_plan
+    from gnnplace.run.planned import run_plan
 
     try:
         run = run_plan(plan, model, train=0, steps=STEPS)

@@ -133,6 +133,10 @@ class SpecGroup:
             dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
         )
 
+    def zero_as_run(self, family: PlanSpec) -> int:
+        """Return the ZeRO stage whose exchanges the stages of a family have."""
+        return self.pricer.zero_as_run(family.zero, is_whole=self.spec.pp == 1)
+
     def exposed(self, family: PlanSpec) -> FloatArray:
         """Return what sharded parameters exchange in both passes, summed up. [2, segments + 1]"""
         key = family.zero, family.zero_group

@@ -1,19 +1,22 @@
 """Kernels compiled, or loaded from disk, before a budget runs; and whether they have been.
 
-Placers place two tiny problems; a search that a budget would cut short runs a few steps of its own
-besides, so that all of it is compiled however slowly that goes. What only large problems need, the
-search on narrow groups, is compiled for these alone, and the graph network for these and for first
-choices without a budget. Numba keeps what it
-compiled in ``cache_folder``; a note there says for which placers all is done, for these sources on
-this machine, so that nobody has to import or compile anything to know.
+Placers place two tiny problems, the second with micro-batches and little memory; a search that a
+budget would cut short runs a few steps of its own besides, so that all of it is compiled however
+slowly that goes. What only large problems need, the search on narrow groups, is compiled for these
+alone, and the graph network for these and for first choices without a budget. A construction on a
+problem of one micro-batch with memory to spare compiles what the first tiny problem needs. Numba
+keeps what it compiled in ``cache_folder``; a note there says for which placers all is done, for
+these sources on this machine, so that nobody has to import or compile anything to know.
 
-Numba compiles on one core. Kernels of the learned placer and of the others have little in common:
-with a second process (``beside``) both are done in some two thirds of the time, and what one of
-them leaves in the cache on disk the other one loads.
+Numba compiles on one core. The simulator, its bounds and annealing are what all searches share; the
+learned placer's decoder and passes are its own. So a second process (``beside``) imports what it
+needs while this one compiles the shared kernels, loads those from disk, and compiles the learned
+placer's own while this one goes on with the others': nothing is compiled twice.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import platform
@@ -39,7 +42,7 @@ from gnnplace.placers import NO_BUDGET, Found, SearchSpace
 from gnnplace.placers.contract import training_chain
 from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.space import LEAST_TIGHT
-from gnnplace.policy.placing import TIME, UNTRAINED, placer_for, shown_placers
+from gnnplace.policy.placing import TIME, UNTRAINED, find_placer, placer_for, shown_placers
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.processes import ends_with_this
@@ -69,10 +72,12 @@ class WarmingScope(NamedTuple):
     Attributes:
         large: Problems that are searched on narrow groups too.
         network: Answers of `learned` and `best` that the graph network decodes for.
+        tight: Problems of several micro-batches, or whose memory some placement exceeds.
     """
 
     large: bool
     network: bool
+    tight: bool = True
 
 
 def warm(
@@ -81,41 +86,69 @@ def warm(
     progress: Progress | None = None,
     num_ops: int | None = None,
     budget: float | None = None,
+    space: SearchSpace | None = None,
 ) -> None:
-    """Compiles, or loads from disk, the kernels of placers.
+    """Compile the kernels of placers, or load them from disk.
 
-    Where those of ``best`` are missing, a second process compiles the learned placer's while this
-    one compiles the others; what it leaves on disk is loaded here then.
+    Where those of ``best`` are missing, a second process compiles the learned placer's own while
+    this one compiles the others; what it leaves on disk is loaded here then.
 
     Args:
-        names: the names of placers, all that are shown by default; one that is unknown is left to
+        names: The names of placers, all that are shown by default; one that is unknown is left to
             whoever places with it.
-        objective: that they place for.
-        progress: called with a line now and then while something is compiled.
-        num_ops: ops of the problem that is to be placed; None: of any size.
-        budget: seconds of search that are to come; None: some.
+        objective: What they place for.
+        progress: Called with a line now and then while something is compiled.
+        num_ops: Ops of the problem that is to be placed; None: of any size.
+        budget: Seconds of search that are to come; None: some.
+        space: The problem that is to be placed, so that a construction compiles what it needs of
+            it; None: any problem.
     """
     names = list(names or shown_placers())
     scope = find_scope(num_ops, budget)
-    if progress is not None and not all(_is_noted(name, objective, scope) for name in names):
+    announced = scope._replace(tight=space is None)
+    if progress is not None and not all(_is_noted(name, objective, announced) for name in names):
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
     names = [name for name in names if _is_known(name, objective)]
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
     with uncollected(), _telling(progress, names, scope.large):
+        if space is not None and all(find_placer(name)[0].is_construction for name in names):
+            is_tight = space.problem.microbatches > 1 or space.memory_matters
+            scope = scope._replace(tight=is_tight)
         if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
-            with beside([LEARNED]):
+            with beside([LEARNED]) as go:
+                _warm_shared(scope)
+                go()
                 _warm_all([*OTHERS, *(["narrow"] if scope.large else [])], scope)
         _warm_all(names, scope, objective)
     for name in names:
-        for large, network in product({False, scope.large}, {False, scope.network}):
-            _note(name, objective, WarmingScope(large, network)).touch()
+        for large, network, tight in product(
+            {False, scope.large}, {False, scope.network}, {False, scope.tight}
+        ):
+            _note(name, objective, WarmingScope(large, network, tight)).touch()
+
+
+def _warming_problems(scope: WarmingScope) -> list[Problem]:
+    """Return the tiny problems that placers place; the second one is tight."""
+    problems = [training_chain()]
+    if scope.tight:
+        problems.append(with_microbatches(training_chain(memory=48.0), 2))
+    return problems
 
 
 def _warm_all(names: list[str], scope: WarmingScope, objective: str = TIME) -> None:
-    for problem in (training_chain(), with_microbatches(training_chain(memory=48.0), 2)):
+    for problem in _warming_problems(scope):
         for name in names:
             with suppress(GnnplaceError), naming_extras():
                 _warm_one(problem, name, objective, scope)
+
+
+def _warm_shared(scope: WarmingScope) -> None:
+    """Compile the simulator, its bounds and list schedules, which all placers share."""
+    for problem in _warming_problems(scope):
+        with suppress(GnnplaceError):
+            space = SearchSpace(problem)
+            result = placer_for(TIME, "single").place(problem, space=space)
+            space.sequence(result.placement.device)
 
 
 def find_scope(num_ops: int | None, budget: float | None = None) -> WarmingScope:
@@ -192,9 +225,21 @@ def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
     search.cycle(NO_BUDGET)
 
 
-def is_warm(names: Iterable[str], num_ops: int | None = None, budget: float | None = None) -> bool:
-    """Whether ``warm`` once went through for all these placers and a problem and budget like it."""
-    scope = find_scope(num_ops, budget)
+def is_warm(
+    names: Iterable[str],
+    num_ops: int | None = None,
+    budget: float | None = None,
+    tight: bool = True,
+) -> bool:
+    """Return whether ``warm`` once went through for all these placers and a problem like it.
+
+    Args:
+        names: The names of placers.
+        num_ops: Ops of the problem; None: of any size.
+        budget: Seconds of search; None: some.
+        tight: Whether it may have several micro-batches or little memory.
+    """
+    scope = find_scope(num_ops, budget)._replace(tight=tight)
     return all(_is_noted(name, TIME, scope) for name in names)
 
 
@@ -252,36 +297,51 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
 
 @contextmanager
-def beside(names: list[str]) -> Iterator[None]:
+def beside(names: list[str]) -> Iterator[Callable[[], None]]:
     """Has kernels of other placers compiled while the block runs; waits for them at its end.
 
-    On a single core nothing is started. A process that fails is of no consequence: whoever needs a
-    kernel that is not there compiles it.
+    The block gets a function to call when the kernels that they share with its own are on disk.
+    Until then the process imports. On a single core nothing is started. A process that fails is of
+    no consequence: whoever needs a kernel that is not there compiles it.
 
     Args:
-        names: the names of these placers.
+        names: The names of these placers.
     """
     if len(os.sched_getaffinity(0)) < 2:
-        yield
+        yield lambda: None
         return
     command = [sys.executable, "-m", MODULE, *names]
     silent = subprocess.DEVNULL
     # A session of its own: Ctrl-C is for the process that waits, which ends this one.
     with subprocess.Popen(
         command,
-        stdin=silent,
+        stdin=subprocess.PIPE,
         stdout=silent,
         stderr=silent,
         start_new_session=True,
         preexec_fn=ends_with_this(),
     ) as process:
+        assert process.stdin is not None
         try:
-            yield
+            yield process.stdin.close
+            process.stdin.close()
             process.wait()
         finally:
             process.terminate()
 
 
+def _main(names: list[str]) -> None:
+    """Compile what placers need; of placers that are named, what small problems need.
+
+    With names, which is how ``beside`` starts it, it begins when its standard input ends.
+    """
+    if names:
+        for name in names:
+            _is_known(name, TIME)  # imports what the placer needs
+        sys.stdin.read()
+    warm(names or None, progress=print, num_ops=0 if names else None)
+
+
 if __name__ == "__main__":
-    # Of placers that are named, what small problems need: ``beside`` starts this.
-    warm(sys.argv[1:] or None, progress=print, num_ops=0 if sys.argv[1:] else None)
+    _main(sys.argv[1:])
+    gc.freeze()  # the compiler's objects: to look for garbage among them at the end takes a second

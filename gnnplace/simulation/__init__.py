@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.bounds import lower_bounds as lower_bounds
     from gnnplace.simulation.compiled import Compiled as Compiled
     from gnnplace.simulation.compiled import compile_problem as compile_problem
+    from gnnplace.simulation.list_scheduling import list_schedule as list_schedule
     from gnnplace.simulation.simulator import Simulation as Simulation
     from gnnplace.simulation.simulator import Simulator as Simulator
     from gnnplace.simulation.simulator import Transfers as Transfers

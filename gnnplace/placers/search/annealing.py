@@ -58,9 +58,9 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
-from gnnplace.simulation import count_steps
+from gnnplace.simulation import count_steps, list_schedule
 from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import distances, list_schedule
+from gnnplace.simulation.list_scheduling import distances, list_schedule_in_kernel
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
@@ -213,7 +213,7 @@ def in_own_order(
     tried: float,
 ) -> float:
     """Score of the state's devices in an order of their own if that is kept, else ``tried``."""
-    order = list_schedule(compiled, state.device, state.priority)
+    order = list_schedule_in_kernel(compiled, state.device, state.priority)
     again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
     state.orders[0] += 1
     if again >= tried or again > threshold:

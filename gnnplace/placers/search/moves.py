@@ -23,7 +23,7 @@ from gnnplace.graph.kernel_arrays import empty_floats
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation.compiled import Compiled
 from gnnplace.simulation.kernels import step_time_kernel
-from gnnplace.simulation.list_scheduling import list_schedule
+from gnnplace.simulation.list_scheduling import list_schedule_in_kernel
 from gnnplace.simulation.memory import excess_kernel
 
 WINDOW = 60
@@ -137,7 +137,7 @@ def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntA
     priority = empty_floats(len(order))
     for k in range(len(order)):
         priority[order[k]] = -k
-    return list_schedule(compiled, device, priority)
+    return list_schedule_in_kernel(compiled, device, priority)
 
 
 @inner(_nrt=False)

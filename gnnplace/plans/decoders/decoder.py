@@ -10,6 +10,7 @@ and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with laten
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
 from gnnplace.plans.decoders.kinds import EACH_HEAD, KINDS, LayerKind
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PretrainedConfig
 
@@ -432,9 +434,20 @@ def decoder_of(
 
 
 def decoder_or_reason(
-    model: str | nn.Module, inputs: object = None, num_devices: int = 1
+    model: str | nn.Module,
+    inputs: object = None,
+    num_devices: int = 1,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
 ) -> DecoderSizes | str:
-    """Return the decoder that a model is, or why it is none; see `decoder_of`."""
+    """Return the decoder that a model is, or why it is none.
+
+    Args:
+        model: As of `decoder_of`, as all but the last.
+        inputs: Example inputs of a module.
+        num_devices: Devices of the cluster.
+        loss: Of a module whose output is none.
+    """
     decoder = catalogue_decoder(model, num_devices) if isinstance(model, str) else None
     if decoder is not None:
         return decoder
@@ -454,7 +467,7 @@ def decoder_or_reason(
             return from_config(model, config, *sizes) or f"layers of {config.model_type}"
     elif inputs is None:
         return "its example inputs are not known"
-    workload = workload_of(model, inputs, None, fake=True)
+    workload = workload_of(model, inputs, loss, fake=True)
     from gnnplace.plans.segments.chains import captured_decoder
 
     return captured_decoder(workload)

@@ -101,9 +101,7 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
         CaptureError: It cannot be captured.
     """
     name = job.model if isinstance(job.model, str) else type(job.model).__name__
-    sizes: DecoderSizes | str = "its loss is one of its own, beside the model"
-    if job.loss is None:
-        sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices)
+    sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices, loss=job.loss)
     if isinstance(sizes, str):
         raise InputError(
             f"{name}: is no decoder of text that is known by its sizes, for which launchers' "

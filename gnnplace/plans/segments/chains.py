@@ -30,8 +30,8 @@ from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
-from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.segments.chain import Chain, Input
+from gnnplace.plans.segments.counts import counts_of
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recognition import configured_sizes, recognised_sizes

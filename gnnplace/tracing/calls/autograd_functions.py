@@ -156,6 +156,7 @@ def _bound_calls_refused() -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
+        function: type
         for function in _user_classes(torch.autograd.Function):
             forward = vars(function).get("forward")
             if isinstance(forward, staticmethod):

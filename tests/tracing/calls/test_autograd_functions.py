@@ -14,7 +14,7 @@ from gnnplace.tracing.calls.autograd_functions import user_functions
 from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 from tests.tracing.rules.oracle import check, traced
 
 
