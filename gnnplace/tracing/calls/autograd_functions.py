@@ -165,9 +165,10 @@ def _bound_calls_refused() -> Iterator[None]:
         yield
 
 
-def _user_classes(base: type) -> Iterator[type]:
+def _user_classes(base: type[Any]) -> Iterator[type[Any]]:
     """Yield all subclasses of a class that are neither torch's nor this package's."""
-    for function in base.__subclasses__():
+    functions: list[type[Any]] = base.__subclasses__()
+    for function in functions:
         if not function.__module__.startswith(OUR_MODULES):
             yield function
         yield from _user_classes(function)
@@ -177,7 +178,7 @@ def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable
     """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
 
     @wraps(forward)  # torch reads its defaults
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         caller = next((one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None)
         if caller is None:
             name = function.__name__
