@@ -10,6 +10,8 @@ is read back by the launcher's reader of this package; the launchers' own code r
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,7 +49,9 @@ def plan_file(model: str, folder: Path) -> Path | None:
     """Return the file of a model's plan on the first cluster that holds one."""
     path = folder / "plan.json"
     for cluster in CLUSTERS:
-        if run(["plan", model, "--cluster", cluster, "--quiet", "-o", str(path)]) == 0:
+        with redirect_stdout(StringIO()):
+            code = run(["plan", model, "--cluster", cluster, "--quiet", "-o", str(path)])
+        if code == 0:
             return path
     return None
 
