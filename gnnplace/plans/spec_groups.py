@@ -380,14 +380,15 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
         group: Of the plans.
         plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
-    if group.holds(plain):
+    is_plain = group.holds(plain)
+    if is_plain:
         yield plain
-    elif not group.holds(plain.with_words(recompute="full")):
-        return
+    # A layer that is computed again may need more at once than attention alone that is kept.
     selective = plain.with_words(recompute="selective")
     if group.holds(selective):
         yield selective
-    yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+    if is_plain or group.holds(plain.with_words(recompute="full")):
+        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:

@@ -156,19 +156,19 @@ def _bound_calls_refused() -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        function: type
-        for function in _user_classes(torch.autograd.Function):
-            forward = vars(function).get("forward")
+        for user_class in _user_classes(torch.autograd.Function):
+            forward = vars(user_class).get("forward")
             if isinstance(forward, staticmethod):
-                refusing = staticmethod(_refuse_unannounced(function, forward.__func__))
-                stack.enter_context(patch.object(function, "forward", refusing))
+                body: Callable[..., Any] = forward.__func__
+                refusing = staticmethod(_refuse_unannounced(user_class, body))
+                stack.enter_context(patch.object(user_class, "forward", refusing))
         yield
 
 
-def _user_classes(base: type[Any]) -> Iterator[type[Any]]:
+def _user_classes(base: type) -> Iterator[type]:
     """Yield all subclasses of a class that are neither torch's nor this package's."""
-    functions: list[type[Any]] = base.__subclasses__()
-    for function in functions:
+    subclasses: list[type] = base.__subclasses__()
+    for function in subclasses:
         if not function.__module__.startswith(OUR_MODULES):
             yield function
         yield from _user_classes(function)
@@ -178,7 +178,7 @@ def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable
     """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
 
     @wraps(forward)  # torch reads its defaults
-    def run(*args: object) -> object:
+    def run(*args: Any) -> Any:
         caller = next((one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None)
         if caller is None:
             name = function.__name__
