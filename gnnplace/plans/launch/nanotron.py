@@ -125,15 +125,15 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         InfeasibleError: nanotron has no such model.
     """
     sizes = plan.sizes
-    if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
-        raise InfeasibleError(
-            "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
-        )
     details = plan.details
     if details is not None and details.type not in TYPES:
         what = FEATURES.get(details.type, "layers of its own")
         raise InfeasibleError(
             f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
+        )
+    if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
+        raise InfeasibleError(
+            "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
     is_qwen = details is not None and details.query_biases
     check_degrees(plan)
