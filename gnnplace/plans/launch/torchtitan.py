@@ -48,6 +48,14 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "deepseek_v3_671b": ("671B", DecoderSizes(
         61, 7168, 128, 128, 18432, 4096, 129280, own_head_size=192,
         experts=ExpertLayers(256, 8, 2048, 2048, 3), latent=LatentAttention(1536, 512, 64, 128))),
+    "qwen3_0_6b": ("0.6B", DecoderSizes(
+        28, 1024, 16, 8, 3072, 4096, 151936, tied=True, own_head_size=128, head_norms=True)),
+    "qwen3_1_7b": ("1.7B", DecoderSizes(
+        28, 2048, 16, 8, 6144, 4096, 151936, tied=True, head_norms=True)),
+    "qwen3_14b": ("14B", DecoderSizes(
+        40, 5120, 40, 8, 17408, 4096, 151936, head_norms=True)),
+    "qwen3_32b": ("32B", DecoderSizes(
+        64, 5120, 64, 8, 25600, 4096, 151936, own_head_size=128, head_norms=True)),
     "qwen3_30b_a3b": ("30B-A3B", DecoderSizes(
         48, 2048, 32, 4, 6144, 4096, 151936, own_head_size=128, head_norms=True,
         experts=ExpertLayers(128, 8, 768))),
@@ -60,6 +68,10 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
     "deepseek_v3_16b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 8}, SELECTIVE),
     "deepseek_v3_671b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 2}, SELECTIVE),
+    "qwen3_0_6b": (4 * 4096, 4096, {}, SELECTIVE),
+    "qwen3_1_7b": (4 * 4096, 4096, {}, SELECTIVE),
+    "qwen3_14b": (4 * 4096, 4096, {}, FULL),
+    "qwen3_32b": (2 * 4096, 4096, {}, FULL),
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
 }
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
@@ -172,6 +184,8 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
             f"torchtitan: has no model of these sizes, but {known}; give --model of one of "
             "them, or another launcher"
         )
+    if sizes.tied and plan.pp > 1:
+        raise InfeasibleError("torchtitan: cuts no model with a tied embedding into stages")
     if sizes.experts and plan.tp > 1 and plan.etp != 1:
         raise InfeasibleError("torchtitan: cuts no expert, and ep x tp does not divide them")
     family = next(folder for folder in FAMILIES if found[0].startswith(folder))
