@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test quick campaign lowest check house docs clean
+.PHONY: demo test quick campaign lowest torch-names check house docs clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -25,6 +25,10 @@ campaign: .venv/installed
 # The lowest versions that pyproject.toml declares, in an environment of their own: some ten minutes.
 lowest: .venv/installed
 	$(BIN)/python -m tests.lowest
+
+# Names of torch's own that the package needs, looked up in the sources of other versions: TORCH="2.12.1 2.14.1".
+torch-names: .venv/installed
+	$(BIN)/python -m tests.torch_sources $(TORCH)
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -30,11 +30,12 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import DECODED
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.learned import LearnedPlacer, load_policy
-from gnnplace.policy.network import DECODER_PRIOR, PlacementPolicy, weights_of
+from gnnplace.policy.learned import LearnedPlacer
+from gnnplace.policy.network import PlacementPolicy, read_policy, weights_of
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
+from gnnplace.policy.weights import CHECKPOINT, DECODER_PRIOR
 from gnnplace.train import Evolution, ProblemDataModule
 
 GENERATIONS = 5
@@ -69,7 +70,7 @@ def set_weights(part: Any, names: tuple[str, ...], weights: Any) -> None:
 
 def begin() -> PlacementPolicy:
     """The shipped policy with what the later stages learned taken back to the prior."""
-    policy = copy.deepcopy(load_policy())
+    policy = read_policy(CHECKPOINT)
     set_weights(policy.decoder, DYNAMIC, DECODER_PRIOR)
     set_weights(policy.refiner, REFINING, REFINER_PRIOR)
     return policy

@@ -22,7 +22,7 @@ from gnnplace.policy import Exposure, TrainingCard, write_card
 from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.network import CHECKPOINT as POLICY
+from gnnplace.policy.weights import CHECKPOINT as POLICY
 from gnnplace.train.data_module import ProblemDataModule
 
 TRAINERS = Path(__file__).parents[1] / "trainers"
@@ -75,7 +75,7 @@ def main() -> int:
     write_card(
         POLICY,
         TrainingCard(
-            parameters=sum(p.numel() for p in policy.parameters()),
+            parameters=policy.decoder.size + policy.refiner.size,
             hours=POLICY_HOURS,
             trained=trained,
             validated=validated,

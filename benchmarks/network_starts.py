@@ -42,8 +42,8 @@ from gnnplace.policy.learned import (
     load_policy,
     network_decodes,
 )
-from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.refine.passes import RefiningPasses
+from gnnplace.policy.weights import PolicyWeights
 from gnnplace.problem import Problem
 
 SUITE = Path(__file__).parent / "suites" / "by-ops.yaml"
@@ -85,7 +85,7 @@ def starts() -> dict[str, Callable[[Rollouts], list[Decoded]]]:
 
 def searched(
     problem: Problem,
-    policy: PlacementPolicy,
+    policy: PolicyWeights,
     decode: Callable[[Rollouts], list[Decoded]],
     seed: int,
     marks: list[float],

@@ -90,7 +90,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
             continue
         schedules = ["1f1b"]
         if pp > 1:
-            schedules += [name for name in ("gpipe",) if name in traits.schedules]
+            schedules += [name for name in ("gpipe", "zero-bubble") if name in traits.schedules]
             if "interleaved" in traits.schedules:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]

@@ -25,7 +25,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import gnnplace
-from gnnplace.runtime.workers import available_cores
+from gnnplace.run.workers.tasks import available_cores
 
 SCHEDULES = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
 LOSS = nn.functional.mse_loss

@@ -21,24 +21,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
-    from gnnplace.execution import ExecutionOptions as ExecutionOptions
-    from gnnplace.execution import RecordOptions as RecordOptions
-    from gnnplace.execution import TrainingStep as TrainingStep
-    from gnnplace.execution import compile as compile
-    from gnnplace.execution.device_map import check_device_map as check_device_map
-    from gnnplace.execution.device_map import device_map as device_map
-    from gnnplace.execution.fidelity import check_fidelity as check_fidelity
-    from gnnplace.execution.running import Executed as Executed
-    from gnnplace.execution.running import dry_run_placement as dry_run
-    from gnnplace.execution.running import eager_times as eager_times
-    from gnnplace.execution.running import execute_placement as execute
-    from gnnplace.execution.setting import execution_mode as execution_mode
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
     from gnnplace.plans import convert_launch_file as convert_launch_file
-    from gnnplace.plans.hybrid.run import execute_hybrid as execute_hybrid
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan
     from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
@@ -46,7 +33,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
     from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
-    from gnnplace.plans.launch.searching import search_launcher as search_launcher
     from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plan_explanation import explain_plan as explain_plan
     from gnnplace.plans.plans import JointPlan as JointPlan
@@ -54,7 +40,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.plans import plan_model as plan
     from gnnplace.plans.plans import read_plan as read_plan
     from gnnplace.plans.rows import price_plans as price_plans
-    from gnnplace.plans.run.workers import run_plan as run_plan
     from gnnplace.plans.sharded import ShardPlan as ShardPlan
     from gnnplace.plans.sharded import plan_shard as plan_shard
     from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
@@ -106,6 +91,20 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road
+    from gnnplace.run.device_maps import check_device_map as check_device_map
+    from gnnplace.run.device_maps import device_map as device_map
+    from gnnplace.run.measuring import Executed as Executed
+    from gnnplace.run.measuring import check_fidelity as check_fidelity
+    from gnnplace.run.measuring import dry_run_placement as dry_run
+    from gnnplace.run.measuring import eager_times as eager_times
+    from gnnplace.run.measuring import execute_placement as execute
+    from gnnplace.run.placed import ExecutionOptions as ExecutionOptions
+    from gnnplace.run.placed import RecordOptions as RecordOptions
+    from gnnplace.run.placed import execution_mode as execution_mode
+    from gnnplace.run.planned import execute_hybrid as execute_hybrid
+    from gnnplace.run.planned import run_plan as run_plan
+    from gnnplace.run.training import TrainingStep as TrainingStep
+    from gnnplace.run.training import compile as compile
     from gnnplace.sharding.answers import SplitGoal as SplitGoal
     from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier

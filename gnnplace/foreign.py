@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from gnnplace.lazy import lazy_names
 WORKING_VERSIONS = {
     "lightning": ("2.5", "2.6.6"),
     "numba": ("0.62", "0.68.1"),
-    "torch": ("2.13", "2.13.0"),
+    "torch": ("2.12", "2.14.1"),
     "torch_geometric": ("2.6", "2.8.1"),
     "transformers": ("5.0", "5.23.0"),
 }
@@ -34,7 +35,6 @@ EXTRA_OF = {
     "tensorboard": "train",
     "ortools": "exact",
     "transformers": "hf",
-    "huggingface_hub": "torch",
     "matplotlib": "report",
 }
 """The extra of the package that brings each library which planning does without."""
@@ -54,6 +54,21 @@ def naming_extras() -> Iterator[None]:
         if extra is None:
             raise
         raise extra from error
+
+
+def check_installed(*libraries: str) -> None:
+    """Check, before the work, that libraries are there which an extra brings.
+
+    Args:
+        libraries: Their names, as they are imported.
+
+    Raises:
+        MissingExtraError: One is not installed; names the extra.
+    """
+    for library in libraries:
+        with naming_extras():
+            if find_spec(library) is None:
+                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 def missing_extra(error: BaseException) -> MissingExtraError | None:
@@ -121,6 +136,32 @@ def patch_private(
     if not hasattr(owner, name):
         raise missing_name(library, f"{owner!r} has no attribute {name!r}")
     return patch.object(owner, name, value)
+
+
+def check_version(library: str, installed: str) -> None:
+    """Check that a library is of a release that the package was tried with.
+
+    Args:
+        library: The library, as it is imported.
+        installed: Its version, as it says itself.
+
+    Raises:
+        VersionError: It is an earlier or a later one.
+    """
+    first, last = WORKING_VERSIONS[library]
+    if not release(first) <= release(installed) <= release(last):
+        package = library.replace("_", "-")
+        major, minor = release(last)
+        raise VersionError(
+            f"{package} {installed}: gnnplace was not tried with it, and its checks may not hold; "
+            f"{first} to {last} works: pip install '{package}>={first},<{major}.{minor + 1}'"
+        )
+
+
+def release(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version, such as (2, 13) of "2.13.0+cpu"."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def missing_name(library: str, reason: str) -> VersionError:

@@ -1,3 +1,3 @@
 """LightningModules of one's own trained placed. Importing it imports Lightning."""
 
-from gnnplace.execution.lightning import PlacedStrategy as PlacedStrategy
+from gnnplace.run.training import PlacedStrategy as PlacedStrategy

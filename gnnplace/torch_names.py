@@ -1,17 +1,35 @@
-"""Private names of torch."""
+"""Private names of torch, and for which of its versions they hold.
+
+A name of the list below holds for all of `WORKING_VERSIONS["torch"]`, 2.12 to 2.14, as do the
+constants, unless something else is said. What has another spelling, or works otherwise, in some of
+these versions stands below the list as a constant or a function that says which:
+
+| here | 2.12 | 2.13 | 2.14 |
+|---|---|---|---|
+| `REGION` | `_checkpoint_without_reentrant_generator` | as 2.12 | `..._impl`, of other arguments |
+| `APPLY_OWNER` | `_SingleLevelFunction` | as 2.12 | `Function`, whose `apply` is C's own |
+| `mixes_devices` | a `RuntimeError` | `FakeTensorDeviceMismatchError` | as 2.13 |
+| `gather_flat` | `all_gather_into_tensor` | `all_gather_single` | as 2.13 |
+| `scatter_flat` | `reduce_scatter_tensor` | `reduce_scatter_single` | as 2.13 |
+
+`make torch-names` looks every name up in the sources of other versions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import _C as c_library
-from torch import nn
-from torch.autograd import Variable
+from torch import distributed, nn
+from torch._subclasses import fake_tensor as fake_tensors
+from torch.autograd import Function, Variable
+from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
 from torch.utils import checkpoint
 
-from gnnplace.foreign import foreign_names, patch_private, read_private
+from gnnplace.foreign import check_version, foreign_names, patch_private, read_private
 
 if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
     from torch import _check_tensor_all_with as check_tensor_all_with
@@ -44,16 +62,13 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
     from torch._ops import OpOverload as OpOverload
     from torch._subclasses import fake_tensor as fake_tensor
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
-    from torch._subclasses.fake_tensor import (
-        FakeTensorDeviceMismatchError as FakeTensorDeviceMismatchError,
-    )
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
     from torch._subclasses.fake_tensor import (
         in_kernel_invocation_manager as in_kernel_invocation_manager,
     )
     from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
     from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
-    from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
+    from torch.distributed import ProcessGroup as ProcessGroup
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
     from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
     from torch.nn.modules.batchnorm import _BatchNorm as BatchNormBase
@@ -72,12 +87,70 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
 
 __getattr__, __dir__ = foreign_names(__name__, "torch")
 
+check_version("torch", torch.__version__)
+
 REGION = "_checkpoint_without_reentrant_generator"
-"""What `torch.utils.checkpoint` runs a region by, if it is not reentrant."""
+if hasattr(checkpoint, f"{REGION}_impl"):  # 2.14
+    REGION += "_impl"
+"""What `torch.utils.checkpoint` runs a region by, if it is not reentrant.
+
+Its first argument is the region's function. `preserve_rng_state` is the second one up to 2.13, and
+given by its name since 2.14.
+"""
+IS_APPLY_OF_C = not isinstance(vars(Function)["apply"], classmethod)
+"""Whether `f = X.apply` of a user's autograd function is C's own, so that nothing can replace it.
+
+Since 2.14. Before, such an `f` looks `apply` up in `APPLY_OWNER` when it is called.
+"""
+APPLY_OWNER = Function if IS_APPLY_OF_C else SingleLevelFunction
+"""The class whose `apply` a call of any autograd function ends in."""
 MODULE_CALL = "_call_impl"
 """How an `nn.Module` is called: `(module, *args, **options) -> outputs`."""
 PRETENDED_GPUS = "_ensureCUDADeviceGuardSet"
 """What registers GPUs in torch's own library where torch finds none."""
+
+
+def is_random_state_kept(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Return whether a region draws the same random numbers when it runs again.
+
+    Args:
+        arguments: What the function named `REGION` is given, by position.
+        options: What it is given by name.
+    """
+    return bool(options.get("preserve_rng_state", arguments[1] if len(arguments) > 1 else True))
+
+
+def mixes_devices(error: Exception) -> bool:
+    """Return whether fake tensors refused an op because its inputs are on several devices."""
+    mismatch = getattr(fake_tensors, "FakeTensorDeviceMismatchError", None)
+    if mismatch is not None:
+        return isinstance(error, mismatch)
+    return isinstance(error, RuntimeError) and "found two different devices" in str(error)
+
+
+def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None) -> None:
+    """All-gather the shards of a group's processes into one tensor.
+
+    Args:
+        output: What is written. [processes * shard's rows, ...]
+        shard: This process's shard.
+        group: The group of processes; None: all of them.
+    """
+    # Since 2.13 the older name warns of each use.
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    gather(output, shard, group=group)
+
+
+def scatter_flat(output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup | None) -> None:
+    """Add up tensors over a group and leave each process a shard: a reduce-scatter.
+
+    Args:
+        output: This process's shard, which is written.
+        whole: What is added up. [processes * output's rows, ...]
+        group: The group of processes; None: all of them.
+    """
+    scatter = getattr(distributed, "reduce_scatter_single", None)
+    (scatter or distributed.reduce_scatter_tensor)(output, whole, group=group)
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:

@@ -88,7 +88,7 @@ ALONE = (
     "tests/costs/profiling/test_measurement.py",
     "tests/runtime/",
     "tests/sharding/run/test_measure.py",
-    "tests/execution/test_fidelity.py",
+    "tests/run/measuring/test_fidelity.py",
 )
 """Tests whose processes spin, whose clocks others would disturb, or that look for what is left."""
 

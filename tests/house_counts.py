@@ -1,8 +1,9 @@
 """What ``make house`` counts in the source, room by room, without running it.
 
 A *room* is a folder of ``gnnplace/`` with an ``__init__.py``, its *face*; files beside the rooms
-are counted as the room ``root``. Each count gives a list of places, so that a table of totals can
-also say where to go.
+are counted as the room ``root``. A room that has packages alone, and no
+names in its ``__init__.py``, has no face of its own: the faces are those of its packages.
+Each count gives a list of places, so that a table of totals can also say where to go.
 """
 
 from __future__ import annotations
@@ -285,9 +286,11 @@ def run_ruff(sources: Sequence[Source], package: Path = PACKAGE) -> dict[str, li
 def find_imports_past_faces(sources: Sequence[Source]) -> list[Place]:
     """Return names that a file imports from inside another room, each once a file.
 
-    ``from gnnplace.ROOM import NAME`` is an import through the face and does not count.
+    ``from gnnplace.ROOM import NAME`` is an import through the face and does not count, and in a
+    room of packages ``from gnnplace.ROOM.PACKAGE import NAME`` neither.
     """
     rooms = set(list_rooms(sources)) - {ROOT_ROOM}
+    faces = _list_package_faces(sources)
     places: dict[tuple[str, str], Place] = {}
     for source in sources:
         for node in source.nodes:
@@ -296,11 +299,26 @@ def find_imports_past_faces(sources: Sequence[Source]) -> list[Place]:
             package, *inside = node.module.split(".")
             if package != "gnnplace" or len(inside) < 2:
                 continue
-            if inside[0] in rooms and inside[0] != source.room:
+            if inside[0] in rooms and inside[0] != source.room and node.module not in faces:
                 for alias in node.names:
                     name = f"{node.module}.{alias.name}"
                     places.setdefault((source.file, name), source.place(node.lineno, name))
     return list(places.values())
+
+
+def _list_package_faces(sources: Sequence[Source]) -> set[str]:
+    """Return the packages of rooms that have packages alone and no names of their own."""
+    packages = {source.module for source in sources if source.path.name == "__init__.py"}
+    mixed = {
+        source.module.rpartition(".")[0] for source in sources if source.module not in packages
+    }
+    naming = {
+        source.module
+        for source in sources
+        if any(isinstance(node, ast.Import | ast.ImportFrom) for node in source.nodes)
+    }
+    rooms = {package for package in packages - mixed - naming if package.count(".") == 1}
+    return {package for package in packages if package.rpartition(".")[0] in rooms}
 
 
 def find_vague_names(sources: Sequence[Source]) -> list[Place]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,22 @@ TOY = {
 }
 
 
+@dataclass(frozen=True)
+class BaseInstall:
+    """What commands did without any extra; `folder` has the files that they wrote."""
+
+    codes: dict[str, int]
+    imported: str
+    output: str
+    errors: str
+    folder: Path
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """Commands of one process in which no library of an extra can be imported.
 
-    Four processor seconds: a process of its own starts once for ten commands, a search among them.
+    Five processor seconds: a process of its own starts once for all commands, a search among them.
     """
     folder = tmp_path_factory.mktemp("base")
     (folder / "toy.json").write_text(json.dumps(TOY))
@@ -68,9 +80,12 @@ def base(tmp_path_factory):
         "explain": "explain plan.json",
         "place": "place toy.json --placer etf --budget 0 -o placed.json",
         "simulate": "simulate toy.json placed.json",
-        "learned": "place toy.json --placer learned --budget 0 -o other.json",
-        "solver": "place toy.json --placer m-sct --budget 0 -o other.json",
+        "m-sct": "place toy.json --placer m-sct --budget 0 -o m-sct.json",
+        "best": "place toy.json --budget 0 -o best.json",
+        "network": "place toy.json --placer gnn --budget 0 -o other.json",
+        "solver": "place toy.json --placer exact --budget 1 -o other.json",
         "capture": "plan mlp --cluster 2xH100",
+        "picture": "shard alexnet --devices 2 --html other.html",
     }
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, *commands.values()],
@@ -82,24 +97,57 @@ def base(tmp_path_factory):
     )
     last = done.stdout.strip().splitlines()[-1]
     codes, _, imported = last.partition("]")
-    return dict(zip(commands, json.loads(codes + "]"), strict=True)), imported, done.stderr
+    return BaseInstall(
+        codes=dict(zip(commands, json.loads(codes + "]"), strict=True)),
+        imported=imported.strip(),
+        output=done.stdout,
+        errors=done.stderr,
+        folder=folder,
+    )
 
 
 def test_planning_and_classical_placers_need_no_extra(base):
-    codes, imported, _ = base
-    names = ("plan", "fits", "lora", "convert", "explain", "place", "simulate")
-    assert {name: codes[name] for name in names} == dict.fromkeys(names, 0)
-    assert imported.strip() == "[]"
+    names = ("plan", "fits", "lora", "convert", "explain", "place", "simulate", "m-sct", "best")
+    assert {name: base.codes[name] for name in names} == dict.fromkeys(names, 0)
+    assert base.imported == "[]"
 
 
 def test_what_is_missing_is_one_line_with_its_extra(base):
-    codes, _, errors = base
-    assert {codes[name] for name in ("learned", "solver", "capture")} == {2}
-    lines = [line for line in errors.splitlines() if line.startswith("gnnplace: ")]
-    torch_line = "torch is not installed, and this needs it: pip install 'gnnplace[torch]'"
-    exact_line = "ortools is not installed, and this needs it: pip install 'gnnplace[exact]'"
-    assert lines == [f"gnnplace: {line}" for line in (torch_line, exact_line, torch_line)]
-    assert "Traceback" not in errors
+    assert {base.codes[name] for name in ("network", "solver", "capture", "picture")} == {2}
+    lines = [line for line in base.errors.splitlines() if line.startswith("gnnplace: ")]
+    assert lines == [
+        f"gnnplace: {library} is not installed, and this needs it: pip install 'gnnplace[{extra}]'"
+        for library, extra in (
+            ("torch", "torch"),
+            ("ortools", "exact"),
+            ("torch", "torch"),
+            ("matplotlib", "report"),
+        )
+    ]
+    assert "Traceback" not in base.errors
+    assert not [path.name for path in base.folder.iterdir() if path.name.startswith("other")]
+
+
+def test_an_answer_does_not_change_with_what_is_installed(base, tmp_path, monkeypatch, capsys):
+    """The same commands with all extras: the same placements, or a line says what is left out."""
+    monkeypatch.chdir(tmp_path)
+    Path("toy.json").write_text(json.dumps(TOY))
+    for placer in ("m-sct", "etf"):
+        assert (
+            run(["place", "toy.json", "--placer", placer, "--budget", "0", "-o", "own.json"]) == 0
+        )
+        name = "placed.json" if placer == "etf" else f"{placer}.json"
+        without = json.loads((base.folder / name).read_text())
+        own = json.loads(Path("own.json").read_text())
+        assert [own[key] for key in ("device", "sequence")] == [
+            without[key] for key in ("device", "sequence")
+        ]
+    left_out = "without the graph network's starts: torch is not installed"
+    best = next(line for line in base.output.splitlines() if line.startswith("best: "))
+    assert left_out in best
+    assert "pip install 'gnnplace[torch]'" in best
+    assert run(["place", "toy.json", "--budget", "0", "-o", "own.json"]) == 0
+    assert left_out not in capsys.readouterr().out
 
 
 def test_a_base_install_has_fourteen_packages():
@@ -123,9 +171,8 @@ def test_errors_of_other_modules_stay():
 
 
 def test_a_comparison_keeps_the_placers_that_miss_a_library(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "ortools", None)
-    monkeypatch.setitem(sys.modules, "ortools.linear_solver", None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     path = tmp_path / "toy.json"
     path.write_text(json.dumps(TOY))
-    assert run(["compare", str(path), "--placers", "etf,m-sct", "--budget", "0"]) == 0
-    assert "ortools" in capsys.readouterr().out
+    assert run(["compare", str(path), "--placers", "etf,optuna", "--budget", "0"]) == 0
+    assert "gnnplace[train]" in capsys.readouterr().out

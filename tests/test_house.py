@@ -130,6 +130,15 @@ def test_an_import_from_inside_another_room_goes_past_its_face(tmp_path):
     assert find_imports_past_faces(sources) == [Place("c", "gnnplace/c/d.py", 2, "gnnplace.a.b.g")]
 
 
+def test_packages_are_the_faces_of_a_room_that_has_nothing_else(tmp_path):
+    text = "from gnnplace.a.b import f\nfrom gnnplace.a.b.c import g\n"
+    files = {"a____init__": "", "a__b/__init__": "", "a__b/c": "", "d__e": text}
+    past = find_imports_past_faces(sources_of(tmp_path, **files))
+    assert [place.name for place in past] == ["gnnplace.a.b.c.g"]
+    past = find_imports_past_faces(sources_of(tmp_path, a__k=""))
+    assert [place.name for place in past] == ["gnnplace.a.b.f", "gnnplace.a.b.c.g"]
+
+
 def test_vague_names_are_bound_ones(tmp_path):
     text = "def f(own):\n    found, count = own\n    return [found for found in (now := [])]\n"
     places = find_vague_names(sources_of(tmp_path, a__b=text))

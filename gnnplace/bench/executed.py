@@ -16,10 +16,10 @@ from gnnplace.bench.standings import RUN_SUFFIX
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import ExecutionError
-from gnnplace.execution import Execution, ExecutionOptions
-from gnnplace.execution.running import execute_placement
 from gnnplace.placers import Result
 from gnnplace.problem import ruled
+from gnnplace.run.measuring import execute_placement
+from gnnplace.run.placed import Execution, ExecutionOptions
 from gnnplace.tracing import Program, capture_model
 
 Data = dict[str, Any]

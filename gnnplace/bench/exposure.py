@@ -26,7 +26,7 @@ from gnnplace.policy import (
     read_card,
 )
 from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
-from gnnplace.policy.network import CHECKPOINT as POLICY
+from gnnplace.policy.weights import CHECKPOINT as POLICY
 from gnnplace.train import listed
 
 BLOCKS = Path(__file__).with_name("blocks.json")  # written by ``benchmarks/structure.py``

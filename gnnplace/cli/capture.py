@@ -11,6 +11,7 @@ from gnnplace.cli.options import (
     options_entry,
 )
 from gnnplace.files import write_json
+from gnnplace.foreign import check_installed
 from gnnplace.problem import problem_to_data
 from gnnplace.report.units import bytes_text
 
@@ -19,6 +20,7 @@ def run(args: Namespace) -> int:
     """Captures and writes."""
     check_output(args.output)
     options = capture_options(args)
+    check_installed("torch")
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options, fake=args.fake)
     problem = gnnplace.estimated_problem(program, options)

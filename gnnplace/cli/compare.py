@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from jsonargparse import Namespace
@@ -13,7 +14,7 @@ from gnnplace.cli.options import (
     constraints_of,
 )
 from gnnplace.cli.place import read_problem_of
-from gnnplace.errors import InputError
+from gnnplace.errors import InputError, MissingExtraError
 from gnnplace.problem import Problem
 from gnnplace.report.plans import baseline_lines
 from gnnplace.report.rows import make_row, summary_lines, with_best_bound
@@ -32,7 +33,8 @@ def run(args: Namespace) -> int:
     few = gnnplace.Constraints(max_devices=asked.max_devices)
     names = names_in(args.placers)
     for name in names:
-        gnnplace.make_placer(name)  # a wrong name shows before the work
+        with suppress(MissingExtraError):  # its row says so
+            gnnplace.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (gnnplace.TIME, gnnplace.THROUGHPUT):
         raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
     problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))

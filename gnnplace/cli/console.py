@@ -53,7 +53,7 @@ def console(output: str | None = None) -> Console:
     stream = sys.stderr if taken else sys.stdout
     pause()
     wide = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
-    return Console(width=wide, highlight=False, stderr=taken)
+    return Console(width=wide, highlight=False, markup=False, emoji=False, stderr=taken)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def run(args: Namespace) -> int:
 
 def _plans(args: Namespace) -> int:
     """Compares two joint plans."""
-    from gnnplace.plans.run.apply import check_model  # late: torch is for plans alone
+    from gnnplace.run.planned import check_model  # late: torch is for plans alone
     from gnnplace.tracing import workload_of
 
     if args.html is not None or args.trace is not None:

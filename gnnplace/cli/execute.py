@@ -25,9 +25,11 @@ from gnnplace.cli.console import (
 from gnnplace.cli.placed import cluster_of, placed_options
 from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
+from gnnplace.foreign import check_installed
 from gnnplace.measurements import is_disturbed
 from gnnplace.plans.plans import read_plan
 from gnnplace.plans.reading import check_cluster, is_plan
+from gnnplace.report.pictures import check_drawable
 from gnnplace.report.placements import write_placements
 from gnnplace.report.plans import plan_page, run_lines
 from gnnplace.report.timeline import from_execution, from_simulation
@@ -35,7 +37,7 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.units import bytes_text, eager_line, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.runtime.hosts import Hosts
+    from gnnplace.run.workers import Hosts
 
 RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
 
@@ -46,6 +48,8 @@ def run(args: Namespace) -> int:
         return _dry_run(args)
     if is_plan(args.placement):
         check_output(args.html)
+        if args.html is not None:
+            check_drawable(args.html)
         return run_plan(args)
     hosts = _hosts()
     if hosts is not None:
@@ -55,6 +59,7 @@ def run(args: Namespace) -> int:
     check_output(args.trace, args.html)
     data, store = read_json(args.placement), open_store(args.store)
     options = placed_options(args, data)
+    check_installed("torch")
     say(f"capturing the step of {args.model}")
     program = gnnplace.capture(args.model, options=options)
     gnnplace.say_batch(program, say)
@@ -105,7 +110,7 @@ def _hosts() -> Hosts | None:
     """Several hosts, if `torchrun` started this process; torch is needed for these alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
-    from gnnplace.runtime.hosts import from_environment
+    from gnnplace.run.workers import from_environment
 
     return from_environment()
 
@@ -120,15 +125,15 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
     Nothing is measured beforehand: only the structure of the problem matters here.
     """
-    from gnnplace.execution.structure import read_given
+    from gnnplace.run.placed import read_unbound_placement
 
     data = read_json(args.placement)
     options = placed_options(args, data)
     program = gnnplace.capture(args.model, options=options)
-    plan = read_given(
+    unbound = read_unbound_placement(
         args.placement, None, microbatches=options.microbatches, groups=options.groups
     )
-    problem, placement = plan.placed(program, None)
+    problem, placement = unbound.bind(program, None)
     gnnplace.execute(
         program,
         problem,

@@ -10,13 +10,15 @@ from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import (
     capture_options,
 )
+from gnnplace.foreign import check_installed
 
 
 def run(args: Namespace) -> int:
     """Measures, compares, calibrates, prints, writes."""
-    from gnnplace.execution.fidelity import FidelityOptions
     from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
+    from gnnplace.run.measuring import FidelityOptions
 
+    check_installed("torch", "matplotlib")  # its page has pictures
     options = from_args(FidelityOptions, args, placers=names_in(args.placers))
     folder, store = output_folder(args.output), open_store(args.store)
     study = gnnplace.check_fidelity(

@@ -42,6 +42,8 @@ def _study(args: Namespace) -> int:
     check_output(args.output, args.html)
     if args.output is not None:
         check_drawable(args.output)
+    if args.html is not None:
+        check_drawable(args.html)
     options = from_args(HybridOptions, args, overlap=not args.no_overlap)
     study = gnnplace.study_hybrid(
         args.what, args.cluster, options=options, search=_search(args), progress=say
@@ -60,7 +62,7 @@ def _study(args: Namespace) -> int:
 
 def _execute(args: Namespace) -> int:
     """Runs groups x devices as a plan, and DDP beside it; 1 if numbers are wrong."""
-    from gnnplace.plans.hybrid.run import Running
+    from gnnplace.plans.hybrid.groups import Running
     from gnnplace.report.plans import run_lines
 
     if args.cluster is None:

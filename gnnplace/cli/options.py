@@ -83,25 +83,42 @@ def _add_placer_options(parser: ArgumentParser) -> None:
         _add_option(parser, f"--{name}", told, default=None, **more)
 
 
-def _listed(module: str, names: str) -> str:
-    """What a module lists; it is imported where a help asks for it."""
-    return ", ".join(getattr(import_module(module), names))
+def _listed(module: str, names: str) -> tuple[str, ...]:
+    """Return what a module lists; it is imported where a help asks for it."""
+    return tuple(getattr(import_module(module), names))
 
 
+def _join(find: Callable[[], tuple[str, ...]]) -> str:
+    """Return names as a sentence lists them."""
+    return ", ".join(find())
+
+
+def _catalogue() -> tuple[str, ...]:
+    """Return the names of models, with and without their owners, and those of the zoo."""
+    names = import_module("gnnplace.models").model_names()
+    return (*dict.fromkeys((*names, *(name.rpartition("/")[2] for name in names), *ZOO)),)
+
+
+NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
+    "model": _catalogue,
+    "presets": lambda: import_module("gnnplace.problem.cluster").preset_names(),
+    "placers": gnnplace.placer_names,
+    "readers": partial(_listed, "gnnplace.plans.launch.launch_plan", "READ_NAMES"),
+    "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
+    "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
+    "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
+}
+"""What there is to choose from, by the name in braces of a help."""
 CHOICES: Mapping[str, Callable[[], str]] = {
+    **{name: partial(_join, find) for name, find in NAMES.items()},
     "model": lambda: (
         "module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
         "a name of the catalogue (Qwen/Qwen3-8B, llama-3.1-70b), hf:CONFIG (a model type or a "
         "local folder with a config.json; nothing is downloaded), or a name of the zoo, with or "
         f"without zoo: before it: {', '.join(ZOO)}."
     ),
-    "presets": lambda: ", ".join(import_module("gnnplace.problem.cluster").preset_names()),
-    "placers": lambda: ", ".join(gnnplace.placer_names()),
-    "readers": partial(_listed, "gnnplace.plans.launch.launch_plan", "READ_NAMES"),
-    "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
-    "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
-    "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
+"""What a help says there is to choose from."""
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:

@@ -15,7 +15,7 @@ from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.models import find_model
+from gnnplace.foreign import check_installed
 from gnnplace.plans import (
     FitAnswer,
     LaunchPlan,
@@ -28,7 +28,7 @@ from gnnplace.plans import (
     read_given,
 )
 from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
-from gnnplace.report.launch import launch_answer_data, launch_answer_lines, launch_text
+from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.money import (
     PlanCost,
     compute_cost,
@@ -94,13 +94,8 @@ def _price(args: Namespace, headroom: str | float) -> int:
     return 0
 
 
-def _is_launched(args: Namespace) -> bool:
-    """Return whether a launcher's plan is asked for that is priced from sizes, and no plan written.
-
-    Searches for a model of the catalogue are plans themselves.
-    """
-    if args.given is None:
-        return args.what is None or find_model(args.what.partition("?")[0]) is None
+def _is_launch_file(args: Namespace) -> bool:
+    """Return whether a launch file is given that is priced from sizes, and no plan written."""
     words = "=" in args.given or args.given.endswith(".csv")
     if args.output is not None or words or not gnnplace.is_launch_file(args.given):
         return False
@@ -119,17 +114,13 @@ def _given(args: Namespace) -> str | LaunchPlan | None:
     return read_launch_file(args, text, args.source_launcher)[0]
 
 
-def _launched(
-    args: Namespace,
-    rate: float | None,
-    prices: dict[str, float] | None,
-    tokens: float | None,
+def _price_launch_file(
+    args: Namespace, prices: dict[str, float] | None, tokens: float | None
 ) -> int:
-    """Search what a launcher can run, or price its file; write the file for it.
+    """Print what the plan of a launch file takes.
 
     Args:
         args: The options.
-        rate: Tokens a second to be reached with as few devices as can; None: all devices.
         prices: USD a GPU-hour by kind; None where costs are not asked for.
         tokens: Of a whole run.
     """
@@ -137,46 +128,25 @@ def _launched(
         raise InputError(
             f"--lora {args.lora}: is of a model of the catalogue by its name, without a launch file"
         )
-    asked = {
-        "batch": args.batch,
-        "framework": args.framework,
-        "environment": args.environment,
-        "memory_limit": args.memory_limit,
-    }
-    if args.given is not None:
-        plan, name = read_launch_file(args, args.given, args.source_launcher or args.launcher)
-        found = gnnplace.price_launch_plan(plan, name, args.cluster, model=args.what, **asked)
-    else:
-        name = args.launcher
-        if args.what is None:
-            raise InputError("MODEL: is missing")
-        found = gnnplace.search_launcher(
-            args.what,
-            name,
-            args.cluster,
-            precision=args.precision,
-            optimizer=args.optimizer,
-            fewest=args.goal == FEWEST,
-            rate=rate,
-            progress=say,
-            **asked,
-        )
-    if args.output is not None:
-        write_text(args.output, launch_text(found, name, args.what, args.cluster))
-    defaults: tuple[str, ...] = ()
-    if args.given is None:
-        job = TrainingJob(
-            args.what, batch=args.batch, precision=args.precision, optimizer=args.optimizer
-        )
-        defaults = job.defaults
-    lines = launch_answer_lines(found, args.what or args.given, args.cluster, args.output, defaults)
-    data = launch_answer_data(found)
-    if prices is not None and found.answer.step_time is not None:
-        sizes = found.setting.decoder
+    plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
+    priced = gnnplace.price_launch_plan(
+        plan,
+        launcher,
+        args.cluster,
+        model=args.what,
+        framework=args.framework,
+        environment=args.environment,
+        batch=args.batch,
+        memory_limit=args.memory_limit,
+    )
+    lines = launch_answer_lines(priced, args.what or args.given, args.cluster)
+    data = launch_answer_data(priced)
+    if prices is not None and priced.answer.step_time is not None:
+        sizes = priced.setting.decoder
         cost = compute_cost(
-            seconds=found.answer.step_time,
-            tokens=(found.plan.batch or sizes.batch) * sizes.length,
-            cluster=found.setting.cluster,
+            seconds=priced.answer.step_time,
+            tokens=(priced.plan.batch or sizes.batch) * sizes.length,
+            cluster=priced.setting.cluster,
             prices=prices,
             run_tokens=tokens,
         )
@@ -383,6 +353,8 @@ def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
     check_table(args.table)
+    if args.html is not None:
+        check_installed("matplotlib")
     tokens = None if args.tokens is None else token_count(args.tokens)
     rate = None if args.rate is None else token_count(args.rate, "--rate")
     _check_goal(args, rate)
@@ -394,7 +366,7 @@ def run(args: Namespace) -> int:
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     if args.fits:
         return _fits(args)
-    launched = (args.given or args.launcher) is not None and _is_launched(args)
+    launched = args.given is not None and _is_launch_file(args)
     by_row = (
         args.given is not None
         and not launched
@@ -403,7 +375,7 @@ def run(args: Namespace) -> int:
     if args.imbalance != 1.0 and (launched or by_row):
         raise InputError("--imbalance: is of plans of a captured model, searched or in words")
     if launched:
-        return _launched(args, rate, prices, tokens)
+        return _price_launch_file(args, prices, tokens)
     if by_row and prices is not None:
         raise InputError("--price: is of one plan; leave it out with a table of plans")
     if by_row:

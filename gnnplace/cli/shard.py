@@ -12,6 +12,7 @@ from gnnplace.cli.options import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.foreign import check_installed
 from gnnplace.report.pictures import check_drawable
 from gnnplace.report.sharding import (
     draw_frontier,
@@ -67,6 +68,8 @@ def _check(args: Namespace) -> None:
     check_output(args.html)
     if args.html is not None and args.executable:
         raise InputError("--html: shows the best split, or the frontier of --pareto")
+    if args.html is not None:
+        check_installed("matplotlib")
 
 
 def _best(args: Namespace, goal: SplitGoal) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,8 @@ class CatalogueModel:
         source: Key of the source among those of the catalogue.
         aliases: Further names of the same configuration.
         part: What of a multi-modal model the fields describe, such as "text"; empty: all of it.
+        details: What launchers must be told beside sizes: `norm_epsilon`, `rotary_base`,
+            `rotary_scaling`; a key is missing where the source does not say it.
         refused: The kind of its layers that no plan is made for; empty where plans are made.
     """
 
@@ -50,6 +52,7 @@ class CatalogueModel:
     source: str
     aliases: tuple[str, ...] = ()
     part: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
 
     @property
@@ -100,6 +103,7 @@ def _models() -> dict[str, CatalogueModel]:
             source=row["source"],
             aliases=tuple(row.get("aliases", ())),
             part=row.get("part", ""),
+            details=row.get("details", {}),
             refused=row.get("refused", ""),
         )
         for alias in (name, *model.aliases):

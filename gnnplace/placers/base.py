@@ -81,6 +81,10 @@ class Placer(ABC):
         """Why this placer cannot place ``problem``; None if it can."""
         return None
 
+    def missing_part(self) -> str:
+        """Return what a missing library took away from the last answer; empty if nothing."""
+        return ""
+
     @abstractmethod
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         """Finds devices and an order. Called by ``place`` alone; must not change ``space``.
@@ -179,7 +183,14 @@ class Placer(ABC):
         by = bounds.binding if bounds.best >= found.bound else "proof"
         by += f"; {QUICK}" if late else ""
         return Result(
-            placement, simulation, simulation.step_time, bound, seconds, self.name, found.note, by
+            placement=placement,
+            simulation=simulation,
+            step_time=simulation.step_time,
+            lower_bound=bound,
+            seconds=seconds,
+            placer=self.name,
+            note="; ".join(filter(None, (found.note, self.missing_part()))),
+            bound_by=by,
         )
 
 

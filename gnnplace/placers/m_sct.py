@@ -11,8 +11,8 @@ favourite child: minimise w subject to
 
 Then earliest task first, where a device keeps itself for its last op's favourite child while that
 child is ready; a device takes units up to its memory. Deviations as in ``heft`` and ``etf``; mean
-op and transfer times. Solved by GLOP (ortools). Complexity: a linear programme with as many rows as
-edges, then O(n R D), R = ready ops at once.
+op and transfer times. Solved by HiGHS (scipy), whose dual simplex ends in a vertex. Complexity: a
+linear programme with as many rows as edges, then O(n R D), R = ready ops at once.
 """
 
 from __future__ import annotations
@@ -149,30 +149,71 @@ class MSct(Placer):
 
 
 def favourite_children(problem: Problem) -> IntArray:
-    """The favourite child of each op, -1 for none. [n]
+    """Return the favourite child of each op, -1 for none. [n]
 
-    Where the linear programme is not solved in time nobody has one.
+    Nobody has one if the linear programme is not solved within `LP_SECONDS`.
     """
-    from ortools.linear_solver import pywraplp
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array, vstack
 
+    num_ops = problem.num_ops
     source, target, size = problem.graph.edges
-    time, transfer = least_times(problem), mean_transfer_times(problem, size)
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    solver.SetTimeLimit(int(1000 * LP_SECONDS))
-    w = solver.NumVar(0, solver.infinity(), "w")
-    start = [solver.NumVar(0, solver.infinity(), "") for _ in range(problem.num_ops)]
-    x = [solver.NumVar(0, 1, "") for _ in range(len(source))]
-    for k, (i, j) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
-        solver.Add(start[j] >= start[i] + float(time[i]) + float(transfer[k]) * x[k])
-    for i in range(problem.num_ops):
-        solver.Add(w >= start[i] + float(time[i]))
+    num_edges = len(source)
+    op_time, transfer = least_times(problem), mean_transfer_times(problem, size)
+
+    # Columns: w, the start of each op, x of each edge. Rows are `row @ columns <= limit`.
+    num_columns = 1 + num_ops + num_edges
+    every_op = np.arange(num_ops, dtype=np.int32)
+    every_edge = np.arange(num_edges, dtype=np.int32)
+    starts, edges = 1 + every_op, 1 + num_ops + every_edge
+
+    def build_rows(
+        num_rows: int, *entries: tuple[IntArray, IntArray, FloatArray | float]
+    ) -> coo_array:
+        rows, columns, values = zip(*entries, strict=True)
+        coefficients = [
+            np.broadcast_to(value, len(row)) for value, row in zip(values, rows, strict=True)
+        ]
+        return coo_array(
+            (np.concatenate(coefficients), (np.concatenate(rows), np.concatenate(columns))),
+            shape=(num_rows, num_columns),
+        )
+
+    # start[i] + transfer * x - start[j] <= -time[i], for every edge (i, j).
+    after_inputs = build_rows(
+        num_edges,
+        (every_edge, starts[source], 1.0),
+        (every_edge, edges, transfer),
+        (every_edge, starts[target], -1.0),
+    )
+    # start[i] - w <= -time[i], for every op.
+    before_end = build_rows(
+        num_ops, (every_op, starts, 1.0), (every_op, np.zeros_like(every_op), -1.0)
+    )
+    blocks = [after_inputs, before_end]
+    limits: list[FloatArray] = [-op_time[source], -op_time]
+    # -(sum of x) <= 1 - number, over the edges that leave or reach an op, if they are several.
     for ends in (source, target):
-        for op in np.flatnonzero(np.bincount(ends, minlength=problem.num_ops) > 1):
-            mine = np.flatnonzero(ends == op)
-            solver.Add(sum(x[k] for k in mine) >= len(mine) - 1)
-    solver.Minimize(w)
-    favourite = np.full(problem.num_ops, -1, dtype=np.int32)
-    if solver.Solve() == pywraplp.Solver.OPTIMAL:
-        chosen = np.array([variable.solution_value() for variable in x]) < 0.5
+        number = np.bincount(ends, minlength=num_ops)
+        shared = np.flatnonzero(number > 1)
+        row_of_op = np.full(num_ops, -1, np.int32)
+        row_of_op[shared] = np.arange(len(shared))
+        several = np.flatnonzero(number[ends] > 1)
+        blocks.append(build_rows(len(shared), (row_of_op[ends[several]], edges[several], -1.0)))
+        limits.append(1.0 - number[shared].astype(np.float64))
+
+    objective = np.zeros(num_columns)
+    objective[0] = 1.0
+    solution = linprog(
+        objective,
+        A_ub=vstack(blocks, format="csr"),
+        b_ub=np.concatenate(limits),
+        bounds=[(0.0, np.inf)] * (1 + num_ops) + [(0.0, 1.0)] * num_edges,
+        method="highs-ds",
+        options={"time_limit": LP_SECONDS},
+    )
+    favourite = np.full(num_ops, -1, dtype=np.int32)
+    if solution.status == 0 and solution.x is not None:
+        chosen = solution.x[edges] < 0.5
         favourite[source[chosen]] = target[chosen]
     return favourite

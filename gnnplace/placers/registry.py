@@ -53,8 +53,14 @@ SEARCHES = (
     PlacerRow("coarse-annealing", f"{ROOM}.coarse_annealing:CoarseAnnealing", Speed.SEARCH),
     PlacerRow("narrow", f"{ROOM}.narrow:Narrow", Speed.SEARCH),
     PlacerRow("random-search", f"{ROOM}.group_search:RandomSearch", Speed.SEARCH),
-    PlacerRow("optuna", f"{ROOM}.group_search:Optuna", Speed.SEARCH),
+    PlacerRow("optuna", f"{ROOM}.group_search:Optuna", Speed.SEARCH, library="optuna"),
     PlacerRow("portfolio", f"{ROOM}.constructions:Portfolio", Speed.SEARCH),
-    PlacerRow("exact", f"{ROOM}.exact:Exact", Speed.SOLVER, options={"workers": WORKERS}),
+    PlacerRow(
+        "exact",
+        f"{ROOM}.exact:Exact",
+        Speed.SOLVER,
+        options={"workers": WORKERS},
+        library="ortools",
+    ),
 )
 PLACERS: dict[str, PlacerRow] = {row.name: row for row in (*CONSTRUCTIONS, *SEARCHES)}

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import InputError
+from gnnplace.foreign import check_installed
 
 if TYPE_CHECKING:
     from gnnplace.placers.base import Placer
@@ -72,6 +73,7 @@ class PlacerRow:
         quick: arguments of a shorter variant that runs first where time is short, if there is one.
         shown: whether comparisons show it unasked.
         executed: whether the demo runs what it finds on real workers.
+        library: the library of an extra that it needs; empty if it needs none.
     """
 
     name: str
@@ -82,6 +84,7 @@ class PlacerRow:
     quick: Mapping[str, Any] | None = None
     shown: bool = True
     executed: bool = False
+    library: str = ""
 
     @property
     def is_construction(self) -> bool:
@@ -109,6 +112,7 @@ class PlacerRow:
 
         Raises:
             InputError: it has no such option, or the value is wrong.
+            MissingExtraError: the library that it needs is not installed.
         """
         for name in given:
             if name not in self.options:
@@ -117,6 +121,8 @@ class PlacerRow:
                     f"placer {self.name!r}: it has no option {name!r}; its options: {names}"
                 )
         read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
+        if self.library:
+            check_installed(self.library)
         return self.make(**read)
 
 

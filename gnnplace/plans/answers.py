@@ -62,7 +62,7 @@ def find_plans(
         progress: Is called with a line for each step.
     """
     options = options or SearchOptions()
-    result = search(chain, cluster, options, progress=progress)
+    result = _search(chain, cluster, options, progress)
     if not result.best:
         return [_nothing(chain, cluster)]
     return [plan_of(chain, cluster, priced, result) for priced in result.best[: options.top]]
@@ -79,13 +79,40 @@ def find_baselines(
 
     Arguments are those of `find_plans`.
     """
-    result = search(chain, cluster, options, progress=progress)
+    result = _search(chain, cluster, options or SearchOptions(), progress, all_baselines=True)
     rows: dict[str, Priced | None] = {"plan": result.best[0] if result.best else None}
     rows |= {name: result.baselines.get(name) for name in BASELINES}
     return {
         name: None if priced is None else plan_of(chain, cluster, priced, result)
         for name, priced in rows.items()
     }
+
+
+def _search(
+    chain: Chain,
+    cluster: Cluster,
+    options: SearchOptions,
+    progress: Progress | None,
+    *,
+    all_baselines: bool = False,
+) -> FoundPlans:
+    """Search plans from the fastest plans in words, where a capture is priced by its sizes.
+
+    Args:
+        chain: The model as a chain of segments, with their prices.
+        cluster: Its devices in topology order.
+        options: The budget, and whether plans must be runnable.
+        progress: Is called with a line for each step.
+        all_baselines: Whether baselines have micro-batches of any size.
+    """
+    seeds: list[Draft] = []
+    if chain.framework is not None and is_captured(chain.source):
+        from gnnplace.plans.seeds import seed_drafts  # reads captures
+
+        seeds = seed_drafts(chain, cluster)
+    return search(
+        chain, cluster, options, seeds=seeds, all_baselines=all_baselines, progress=progress
+    )
 
 
 def plan_of(

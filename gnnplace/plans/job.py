@@ -149,6 +149,12 @@ class SearchOptions:
         if self.constraints.max_memory:
             raise InputError("max-memory: a plan's devices are alike; give memory_limit")
 
+    @property
+    def is_of_words(self) -> bool:
+        """Whether plans in words alone answer what is asked: those of a model's sizes."""
+        words = (self.launcher, self.framework, self.environment, self.trades, self.modes)
+        return self.goal == LEANEST or any(word is not None for word in words)
+
 
 def _only_modes(plan: PlanSpec) -> PlanSpec:
     """Return a plan with those of its words alone that are modes."""

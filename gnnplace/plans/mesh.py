@@ -81,8 +81,11 @@ class Mesh:
         return [start + w for start in starts for w in within], self.shards // len(within)
 
     def nested(self, cluster: Cluster) -> list[list[list[str]]]:
-        """Return names of devices: replicas of rows of inner shards."""
-        inner = self.axes[-1]
+        """Return names of devices: replicas of rows of inner shards.
+
+        Shards along the outer axis alone are one row.
+        """
+        inner = self.axes[-1] if self.axes[-1] > 1 else self.shards
         replicas: list[list[list[str]]] = []
         for replica in range(self.replicas):
             rows: list[list[str]] = []

@@ -12,11 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnplace.costs import has_step_constants
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.plans.answers import find_baselines, find_plans, given_plan
-from gnnplace.plans.decoders.named import NamedModel, find_named, named_chain, price_named
+from gnnplace.plans.decoders.named import (
+    NamedModel,
+    find_named,
+    named_chain,
+    price_named,
+    sized_model,
+)
 from gnnplace.plans.job import FEWEST, LEANEST, TIME, Progress, SearchOptions, TrainingJob
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from gnnplace.plans.run.runner import PlanRunner
+    from gnnplace.run.planned import PlanRunner
 
 # Torch is imported where a model is captured or run, not to plan by sizes.
 AUTO = "auto"
@@ -152,7 +159,7 @@ class JointPlan(Plan):
             MismatchError: it is a plan of another model, or has meshes that cannot be run.
             InputError: there are more or fewer processes than devices.
         """
-        from gnnplace.plans.run.apply import apply_plan
+        from gnnplace.run.planned import apply_plan
 
         return apply_plan(
             self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
@@ -300,6 +307,8 @@ def plan_model(
         imbalance=imbalance,
     )
     named = find_named(question.job, devices)
+    if named is None and _is_of_sizes(question, devices, options):
+        named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
     if named is not None and not (options.runnable or asked or imbalance != 1.0):
@@ -383,6 +392,22 @@ def _plans_in_words(
         return []
 
 
+def _is_of_sizes(question: PlanQuestion, devices: Cluster, options: SearchOptions) -> bool:
+    """Return whether a question is one of a model's sizes, in words that frameworks price.
+
+    Args:
+        question: What is planned.
+        devices: The cluster: frameworks are priced on GPUs of one kind that have tables.
+        options: What is searched.
+    """
+    has_tables = all(has_step_constants(kind) for kind in devices.kinds)
+    if len(devices.kinds) > 1 or not has_tables:
+        return False
+    if question.given is None:
+        return options.is_of_words
+    return isinstance(question.given, Plan) and question.given.file.words is not None
+
+
 def _check_only(**words: str | None) -> None:
     """Check that no launcher, framework or environment is asked for.
 
@@ -392,8 +417,9 @@ def _check_only(**words: str | None) -> None:
     for name, word in words.items():
         if word is not None:
             raise InputError(
-                f"--{name} {word}: is searched for models of the catalogue on GPUs of one kind; "
-                "give a plan of yours with --given, in words or as a CSV file"
+                f"--{name} {word}: is searched for decoders of text that are known by their "
+                "sizes, on GPUs of one kind; give a plan of yours with --given, in words or as a "
+                "CSV file"
             )
 
 
@@ -482,8 +508,8 @@ def _search(
     """
     if options.goal == LEANEST or options.trades or options.modes is not None:
         raise InputError(
-            "--goal memory, --pareto, --modes: are answered for models of the catalogue on GPUs of "
-            "one kind"
+            "--goal memory, --pareto, --modes: are answered for decoders of text that are known by "
+            "their sizes, on GPUs of one kind"
         )
     if options.tries:
         check_trials(cluster, job.model)
@@ -572,7 +598,7 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
 def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
     if progress is not None:
         progress(f"trying {plan.shape}")
-    from gnnplace.plans.run.workers import run_plan
+    from gnnplace.run.planned import run_plan
 
     try:
         run = run_plan(plan, model, train=0, steps=STEPS)

@@ -172,7 +172,8 @@ def price_plans(
         called = model if isinstance(model, str) else "this model"
         strange = ", ".join(kind for kind in devices.kinds if not has_step_constants(kind))
         raise InputError(
-            f"--framework {name}: prices decoders of text of transformers on {', '.join(GPUS)}; "
+            f"--framework {name}: prices decoders of text that are known by their sizes, on "
+            f"{', '.join(GPUS)}; "
             + (
                 f"{strange}: has no constants of a step"
                 if strange

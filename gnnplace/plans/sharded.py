@@ -24,7 +24,6 @@ from gnnplace.plans.order.orders import one_by_one
 from gnnplace.plans.order.rows import with_messages, words
 from gnnplace.plans.plan import InputEntry, MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.plans.reading import read_plan as parsed_plan
-from gnnplace.plans.run.forward import mesh_here, split_model
 from gnnplace.plans.segments.chains import (
     TYPES,
     batch_of,
@@ -34,6 +33,7 @@ from gnnplace.plans.segments.chains import (
 )
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import placements_of
+from gnnplace.run.planned import mesh_here, split_model
 from gnnplace.sharding.answers import (
     EXECUTED_DEVICES,
     SplitOptions,

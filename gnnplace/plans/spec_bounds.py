@@ -8,7 +8,8 @@ first one::
 
 A rank begins after its first chunk's input has come through the chunks before. After its last pass
 it exchanges gradients and updates its parameters, in E_p seconds, and its last gradient goes back
-through the chunks before to rank 0, which does so too.
+through the chunks before to rank 0, which does so too. Where gradients of weights are apart
+(zero-bubble) they may be a rank's last passes, and nothing need follow but E_p.
 
 `row_bound` takes all of it from the pricer's stages. `least_rows` bounds all schedules and cuts of
 a group at once, by sums over segments: exchanges at the least seconds of their bytes, hidden behind
@@ -22,6 +23,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import ReplicaExchanges
+from gnnplace.plans.order.orders import is_apart
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes, StageCost
 from gnnplace.plans.spec import PlanSpec
@@ -60,13 +62,14 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     ends = np.zeros_like(of_forward)
     if family is not None:
         ends += _least_updates(group, family)
-        if family.zero < SHARDED:
+        if group.zero_as_run(family) < SHARDED:
             ends += _least_reductions(group, family, of_forward, of_backward)
 
     fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message
     fill, drain = np.cumsum(fill, axis=1) - fill, np.cumsum(drain, axis=1) - drain
     work = group.microbatches * (of_forward + of_backward)
-    seconds = (fill + work + np.maximum(ends, drain + ends[:, :1])).max(axis=1)
+    drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
+    seconds = (fill + work + np.maximum(ends, drained)).max(axis=1)
     if group.microbatches % group.spec.pp:
         seconds[cuts.is_interleaved] = np.inf
     return seconds
@@ -81,7 +84,7 @@ def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatA
         return pricer.floored(forward, backward, host)
     # What is computed again under an exchange takes at least what hiding it takes.
     overlap = 1.0
-    if family.zero < SHARDED:
+    if group.zero_as_run(family) < SHARDED:
         backward = backward + pricer.framework.accumulation(1.0) * stages.parameters
     else:
         gathered, late = group.exposed(family)
@@ -128,7 +131,8 @@ def _least_reductions(
     pricer = group.pricer
     framework = pricer.framework
     replicas = group.replicas(family)
-    whole = framework.least_exchanges(family.zero, group.dense_parameters, replicas)
+    zero = group.zero_as_run(family)
+    whole = framework.least_exchanges(zero, group.dense_parameters, replicas)
     shares = dense_shares(group)
     exchanges = ReplicaExchanges(
         scattered=whole.scattered * shares,
@@ -137,7 +141,7 @@ def _least_reductions(
     )
     following = min(group.spec.pp, group.microbatches)
     windows = pricer.window(group.cuts.chunks, following)[:, np.newaxis]
-    return framework.reduction(family.zero, exchanges, windows * forward, windows * backward)
+    return framework.reduction(zero, exchanges, windows * forward, windows * backward)
 
 
 def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
@@ -160,7 +164,8 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     firsts = of_stages[0] + group.message
     fill, drain = (np.cumsum(firsts, axis=0) - firsts).T
     work = group.microbatches * of_stages.sum(axis=(0, 2))
-    return float((fill + work + np.maximum(ends_of_ranks, drain + ends_of_ranks[0])).max())
+    drained = 0.0 if is_apart(spec.schedule) else drain + ends_of_ranks[0]
+    return float((fill + work + np.maximum(ends_of_ranks, drained)).max())
 
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:

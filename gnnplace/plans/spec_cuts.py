@@ -16,7 +16,7 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.order.orders import chunk_ranks
+from gnnplace.plans.order.orders import chunk_ranks, is_apart
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
 
@@ -31,8 +31,9 @@ def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterato
     yield "1f1b"
     if pp == 1:
         return
-    if "gpipe" in setting.framework.traits.schedules:
-        yield "gpipe"
+    for name in ("gpipe", "zero-bubble"):
+        if name in setting.framework.traits.schedules:
+            yield name
     if microbatches % pp == 0:
         yield from interleaved_schedules(setting, pp)
 
@@ -183,6 +184,7 @@ class PipelineCuts(NamedTuple):
         layers: Of every cut's stages; None: as the framework cuts. [cuts]
         chunks: Stages of a rank. [cuts]
         is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts]
+        is_apart: Whether it has gradients of weights apart, and later than others. [cuts]
         firsts: The first segment of every stage of all cuts, one cut after another. [stages]
         lasts: The segment after the last of every stage. [stages]
         ranks: Cut x ranks + rank of every stage. [stages]
@@ -193,6 +195,7 @@ class PipelineCuts(NamedTuple):
     layers: tuple[Layers | None, ...]
     chunks: FloatArray
     is_interleaved: BoolArray
+    is_apart: BoolArray
     firsts: IntArray
     lasts: IntArray
     ranks: IntArray
@@ -233,6 +236,7 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
         layers=tuple(cuts),
         chunks=counts / pp,
         is_interleaved=counts > pp,
+        is_apart=np.array([is_apart(schedule) for schedule in schedules]),
         firsts=firsts,
         lasts=lasts,
         ranks=np.array(ranks, dtype=np.int64),

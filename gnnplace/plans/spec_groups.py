@@ -133,6 +133,10 @@ class SpecGroup:
             dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
         )
 
+    def zero_as_run(self, family: PlanSpec) -> int:
+        """Return the ZeRO stage whose exchanges the stages of a family have."""
+        return self.pricer.zero_as_run(family.zero, is_whole=self.spec.pp == 1)
+
     def exposed(self, family: PlanSpec) -> FloatArray:
         """Return what sharded parameters exchange in both passes, summed up. [2, segments + 1]"""
         key = family.zero, family.zero_group
@@ -376,14 +380,15 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
         group: Of the plans.
         plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
-    if group.holds(plain):
+    is_plain = group.holds(plain)
+    if is_plain:
         yield plain
-    elif not group.holds(plain.with_words(recompute="full")):
-        return
+    # A layer that is computed again may need more at once than attention alone that is kept.
     selective = plain.with_words(recompute="selective")
     if group.holds(selective):
         yield selective
-    yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
+    if is_plain or group.holds(plain.with_words(recompute="full")):
+        yield plain.with_words(recompute=f"block:{group.least_layers(plain)}")
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:

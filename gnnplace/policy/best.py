@@ -55,7 +55,11 @@ class Best(Placer):
     def __init__(self, learned: LearnedPlacer) -> None:
         self.learned = learned
 
+    def missing_part(self) -> str:
+        return self.learned.missing
+
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        self.learned.missing = ""
         if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
             narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits

@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from gnnplace.errors import MissingExtraError
+from gnnplace.foreign import naming_extras
 from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
 from gnnplace.placers.contiguous import Contiguous
 from gnnplace.placers.interleaved import Interleaved
@@ -45,13 +47,15 @@ from gnnplace.policy.decode.improving import (
     check_orders,
 )
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
-from gnnplace.policy.gnn.decodes import SEED, NetworkDecodes
-from gnnplace.policy.gnn.network import GnnPolicy, load_gnn
-from gnnplace.policy.gnn.rollouts import Episodes
-from gnnplace.policy.network import CHECKPOINT, PlacementPolicy, read_policy
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search import Anytime, Beside, NarrowBeside
+from gnnplace.policy.weights import CHECKPOINT, PolicyWeights, prior_weights, read_weights
 from gnnplace.problem import Problem
+
+if TYPE_CHECKING:  # the graph network alone needs torch, and many problems do not ask it
+    from gnnplace.policy.gnn.decodes import NetworkDecodes
+    from gnnplace.policy.gnn.network import GnnPolicy
+    from gnnplace.policy.network import PlacementPolicy
 
 DRAWS = 8
 ENCODING = 1.5e-5  # seconds an op that one encoding takes
@@ -61,6 +65,7 @@ ON_GROUPS = 3  # search on groups over that of the whole graph, where they take 
 FEWER_AIMS = 6  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
 MORE_STARTS = 1 / 4  # of the time there is, after which a small problem gets no cuts as starts
+SEED = 0  # of the draws of cuts, which are the same whatever the seed of a search is
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
@@ -89,19 +94,34 @@ def network_decodes(
 
 def _ask(rollouts: Rollouts, policy: GnnPolicy, aim: Aim) -> NetworkDecodes:
     """Run the network's encoder over a problem."""
+    from gnnplace.policy.gnn.decodes import NetworkDecodes
+    from gnnplace.policy.gnn.rollouts import Episodes
+
     episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
     return NetworkDecodes(rollouts, episodes, episodes.network(policy), replace(aim, order=NAME))
 
 
 @lru_cache(maxsize=2)
-def load_policy(folder: str | Path = CHECKPOINT) -> PlacementPolicy:
-    """The policy saved in ``folder``, by default the one that comes with the package.
+def load_policy(folder: str | Path = CHECKPOINT) -> PolicyWeights:
+    """Return the policy saved in ``folder``, by default the one that comes with the package.
 
     Raises:
         FormatError: a file is missing or malformed.
         MismatchError: it was trained on other features than this package computes.
     """
-    return read_policy(folder)
+    return read_weights(folder)
+
+
+def load_network() -> GnnPolicy:
+    """Return the graph network that comes with the package.
+
+    Raises:
+        MissingExtraError: Torch is not installed.
+    """
+    with naming_extras():
+        from gnnplace.policy.gnn.network import load_gnn
+
+        return load_gnn()
 
 
 class LearnedPlacer(Placer):
@@ -115,6 +135,9 @@ class LearnedPlacer(Placer):
         network: what loads the graph network that decodes large problems as well; None: none does.
         improvement: improvement walks that take the place of decodes; None: decodes construct.
 
+    Attributes:
+        missing: What a missing library took away from the last answer; empty if nothing.
+
     Raises:
         InputError: an order that no placement can be improved in.
     """
@@ -123,10 +146,10 @@ class LearnedPlacer(Placer):
 
     def __init__(
         self,
-        policy: PlacementPolicy | None = None,
+        policy: PlacementPolicy | PolicyWeights | None = None,
         orders: tuple[str, ...] | None = None,
         on_groups: bool = True,
-        network: Callable[[], GnnPolicy] | None = load_gnn,
+        network: Callable[[], GnnPolicy] | None = load_network,
         improvement: Improvement | None = None,
     ) -> None:
         self.policy = policy
@@ -137,8 +160,13 @@ class LearnedPlacer(Placer):
         self.network = network if self.orders is None else None
         self.on_groups = on_groups
         self.improvement = improvement
+        self.missing = ""
+
+    def missing_part(self) -> str:
+        return self.missing
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+        self.missing = ""
         ops = space.problem.num_ops  # the groups of a large graph take a while to be made
         late = deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
         if self.on_groups and not late and searched_alone(space):
@@ -242,17 +270,33 @@ class LearnedPlacer(Placer):
         for placement in _cuts(space, until) if placements is None else placements:
             if now() < until:
                 yield rollouts.justified(placement)
-        if self.network is not None and until == np.inf and space.problem.num_devices > 1:
-            aim = Aim(NAME, space.problem.num_devices)
-            yield from _ask(rollouts, self.network(), aim).first_answers(until)
+        if until == np.inf and space.problem.num_devices > 1:
+            network = self.find_network()
+            if network is not None:
+                aim = Aim(NAME, space.problem.num_devices)
+                yield from _ask(rollouts, network, aim).first_answers(until)
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
         """Decodes under some aims, and on large problems the network's; the best first."""
-        if self.network is None or not worth_asking(rollouts.space.problem):
+        network = self.find_network() if worth_asking(rollouts.space.problem) else None
+        if network is None:
             return rollouts.greedy(until)
         ranked = rollouts.greedy(until, FEWER_AIMS)
-        ranked += network_decodes(rollouts, self.network(), ranked[0].aim, until)
+        ranked += network_decodes(rollouts, network, ranked[0].aim, until)
         return sorted(ranked, key=SCORE)
+
+    def find_network(self) -> GnnPolicy | None:
+        """Return the graph network; None if there is none, or its library is missing.
+
+        The latter is noted in `missing`.
+        """
+        if self.network is None:
+            return None
+        try:
+            return self.network()
+        except MissingExtraError as error:
+            self.missing = f"without the graph network's starts: {error}"
+            return None
 
 
 def _cuts(space: SearchSpace, until: float) -> Iterator[Found]:
@@ -301,10 +345,7 @@ def untrained(
     orders: tuple[str, ...] | None = None, improvement: Improvement | None = None
 ) -> LearnedPlacer:
     """Return ``learned`` with the parameters that training begins with: what it is measured by."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        policy = PlacementPolicy().eval()
-    return Untrained(policy, orders, network=None, improvement=improvement)
+    return Untrained(prior_weights(), orders, network=None, improvement=improvement)
 
 
 class Untrained(LearnedPlacer):

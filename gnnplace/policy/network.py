@@ -1,50 +1,45 @@
-"""``PlacementPolicy``: what the learned placer learned, saved as safetensors and JSON.
+"""``PlacementPolicy``: what the learned placer learned, as parameters that training moves.
 
-Decoder and refiner score candidate devices by weighted sums of features (``decode.kernels``,
-``refine.refining``). The weights begin as a prior (earliest finish, or the plan's device where
-chunks are wanted, and no more load than the ideal share), so that an untrained policy already is a
-list scheduler.
-
-Times are in units of the mean op time (``log1p``) or of all work, so that the policy does not
-depend on how fast the machine is. A change of any feature is a new version.
+Saved as safetensors and JSON. Placers read the same files as arrays (``weights``).
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
-from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from safetensors.torch import load_file, save_model
+from torch import nn
 
-from gnnplace.arrays import FloatArray, SingleArray
-from gnnplace.errors import FormatError, MismatchError
-from gnnplace.files import Schema, parse, read_json
+from gnnplace.files import Schema, parse
 from gnnplace.policy.decode.kernels import DYNAMIC
-from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
+from gnnplace.policy.weights import (
+    DECODER_PRIOR,
+    FEATURE_VERSION,
+    PLACER_KEY,
+    WEIGHTS_FILE,
+    PolicyConfig,
+    check_feature_version,
+    fill_weights,
+    misfit,
+    read_saved_config,
+    unreadable,
+)
 
 Network = TypeVar("Network", bound=nn.Module)
-PLACER_KEY = "placer"
-"""The key of ``config.json`` that names the placer which a network is for."""
-NETWORK_KEY = "gnnplace"
-"""The entry of a checkpoint of Lightning that says which of its parameters are a placer's network.
-
-It has ``config``, what ``config.json`` would have, and ``prefix``, what the names of the network's
-parameters begin with in ``state_dict``.
-"""
-GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
+CARD_FILE, CONFIG_FILE = "README.md", "config.json"
 CARD = """---
-{{{{ card_data }}}}
+library_name: gnnplace
+license: apache-2.0
+tags:
+{tags}
 ---
 
 # A placement policy of gnnplace
@@ -57,103 +52,43 @@ Written by gnnplace {version}; recipe, log and curves stand in the folder of the
 """
 
 
-def card_of(placer: str) -> str:
-    """The card that a policy is saved with, for the placer that uses it."""
-    return CARD.format(version=version("gnnplace"), placer=placer)
-
-
-CHECKPOINT = Path(__file__).parent / "checkpoint"
-DECODER_PRIOR = {
-    "earliest finish above the best, out of chunks": -4.0,
-    "load after, above the ideal share": -3.0,
-    "the chunk plan's device": 8.0,
-}
-
-
-def global_features(graph: WalkGraph) -> SingleArray:
-    """Features of the whole problem, named by ``GLOBAL``. [len(GLOBAL)]"""
-    out = np.empty(len(GLOBAL), np.float32)
-    _write_global(graph, out)
-    return out
-
-
-@named_columns("out")
-def _write_global(graph: WalkGraph, out: NamedRow) -> None:
-    problem, walk = graph.problem, graph.forward
-    memory = float(walk.memory.sum())
-    critical = float((graph.up + graph.down).max())
-    linked = problem.cluster.linked
-    bandwidth = problem.cluster.bandwidth[linked]
-    latency = float(problem.cluster.latency[linked].mean()) if linked.any() else 0.0
-    out["log devices"] = np.log(problem.num_devices)
-    out["log visited ops"] = np.log(len(graph.ops)) / 4.0
-    out["log micro-batches"] = np.log(problem.microbatches)
-    out["communication to computation"] = np.log1p(
-        graph.edge_cost.sum() / max(float(graph.cost.sum()), 1e-300)
-    )
-    out["critical path, of the work on all devices"] = min(
-        8.0, critical * problem.num_devices * problem.microbatches / walk.work
-    )
-    out["spread of device speeds"] = float(
-        spread_over(walk.device_time[None], np.ones(problem.num_devices))[0]
-    )
-    out["memory needed, of all memory"] = min(
-        2.0, (walk.unit_state.sum() + walk.unit_bytes.sum()) / memory
-    )
-    out["state needed, of all memory"] = min(2.0, walk.unit_state.sum() / memory)
-    out["channels a device"] = problem.cluster.num_channels / problem.num_devices**2
-    out["log latency"] = np.log1p(latency / walk.scale)
-    out["spread of bandwidths"] = float(np.log(bandwidth).std()) if len(bandwidth) else 0.0
-
-
-def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
-    """Standard deviation of the logarithm over devices that can run an op. [n]
-
-    Args:
-        times: seconds of each op on each column of devices, inf where they cannot. [n, K]
-        devices: number of devices of each column. [K]
-    """
-    good = np.isfinite(times) & (times > 0)
-    count = np.maximum(good @ devices, 1.0)
-    logs = np.where(good, np.log(np.where(good, times, 1.0)), 0.0)
-    mean = logs @ devices / count
-    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0) @ devices / count
-    return np.asarray(np.sqrt(square))
-
-
-GLOBAL = names_of(_write_global)
-FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
-
-
-class SavedNetwork(nn.Module, PyTorchModelHubMixin):
+class SavedNetwork(nn.Module):
     """A network of a placer, which names the placer in what it saves.
 
     Attributes:
         placer: Name of the placer that places with such a network.
+        tags: What the card of a saved network is tagged with.
+        arguments: Arguments of the constructor; an instance has them.
     """
 
     placer: ClassVar[str]
+    tags: ClassVar[tuple[str, ...]] = ("device-placement",)
+    arguments: dict[str, Any]
 
     def saved_config(self) -> dict[str, Any]:
         """Return what ``config.json`` has: the constructor's arguments and the placer."""
-        arguments = cast("dict[str, Any]", self._hub_mixin_config)
-        return {**arguments, PLACER_KEY: self.placer}
+        return {**self.arguments, PLACER_KEY: self.placer}
 
-    def save_pretrained(self, save_directory: str | Path, **options: object) -> str | None:
-        """Save parameters, ``config.json`` and a card; arguments are those of the hub's mixin."""
-        options.setdefault("config", self.saved_config())
-        uploaded: str | None = super().save_pretrained(save_directory, **options)
-        return uploaded
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save parameters, ``config.json`` and, if the folder has none, a card.
+
+        Args:
+            folder: Made if it does not exist.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(self, str(folder / WEIGHTS_FILE))
+        config = json.dumps(self.saved_config(), sort_keys=True, indent=2)
+        (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
+        card = folder / CARD_FILE
+        if not card.exists():
+            tags = "\n".join(f"- {tag}" for tag in self.tags)
+            text = CARD.format(tags=tags, version=version("gnnplace"), placer=self.placer)
+            card.write_text(text, encoding="utf-8")
 
 
-class PlacementPolicy(  # type: ignore[call-arg]
-    SavedNetwork,
-    library_name="gnnplace",
-    license="apache-2.0",
-    tags=["device-placement"],
-    model_card_template=card_of("learned"),
-):
-    """The policy. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as on the hub.
+class PlacementPolicy(SavedNetwork):
+    """The policy. ``save_pretrained(folder)`` writes it, ``from_pretrained(folder)`` reads it.
 
     Attributes:
         decoder: weight of each feature of the decoder. [len(DYNAMIC)]
@@ -170,24 +105,20 @@ class PlacementPolicy(  # type: ignore[call-arg]
 
     def __init__(self, feature_version: str = FEATURE_VERSION) -> None:
         super().__init__()
-        if feature_version != FEATURE_VERSION:
-            raise MismatchError(
-                f"policy checkpoint: feature_version {feature_version}, but this gnnplace has "
-                f"{FEATURE_VERSION}; train it anew or install the version that made it"
-            )
+        check_feature_version(feature_version)
+        self.arguments = {"feature_version": feature_version}
         self.decoder = weights_of(DYNAMIC, DECODER_PRIOR)
         self.refiner = weights_of(REFINING, REFINER_PRIOR)
 
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> PlacementPolicy:
+        """Return the policy of a folder on this machine; see ``read_saved``."""
+        return read_saved(cls, PolicyConfig, Path(folder))
 
-def weights_of(names: tuple[str, ...], given: Mapping[str, float]) -> nn.Parameter:
-    """A weight for each feature, zero where none is given."""
-    return nn.Parameter(torch.tensor([given.get(name, 0.0) for name in names]))
 
-
-class PolicyConfig(Schema):
-    """The keys of a policy's ``config.json``: the arguments of ``PlacementPolicy``."""
-
-    feature_version: str
+def weights_of(names: tuple[str, ...], prior: Mapping[str, float]) -> nn.Parameter:
+    """Return a weight for each feature, zero if the prior has none."""
+    return nn.Parameter(torch.from_numpy(fill_weights(names, prior)))
 
 
 def read_policy(path: str | Path) -> PlacementPolicy:
@@ -210,79 +141,9 @@ def read_saved(make: Callable[..., Network], keys: type[Schema], path: Path) -> 
     config, parameters = read_saved_config(path, make.placer)  # type: ignore[attr-defined]
     network = make(**parse(keys, config, f"{path}/config.json").model_dump())
     try:
-        network.load_state_dict(parameters or load_file(path / "model.safetensors"))
+        network.load_state_dict(parameters or load_file(path / WEIGHTS_FILE))
     except (OSError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
-        raise FormatError(f"{path}/model.safetensors: cannot be read: {reason}") from None
+        raise unreadable(path / WEIGHTS_FILE, error) from None
     except RuntimeError:
-        raise MismatchError(
-            f"{path}: its parameters do not fit the sizes in its config; save both together"
-        ) from None
+        raise misfit(path) from None
     return network.eval()
-
-
-def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the config of a saved network, and the parameters that are in the same file.
-
-    There are no parameters where ``path`` is a folder: they have a file of their own.
-
-    Args:
-        path: A folder or a ``.ckpt`` file, as ``read_saved`` takes it.
-        placer: The placer that the network is to be for.
-
-    Raises:
-        FormatError: The file is missing or malformed.
-        MismatchError: The network is another placer's.
-    """
-    parameters: dict[str, Tensor] = {}
-    if path.is_file() or path.suffix == ".ckpt":
-        config, parameters = read_lightning_checkpoint(path)
-    else:
-        config = read_json(path / "config.json")
-    if not isinstance(config, dict):
-        raise FormatError(f"{path}/config.json: must be an object, as training exports it")
-    # Folders that were saved before they named their placer are told apart by a key of theirs.
-    saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
-    if saved_for != placer:
-        raise MismatchError(
-            f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
-        )
-    config.pop(PLACER_KEY, None)
-    return config, parameters
-
-
-def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return config and parameters of the network in a checkpoint of Lightning.
-
-    Only tensors and plain values are loaded: a file that would run code is refused.
-
-    Raises:
-        FormatError: It is no such file, or no training of a placer wrote it.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file") from None
-    except pickle.UnpicklingError:
-        raise FormatError(
-            f"{path}: holds Python objects, whose loading could run code; give the folder that "
-            "the training exported"
-        ) from None
-    except (RuntimeError, ValueError, KeyError, EOFError, OSError):
-        raise FormatError(
-            f"{path}: not a checkpoint; give a .ckpt file of `gnnplace train fit`, or a folder "
-            "that it exported"
-        ) from None
-    entry = checkpoint.get(NETWORK_KEY) if isinstance(checkpoint, dict) else None
-    if not isinstance(entry, dict) or not isinstance(entry.get("config"), dict):
-        raise FormatError(
-            f"{path}: names no network of a placer; give a .ckpt file that `gnnplace train fit` of "
-            "this version wrote, or a folder that it exported"
-        )
-    prefix = str(entry.get("prefix"))
-    parameters = {
-        name.removeprefix(prefix): value
-        for name, value in checkpoint["state_dict"].items()
-        if name.startswith(prefix)
-    }
-    return entry["config"], parameters

@@ -293,7 +293,9 @@ POLICIES = (
         options=POLICY_OPTIONS | {"improve": IMPROVE},
         executed=True,
     ),
-    PlacerRow("gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS | {"trust": TRUST}),
+    PlacerRow(
+        "gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS | {"trust": TRUST}, library="torch"
+    ),
     PlacerRow(
         UNTRAINED,
         _untrained,

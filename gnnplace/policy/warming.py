@@ -201,11 +201,12 @@ def _search_groups(space: SearchSpace) -> None:
 def _ask_network(space: SearchSpace) -> None:
     """A decode of the graph network, which only large problems get."""
     from gnnplace.policy.decode.rollouts import Rollouts
-    from gnnplace.policy.gnn.network import load_gnn
-    from gnnplace.policy.learned import load_policy, network_decodes
+    from gnnplace.policy.learned import LearnedPlacer, load_policy, network_decodes
 
-    rollouts = Rollouts(space, load_policy())
-    network_decodes(rollouts, load_gnn(), rollouts.aims[0], np.inf)
+    network = LearnedPlacer().find_network()
+    if network is not None:  # else torch is missing, and nobody will ask it
+        rollouts = Rollouts(space, load_policy())
+        network_decodes(rollouts, network, rollouts.aims[0], np.inf)
 
 
 def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:

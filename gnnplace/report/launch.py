@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.plans import LaunchAnswer, Plan, device_peaks, priced_spec, write_nearest
+from gnnplace.plans import LaunchAnswer, Plan, device_peaks, priced_spec
 from gnnplace.plans.decoders.setting import roofline_line
 from gnnplace.report.plans import job_words
 from gnnplace.report.units import bytes_text, seconds_text
@@ -48,50 +48,25 @@ def converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
     return [*lines, f"written to {path}; start: {converted.command.replace('FILE', path)}"]
 
 
-def launch_text(found: LaunchAnswer, launcher: str, model: str | None, cluster: str) -> str:
-    """Return the launcher's file of a plan that was searched."""
-    answer = found.answer
-    lines = [
-        f"A plan of gnnplace for {launcher}: {model} on {cluster}.",
-        f"Predicted at {found.framework}'s prices: {answer.step_time or 0.0:.4g} s a step, "
-        f"{(answer.peak or 0.0) / 1e9:.3g} GB on the fullest device.",
-    ]
-    return write_nearest(found.plan, launcher, lines, found.setting.framework.network.each)
-
-
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
-    """Return what `gnnplace plan --launcher` prints as JSON."""
-    free = None if found.free is None else found.free.words
-    step = None if found.free_answer is None else found.free_answer.step_time
+    """Return what `gnnplace plan --given FILE` of a launcher prints as JSON."""
     return {
         "words": found.plan.words,
         "framework": found.framework,
         **asdict(found.answer),
         "interval": None if found.answer.low is None else [found.answer.low, found.answer.high],
         "memory": device_peaks(found.setting, priced_spec(found.plan)),
-        "free": free,
-        "free_step_time": step,
-        "tried": found.tried,
-        "bounded": found.bounded,
         "notes": list(found.told),
     }
 
 
-def launch_answer_lines(
-    found: LaunchAnswer,
-    model: str,
-    cluster: str,
-    path: str | None,
-    defaults: tuple[str, ...] = (),
-) -> list[str]:
-    """Format what `gnnplace plan --launcher` and `--given FILE` of a launcher print.
+def launch_answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[str]:
+    """Format what `gnnplace plan --given FILE` of a launcher prints.
 
     Args:
         found: The plan, and what it takes.
         model: As it was named.
         cluster: As it was named.
-        path: Of the file that was written; None where none was.
-        defaults: What nobody gave, in words of the options.
     """
     answer, framework, sizes = found.answer, found.setting.framework, found.setting.decoder
     adapters = [] if sizes.adapters is None else [sizes.adapters.label]
@@ -107,27 +82,13 @@ def launch_answer_lines(
             batch=found.plan.batch or sizes.batch,
             length=sizes.length,
             options=(framework.precision, framework.optimizer, *adapters),
-            defaults=defaults,
+            defaults=(),
         ),
         f"  {found.plan.words}",
         f"  {answer.tokens_per_second or 0.0:,.0f} tokens/s, {bytes_text(answer.peak or 0.0)} on "
         f"the fullest device, which has them with a probability of {answer.fits or 0.0:.0%}",
     ]
     lines += [f"  {answer.reason}"] if answer.reason else []
-    # What a search proved, and what the launcher costs beside the framework's fastest.
-    if found.free_answer is not None and found.free is not None:
-        free = found.free_answer.step_time or answer.step_time
-        slowdown = answer.step_time / free - 1
-        lines.append(
-            "  proven: none of the plans that can be said is faster at these prices "
-            f"({found.bounded:,} bounded, {found.tried:,} priced)"
-        )
-        if slowdown >= 5e-4:
-            lines.append(
-                f"  {slowdown:.1%} slower than the fastest that {found.framework} could train, "
-                f"which the launcher cannot be told: {found.free.words}, {seconds_text(free)}"
-            )
     if framework.kernels.is_roofline:
         lines.append(f"  {roofline_line(found.setting.cluster)}")
-    lines += [f"  {line}" for line in found.told]
-    return [*lines, *([f"written to {path}"] if path else [])]
+    return lines + [f"  {line}" for line in found.told]

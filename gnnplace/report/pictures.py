@@ -31,6 +31,7 @@ import numpy as np
 
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.foreign import check_installed
 from gnnplace.report import html
 
 if TYPE_CHECKING:
@@ -359,9 +360,15 @@ def _title(figure: Figure) -> str:
 
 
 def check_drawable(path: str | Path) -> None:
-    """Check that a file's name ends in .svg or .html; raise InputError if not."""
+    """Check, before the work, that a picture or a page with pictures can be drawn.
+
+    Raises:
+        InputError: The file's name ends neither in .svg nor in .html.
+        MissingExtraError: matplotlib is not installed.
+    """
     if Path(path).suffix.lower() not in KINDS:
         raise InputError(f"{path}: a picture is drawn as {' or '.join(KINDS)}")
+    check_installed("matplotlib")
 
 
 def write_picture(path: str | Path, figure: Figure) -> None:

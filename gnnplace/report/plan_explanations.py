@@ -101,7 +101,7 @@ def measured_lines(
 
 def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) -> list[str]:
     """Format what `gnnplace explain FILE` of a launcher prints."""
-    lines = launch_answer_lines(found.answer, name, cluster, None)
+    lines = launch_answer_lines(found.answer, name, cluster)
     step, parts = found.answer.answer.step_time or 0.0, found.parts
     bound = max(parts, key=parts.__getitem__)
     lines.append(f"  bound by {ROW_PARTS[bound]}: {parts[bound] / step:.0%} of the step")

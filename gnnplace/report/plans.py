@@ -43,7 +43,7 @@ from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
 
 if TYPE_CHECKING:
-    from gnnplace.plans.run.workers import PlanRun as Run
+    from gnnplace.run.planned import PlanRun as Run
 
 
 def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.execution import ExecutionOptions, RecordOptions
-from gnnplace.execution.running import Executed, eager_times, execute_placement
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
 from gnnplace.policy.placing import DEFAULT_BUDGET, ROSTER, compare, place
@@ -25,6 +23,8 @@ from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_execution, from_simulation
 from gnnplace.report.trace import write_trace
+from gnnplace.run.measuring import Executed, eager_times, execute_placement
+from gnnplace.run.placed import ExecutionOptions, RecordOptions
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 
 Progress = Callable[[str], None]

@@ -11,8 +11,8 @@ from gnnplace.placers import Result
 from gnnplace.report.units import seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.execution.result import Execution
-    from gnnplace.runtime.comparison import Verification
+    from gnnplace.run.checking import Verification
+    from gnnplace.run.placed import Execution
 
 
 @dataclass(frozen=True)

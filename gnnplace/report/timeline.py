@@ -16,7 +16,7 @@ from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
-    from gnnplace.execution.result import Execution
+    from gnnplace.run.placed import Execution
 
 Curve = tuple[FloatArray, FloatArray]
 

@@ -60,7 +60,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards import Fingerprint as Fingerprint
     from gnnplace.tracing.guards import Geometry as Geometry
     from gnnplace.tracing.guards import LayerResult as LayerResult
-    from gnnplace.tracing.guards import MixedDevices as MixedDevices
     from gnnplace.tracing.guards import Numbering as Numbering
     from gnnplace.tracing.guards import Proof as Proof
     from gnnplace.tracing.guards import Replay as Replay

@@ -37,7 +37,7 @@ from gnnplace.policy import (
     read_policy,
 )
 from gnnplace.policy.decode.aims import DECODED
-from gnnplace.policy.network import CHECKPOINT
+from gnnplace.policy.weights import CHECKPOINT
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import Exposing

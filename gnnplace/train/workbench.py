@@ -23,7 +23,7 @@ from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
 from gnnplace.tracing import CaptureOptions, capture_model
 
 if TYPE_CHECKING:
-    from gnnplace.execution import MeasuredObjective
+    from gnnplace.run.measuring import MeasuredObjective
     from gnnplace.tracing import Program
 
 
@@ -139,7 +139,8 @@ class Workbench(StepObjective):
     @cached_property
     def objective(self) -> MeasuredObjective:
         """What runs placements."""
-        from gnnplace.execution import ExecutionOptions, MeasuredObjective, RecordOptions
+        from gnnplace.run.measuring import MeasuredObjective
+        from gnnplace.run.placed import ExecutionOptions, RecordOptions
 
         settings, url, hours = self._measurement, self._store.url, self._store.max_age_hours
         return MeasuredObjective(
@@ -181,7 +182,7 @@ class Workbench(StepObjective):
     @property
     def room(self) -> int:
         """Placements on all devices that the cores of this process can run at a time."""
-        from gnnplace.runtime import available_cores
+        from gnnplace.run.workers import available_cores
 
         kinds = [device.kind for device in self.problem.cluster.devices]
         if any(kind != "cpu" for kind in kinds):

@@ -20,7 +20,7 @@ from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
-from gnnplace.plans.segments.sized import known_sizes
+from gnnplace.plans.segments.recognition import configured_sizes
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import PlanAnswer, price
 from gnnplace.problem import Cluster
@@ -135,9 +135,9 @@ def test_what_is_found_is_priced_as_what_is_given():
 
 def test_other_models_are_not_taken_for_their_sizes():
     workload = workload_of(MODELS["llama"], fake=True)
-    assert known_sizes(workload, BATCH) is not None
+    assert configured_sizes(workload, BATCH) is not None
     workload.model.lm_head.weight.requires_grad_(False)
-    assert known_sizes(workload, BATCH) is None
+    assert configured_sizes(workload, BATCH) is None
 
 
 def test_the_command_line_says_where_prices_come_from(capsys):

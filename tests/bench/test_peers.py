@@ -19,7 +19,7 @@ from benchmarks.peers import (
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import contract
 from gnnplace.simulation import lower_bounds
-from tests.execution.mapped import build, captured
+from tests.run.device_maps.mapped import build, captured
 
 
 def test_the_table_is_that_of_the_figures_and_each_has_its_source():

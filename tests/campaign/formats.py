@@ -23,7 +23,6 @@ from gnnplace.bench.suite import cells, read_suite
 from gnnplace.cli.main import run
 from gnnplace.costs.profiling import cache
 from gnnplace.costs.profiling.cache import Conditions
-from gnnplace.execution.training.training_step import read_training, write_training
 from gnnplace.files import cache_folder
 from gnnplace.measurements import MeasurementStore
 from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration
@@ -35,6 +34,7 @@ from gnnplace.problem.cluster import preset
 from gnnplace.problem.cluster.presets import read_cluster, write_cluster
 from gnnplace.problem.formats import convert
 from gnnplace.problem.placement import placement_to_data, read_placement_for
+from gnnplace.run.training.training_step import read_training, write_training
 from gnnplace.sharding import best_strategy, read_sharding
 from gnnplace.sharding.answers import SplitOptions
 from gnnplace.sharding.problem import write_sharding

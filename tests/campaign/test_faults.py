@@ -23,10 +23,10 @@ import pytest
 import torch
 
 from gnnplace.bench.rows import identity, read_rows
-from gnnplace.execution.training.training_step import read_training
 from gnnplace.measurements import MeasurementStore
 from gnnplace.problem import problem_from_data, read_problem
 from gnnplace.problem.placement import read_placement_for
+from gnnplace.run.training.training_step import read_training
 from tests.campaign.jobs import MODEL
 
 SMOKE = Path(__file__).parents[2] / "trainers" / "smoke.yaml"

@@ -28,14 +28,14 @@ import gnnplace
 from gnnplace.costs.profiling.profiler import profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.lightning import PlacedStrategy
-from gnnplace.plans.run.cutting import drawn_alike
+from gnnplace.plans.segments.stage_calls import drawn_alike
 from gnnplace.tracing.loading import shares_of
 from gnnplace.tracing.models import capture_workload
 from gnnplace.zoo import Workload
 from tests.campaign.random_models import BATCH, Drawn, usual
 from tests.campaign.test_differential import NEGLIGIBLE, error, in_double
-from tests.execution.programs import cpu_cluster, random_placement
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
+from tests.run.programs import cpu_cluster, random_placement
 from tests.sharding.mesh_processes import on_processes
 
 MODELS, QUICK, STEPS, RATE = 300, 2, 2, 0.05

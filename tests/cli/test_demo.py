@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.runtime.workers import available_cores
+from gnnplace.run.workers.tasks import available_cores
 
 pytestmark = pytest.mark.timeout(280)
 

@@ -12,7 +12,7 @@ from gnnplace.problem import write_problem
 
 MODEL = """
 import torch
-from tests.execution.mapped import build
+from tests.run.device_maps.mapped import build
 """
 
 

@@ -18,8 +18,8 @@ from gnnplace.measurements.posterior import (
     fit_parameters,
 )
 from gnnplace.simulation import Simulator, finished_placement
-from tests.execution.programs import cpu_cluster, random_placement
 from tests.random_problems import random_problem
+from tests.run.programs import cpu_cluster, random_placement
 
 
 def problem_of(seed=0):

@@ -16,6 +16,7 @@ from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.problem import build_problem
+from tests.random_problems import random_problem
 
 
 def brute_force(problem) -> float:
@@ -73,6 +74,17 @@ def test_min_cut_keeps_the_standard_output_clean(capfd):
     print("still here")
     ctypes.CDLL(None).fflush(None)
     assert capfd.readouterr().out == "still here\n"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_favourite_child_has_one_parent(seed):
+    problem = random_problem(np.random.default_rng(seed), 40, 3)
+    favourite = favourite_children(problem)
+    children = favourite[favourite >= 0]
+    assert len(children)
+    assert len(set(children.tolist())) == len(children)
+    edges = set(zip(*(ends.tolist() for ends in problem.graph.edges[:2]), strict=True))
+    assert all((op, child) in edges for op, child in enumerate(favourite.tolist()) if child >= 0)
 
 
 def test_favourite_children_are_on_the_longest_path():

@@ -20,8 +20,8 @@ from gnnplace.plans.search.space import SIZES, micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer
 from gnnplace.plans.segments.chain import MICROBATCHES, divisors_of, layer_starts
 from gnnplace.plans.spec import WORDS, parse_spec
-from tests.plans.run.toys import cpus
 from tests.plans.toys import chain, cluster
+from tests.run.planned.toys import cpus
 
 
 def draft_of_words(model, cluster, words):

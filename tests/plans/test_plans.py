@@ -35,7 +35,7 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
             raise MismatchError("stages of 1 and 2 replicas")
         return SimpleNamespace(passed=len(ran) != 2, measured=10.0 / len(ran))
 
-    monkeypatch.setattr("gnnplace.plans.run.workers.run_plan", run_plan)
+    monkeypatch.setattr("gnnplace.run.planned.run_plan", run_plan)
     made = verbs.by_trial(found, "toy", 4)
     assert made[0].file is ran[3].file
     assert len(made) == len(found)

@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 
 import gnnplace
 from gnnplace.errors import InfeasibleError, MismatchError
-from gnnplace.plans.run.parameters import Parameters
-from gnnplace.runtime.transport import join_group, meeting_place
+from gnnplace.run.planned.parameters import Parameters
+from gnnplace.run.workers.transport import join_group, meeting_place
 from gnnplace.sharding.answers import SplitOptions
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.zoo import Workload

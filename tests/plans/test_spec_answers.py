@@ -10,7 +10,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, LatentAt
 from gnnplace.plans.decoders.layer import layer_passes
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
-from gnnplace.plans.spec_answers import PlanAnswer, price
+from gnnplace.plans.spec_answers import PlanAnswer, price, priced_spec
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.problem.cluster.presets import preset
@@ -47,6 +47,28 @@ def test_state_is_what_zero_parts():
     size = LLAMA.parameters
     for words, each in (("dp=4,zero=1", 2 + 4 + 12 / 4), ("dp=4", 2 + 4 + 12 + 2), ("dp=1", 18)):
         assert price(nanotron(), parse_spec(words)).state == pytest.approx(size * each, rel=1e-9)
+
+
+def test_torchtitans_pipelines_gather_parameters_once_a_step():
+    """fsdp_reshard_after_forward "default": stages keep what they gathered, and sum gradients.
+
+    8 replicas have 4 + 12 bytes of fp32 parameters, gradients' sums apart, and moments in parts; in
+    whole they have parameters in half precision and gradients in float32.
+    """
+    setting = setting_of(LLAMA, preset("dgx-h100-8x8"), framework_name="torchtitan")
+    each = "dp=8,pp=4,tp=2,microbatch_size=1,zero=3,batch="
+    few, many = (priced_spec(setting, parse_spec(f"{each}{batch}")) for batch in (64, 256))
+    assert few.costs[0].exchanges.scattered > 0
+    assert few.costs[0].exchanges == many.costs[0].exchanges  # however many micro-batches
+    assert few.costs[0].gathered == 0.0
+    terms, stage = few.costs[0].terms, few.draft.stages[0]
+    assert stage.zero == 3
+    count = terms.gradients / 4.0
+    assert terms.parameters == pytest.approx(count * (2 + 4 / 8))
+    assert terms.optimizer == pytest.approx(count * 8 / 8)
+    alone = priced_spec(setting, parse_spec("dp=8,microbatch_size=1,zero=3,batch=64"))
+    assert alone.costs[0].is_sharded
+    assert alone.costs[0].gathered > 0.0
 
 
 def test_gradients_in_the_parameters_type_are_half():

@@ -78,7 +78,7 @@ def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSp
         schedules = ["1f1b"]
         if pp > 1:
             chunks = range(2, on.decoder.layers // pp + 1)
-            schedules += ["gpipe"] * ("gpipe" in traits.schedules)
+            schedules += [name for name in ("gpipe", "zero-bubble") if name in traits.schedules]
             schedules += [f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules]
         sizes = [m for m in (1, 2, 4, 8) if batch // dp % m == 0]
         experts = [ep for ep in powers if on.decoder.experts or ep == 1]

@@ -21,13 +21,8 @@ from gnnplace.policy.gnn.clusters import clusters_of
 from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
 from gnnplace.policy.gnn.network import GnnPolicy
-from gnnplace.policy.network import (
-    CHECKPOINT,
-    GLOBAL,
-    PlacementPolicy,
-    global_features,
-    read_policy,
-)
+from gnnplace.policy.network import PlacementPolicy, read_policy
+from gnnplace.policy.weights import CHECKPOINT, GLOBAL, global_features, read_weights
 from gnnplace.problem import Problem
 from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
@@ -50,6 +45,9 @@ def test_checkpoint_round_trip(tmp_path):
     for again in (read_policy(tmp_path), PlacementPolicy.from_pretrained(tmp_path)):
         for name, value in policy.state_dict().items():
             assert torch.equal(again.state_dict()[name], value)
+    weights = read_weights(tmp_path)
+    assert (weights.decoder == policy.decoder.detach().numpy()).all()
+    assert (weights.refiner == policy.refiner.detach().numpy()).all()
 
 
 def test_other_features_are_refused(tmp_path):
@@ -74,8 +72,9 @@ def test_parameters_of_other_sizes_are_refused(tmp_path):
     trained_like().save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     save_file({**load_file(path), "decoder": torch.zeros(3)}, path)
-    with pytest.raises(MismatchError, match="do not fit"):
-        read_policy(tmp_path)
+    for read in (read_policy, read_weights):
+        with pytest.raises(MismatchError, match="do not fit"):
+            read(tmp_path)
 
 
 def test_missing_or_broken_parameters_are_refused(tmp_path):
@@ -83,8 +82,9 @@ def test_missing_or_broken_parameters_are_refused(tmp_path):
         read_policy(tmp_path / "nowhere")
     trained_like().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
-    with pytest.raises(FormatError, match="cannot be read"):
-        read_policy(tmp_path)
+    for read in (read_policy, read_weights):
+        with pytest.raises(FormatError, match="cannot be read"):
+            read(tmp_path)
 
 
 def test_shipped_checkpoint_is_small_and_loads():

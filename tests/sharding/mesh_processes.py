@@ -8,8 +8,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from gnnplace.runtime.transport import join_group, meeting_place
-from gnnplace.runtime.workers import Task, run_tasks
+from gnnplace.run.workers.tasks import Task, run_tasks
+from gnnplace.run.workers.transport import join_group, meeting_place
 
 TIMEOUT = 150.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnplace.execution.result import copies
+from gnnplace.run.placed.result import copies
 from gnnplace.tracing.program.operations import mean_gradient, set_step
 from gnnplace.tracing.program.program import Program, clone_initial, map_refs
 

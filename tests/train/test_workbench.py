@@ -9,7 +9,7 @@ import pytest
 import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.measurements import MeasurementStore
-from gnnplace.runtime import available_cores
+from gnnplace.run.workers.tasks import available_cores
 from gnnplace.train.workbench import (
     CaptureSettings,
     MeasurementSettings,

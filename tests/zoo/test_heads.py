@@ -14,7 +14,7 @@ from gnnplace.plans.decoders.decoder import decoder_of
 from gnnplace.plans.plans import plan_model
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
-from tests.plans.run.toys import cpus
+from tests.run.planned.toys import cpus
 
 TINY = {
     "num_hidden_layers": 1,

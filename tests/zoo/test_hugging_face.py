@@ -11,7 +11,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.plans import plan_model
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
-from tests.plans.run.toys import cpus
+from tests.run.planned.toys import cpus
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
 

@@ -25,7 +25,7 @@ from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.rollouts import Rollouts
-from gnnplace.policy.network import PlacementPolicy
+from gnnplace.policy.weights import PolicyWeights
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int32]
@@ -69,7 +69,7 @@ class OneOrder:
         policy: its parameters are replaced by the weights that are given.
     """
 
-    def __init__(self, space: SearchSpace, policy: PlacementPolicy) -> None:
+    def __init__(self, space: SearchSpace, policy: PolicyWeights) -> None:
         self.space = space
         self.fixed = Rollouts(space, policy)
         self.following = Following(space, policy)
@@ -146,7 +146,7 @@ def place_in(order: IntArray) -> FloatArray:
     return place
 
 
-def start_weights(order: str, policy: PlacementPolicy) -> FloatArray:
+def start_weights(order: str, policy: PolicyWeights) -> FloatArray:
     """The policy's own weights, and upward rank for a learned order."""
-    own = policy.decoder.detach().numpy().astype(np.float64)
+    own = policy.decoder.astype(np.float64)
     return np.concatenate([own, np.eye(1, len(PRIORITIES))[0]]) if order == LEARNED else own

@@ -45,8 +45,8 @@ from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import Improvement, ImprovingRollouts
 from gnnplace.policy.decode.rollouts import Walked
 from gnnplace.policy.learned import untrained
-from gnnplace.policy.network import PlacementPolicy
 from gnnplace.policy.placing import place
+from gnnplace.policy.weights import PolicyWeights
 from gnnplace.problem import Cluster, Device, all_pairs
 from gnnplace.train.data.datasets import dataset_problem, find_dataset
 
@@ -116,9 +116,9 @@ class OneGraph:
         policy: Whose weights runs begin with.
     """
 
-    def __init__(self, space: SearchSpace, policy: PlacementPolicy) -> None:
+    def __init__(self, space: SearchSpace, policy: PolicyWeights) -> None:
         self.rollouts = ImprovingRollouts(space, policy, Improvement(1))
-        self.start_weights = policy.decoder.detach().numpy().astype(np.float64)
+        self.start_weights = policy.decoder.astype(np.float64)
         # The same spreads for all orders: those of the candidates of one constructed placement.
         self.units = units_of([OneOrder(space, policy)], "upward-rank", self.start_weights)
 

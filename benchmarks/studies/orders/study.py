@@ -49,7 +49,7 @@ from gnnplace.errors import InputError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.network import FEATURE_VERSION
+from gnnplace.policy.weights import FEATURE_VERSION
 from gnnplace.problem import digest
 from gnnplace.report.pictures import svg
 

@@ -57,6 +57,8 @@ class Traits:
         gradients: The type in which it sums gradients, "fp32" or "same".
         zero_stages: ZeRO stages that it has.
         schedules: Pipeline schedules that it has.
+        gathers_once: Whether in a pipeline parameters that replicas shard (ZeRO 3) are gathered
+            once a step and gradients scattered once, after the last micro-batch.
         hides: Exchanges of replicas that it hides: "none", "reduce" or "reduce+gather".
         attention: The attention that its published runs had, by the library's name for its rates.
         cuda_graphs: Which launches it captures; the first where nothing is said and it can be.
@@ -82,6 +84,7 @@ class Traits:
     kernels: Mapping[str, str] = field(default_factory=dict)
     overlaps_shards: bool = False
     offloads: tuple[str, ...] = ()
+    gathers_once: bool = False
 
     def attention_on(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
@@ -95,7 +98,7 @@ TRAITS: Mapping[str, Traits] = {
         gradients="same",
         zero_stages=(0, 1, 2, 3),
         zero_groups=(2, 3),
-        schedules=("1f1b", "gpipe", "interleaved"),
+        schedules=("1f1b", "gpipe", "interleaved", "zero-bubble"),
         hides=HIDES_ALL,
         attention="triton",
         cuda_graphs=("off", "layers", "iteration"),
@@ -156,6 +159,7 @@ TRAITS: Mapping[str, Traits] = {
         schedules=("1f1b", "gpipe", "interleaved"),
         hides=HIDES_ALL,
         attention="flash",
+        gathers_once=True,
         cuda_graphs=("iteration", "off"),
         compiles=True,
         overlaps_shards=True,
@@ -774,8 +778,12 @@ class Framework:
         elif self.sums_in_fp32:
             gradient += constants["both_gradients"]
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        parameter_bytes = parameters.count * self.state_bytes.parameter
+        if zero and self.traits.gathers_once:
+            # The replicas' shards stay, beside what is gathered of them in half precision.
+            parameter_bytes = self.state_bytes.parameter * sharded + 2.0 * parameters.count
         terms = StateTerms(
-            parameters=parameters.count * self.state_bytes.parameter,
+            parameters=parameter_bytes,
             gradients=parameters.count * gradient + sharded_gradient * sharded,
             optimizer=self.optimizer_bytes(parameters, group),
             buckets=parameters.count * buckets,

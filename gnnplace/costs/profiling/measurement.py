@@ -17,7 +17,7 @@ import torch
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.cache import spread
 from gnnplace.errors import InputError
-from gnnplace.runtime.workers import Task, available_cores, run_tasks
+from gnnplace.run.workers import Task, available_cores, run_tasks
 from gnnplace.tracing import CallWriter, Program, clone_initial, on_device, set_step
 
 WARM_UP = 2

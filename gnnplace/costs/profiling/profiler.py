@@ -30,6 +30,7 @@ from gnnplace.costs.profiling.targets import (
 from gnnplace.costs.profiling.workspace import op_workspace
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
+from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsening
 from gnnplace.problem import PHASES, Cluster, Device, Problem, build_problem
 from gnnplace.problem.cluster.gpus import known_kind
@@ -340,6 +341,7 @@ def capture_for(
         InputError: there is no such model or cluster.
         CaptureError: the model cannot be captured.
     """
+    check_installed("torch")
     (progress or str)(f"capturing the step of {model}")
     fake = not any_local(resolve_cluster(cluster))
     program = capture_model(model, options=options, fake=fake)

@@ -75,7 +75,7 @@ def detect(spec: str) -> Cluster:
 
 
 def _cpu(count: int | None, spec: str) -> Cluster:
-    from gnnplace.runtime.workers import available_cores
+    from gnnplace.run.workers import available_cores
 
     cores = len(available_cores())
     count = cores if count is None else count
@@ -129,7 +129,7 @@ def _measured_links(
     if len(names) < 2:
         return ()
     from gnnplace.costs.profiling import cache as disk
-    from gnnplace.runtime.links import measure_link
+    from gnnplace.run.workers import measure_link
 
     def measure() -> tuple[dict[str, Any], float]:
         """One link as plain data, and no noise: it is fitted to medians of many messages."""

@@ -10,7 +10,7 @@ and gated ones with *experts* (Mixtral, Qwen3-MoE, DeepSeek-V2 and V3 with laten
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
 from gnnplace.plans.decoders.kinds import EACH_HEAD, KINDS, LayerKind
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PretrainedConfig
 
@@ -214,6 +215,20 @@ class DecoderSizes:
         words = (f"{k}={'null' if value is None else value}" for k, value in told.items())
         return f"hf:{self.kind}?{'&'.join(words)}"
 
+    def with_vectors(self, vectors: int, end_vectors: int) -> DecoderSizes:
+        """Return sizes with the parameters of norms and biases, where these are not the plainest.
+
+        Args:
+            vectors: Of a layer.
+            end_vectors: Of all that is in no layer.
+        """
+        plain = replace(self, vectors=None, end_vectors=None)
+        return replace(
+            self,
+            vectors=None if vectors == plain.layer_vectors else vectors,
+            end_vectors=None if end_vectors == plain.last_norm else end_vectors,
+        )
+
     @property
     def queries(self) -> int:
         """Width of all heads of queries."""
@@ -399,7 +414,7 @@ class DecoderSizes:
 def decoder_of(
     model: str | nn.Module, inputs: object = None, num_devices: int = 1
 ) -> DecoderSizes | None:
-    """Return the decoder that a model is: a causal one of `transformers`, by name or made; or None.
+    """Return the decoder that a model is, by its name, by its configuration or by its calls.
 
     Args:
         model: A name of the catalogue, `hf:CONFIG`, whose weights are not made, `module:callable`,
@@ -407,30 +422,55 @@ def decoder_of(
         inputs: Example inputs of a module.
         num_devices: Devices of the cluster, which the default batch of the catalogue depends on.
 
+    Returns:
+        Its sizes; None where it is none.
+
     Raises:
         InputError: An unknown configuration, field or callable, or a model of the catalogue that no
             plan is made for.
     """
-    if not isinstance(model, str):
-        return _captured_decoder(type(model).__name__, model, inputs)
-    decoder = catalogue_decoder(model, num_devices)
+    decoder = decoder_or_reason(model, inputs, num_devices)
+    return decoder if isinstance(decoder, DecoderSizes) else None
+
+
+def decoder_or_reason(
+    model: str | nn.Module,
+    inputs: object = None,
+    num_devices: int = 1,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+) -> DecoderSizes | str:
+    """Return the decoder that a model is, or why it is none.
+
+    Args:
+        model: As of `decoder_of`, as all but the last.
+        inputs: Example inputs of a module.
+        num_devices: Devices of the cluster.
+        loss: Of a module whose output is none.
+    """
+    decoder = catalogue_decoder(model, num_devices) if isinstance(model, str) else None
     if decoder is not None:
         return decoder
-    from gnnplace.tracing import load, options_of
+    from gnnplace.tracing import options_of, workload_of
 
-    path, _, query = model.partition("?")
-    if path.startswith("hf:") or find_model(path) is not None:
-        from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
+    if isinstance(model, str):
+        path, _, query = model.partition("?")
+        if path.startswith("hf:") or find_model(path) is not None:
+            from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
 
-        options = options_of(query, model)
-        sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
-        config = configuration(path.removeprefix("hf:"), options)
-        classes = config.architectures or ()
-        if classes and not str(classes[0]).endswith(CAUSAL):
-            return None  # such as a classifier, whose head is another
-        return from_config(model, config, *sizes)
-    workload = load(model, fake=True)
-    return _captured_decoder(model, workload.model, workload.inputs)
+            options = options_of(query, model)
+            sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
+            config = configuration(path.removeprefix("hf:"), options)
+            classes = config.architectures or ()
+            if classes and not str(classes[0]).endswith(CAUSAL):
+                return f"{classes[0]} has another head"
+            return from_config(model, config, *sizes) or f"layers of {config.model_type}"
+    elif inputs is None:
+        return "its example inputs are not known"
+    workload = workload_of(model, inputs, loss, fake=True)
+    from gnnplace.plans.segments.chains import captured_decoder
+
+    return captured_decoder(workload)
 
 
 def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
@@ -487,17 +527,6 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
             "length"
         )
     return decoder
-
-
-def _captured_decoder(name: str, model: nn.Module, inputs: Any) -> DecoderSizes | None:
-    """Return the sizes of a module with its example inputs; None where it is no such decoder."""
-    if not type(model).__name__.endswith(CAUSAL):
-        return None
-    tensors = list(inputs.values() if isinstance(inputs, Mapping) else inputs or ())
-    if not tensors or tensors[0].dim() != 2:
-        return None
-    batch, length = tensors[0].shape
-    return from_config(name, model.config, int(length), int(batch))
 
 
 def from_config(
@@ -567,12 +596,7 @@ def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
     expert_vectors = 0
     if sizes.experts is not None and kind.expert_bias:
         expert_vectors = sizes.experts.count * (2 * sizes.experts.width + sizes.hidden)
-    return replace(
-        sizes,
-        vectors=None if vectors == sizes.layer_vectors else vectors,
-        end_vectors=None if end_vectors == sizes.last_norm else end_vectors,
-        expert_vectors=expert_vectors,
-    )
+    return replace(sizes.with_vectors(vectors, end_vectors), expert_vectors=expert_vectors)
 
 
 def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:

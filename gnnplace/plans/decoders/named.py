@@ -7,10 +7,16 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from gnnplace.costs import has_step_constants
+from gnnplace.errors import InputError
 from gnnplace.models import CatalogueModel, default_batch, find_model
 from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
-from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder, with_adapters
+from gnnplace.plans.decoders.decoder import (
+    DecoderSizes,
+    catalogue_decoder,
+    decoder_or_reason,
+    with_adapters,
+)
 from gnnplace.plans.decoders.setting import (
     HALVES,
     PricingSetting,
@@ -26,6 +32,8 @@ from gnnplace.plans.spec_answers import priced_spec
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import figures, known_kind
 
+RECOGNISED = "recognised"
+"""The source of the sizes of a model of one's own."""
 HALF, FULL = "bf16-mixed", "32-true"
 BY_SIZES = "planned by the model's sizes; add --runnable for a plan that `gnnplace execute` runs"
 
@@ -79,6 +87,35 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     has_half = all(figures(kind).has_bfloat16 for kind in cluster.kinds)
     precision = job.precision or (HALF if has_half else FULL)
     return NamedModel(replace(job, model=model, batch=batch, precision=precision), row, sizes)
+
+
+def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
+    """Return a decoder of one's own, known by its sizes, as one of the catalogue.
+
+    Args:
+        job: With a model by `hf:CONFIG` or `module:callable`, or a module.
+        cluster: The devices, on all of which frameworks are priced.
+
+    Raises:
+        InputError: It is no such decoder, with the reason.
+        CaptureError: It cannot be captured.
+    """
+    name = job.model if isinstance(job.model, str) else type(job.model).__name__
+    sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices, loss=job.loss)
+    if isinstance(sizes, str):
+        raise InputError(
+            f"{name}: is no decoder of text that is known by its sizes, for which launchers' "
+            f"plans are searched: {sizes}; give a plan of yours with --given"
+        )
+    row = CatalogueModel(
+        name=name,
+        type=sizes.kind,
+        config={},
+        parameters=sizes.parameters,
+        source="" if name.startswith("hf:") else RECOGNISED,
+    )
+    job = replace(job, batch=job.batch or sizes.batch, precision=job.precision or HALF)
+    return NamedModel(job, row, with_adapters(sizes, job.lora))
 
 
 def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
@@ -149,6 +186,11 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
 def _notices(row: CatalogueModel, length: int) -> list[str]:
     """Return what is planned or priced otherwise than the published model trains."""
     notices = []
+    if row.source == RECOGNISED:
+        notices.append(
+            f"{row.name} is known by its sizes: a launcher trains its own layers of these sizes; "
+            "check that activation, norms and positions are the module's"
+        )
     if row.part:
         notices.append(f"{row.name} is multi-modal: its {row.part} part alone is planned")
     window = row.config.get("sliding_window") or length

@@ -139,7 +139,7 @@ def study_hybrid(
     training = _training(what, preset, options)
     place_on: Placing | PlannedSteps
     if search.placer == PLAN:
-        from gnnplace.plans.hybrid.run import PlannedSteps
+        from gnnplace.plans.hybrid.groups import PlannedSteps
 
         place_on = PlannedSteps(what, own, search, progress)
     else:

@@ -10,8 +10,11 @@ Complexity: a price for each thing that is given up.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gnnplace.errors import GnnplaceError
 from gnnplace.plans.launch.from_plan import launch_plan_of
+from gnnplace.plans.launch.layer_details import layer_details
 from gnnplace.plans.launch.registry import launcher_of
 from gnnplace.plans.launch.searching import priced_spec
 from gnnplace.plans.launch.side_by_side import price_file
@@ -69,6 +72,7 @@ def _export_words(
         losses.append(Loss(line, answer.step_time - seconds, answer.peak - peak))
         seconds, peak = answer.step_time, answer.peak
     last = steps[-1][1] if steps else base
+    last = replace(last, details=layer_details(model or file.model))
     text, unwritten = write_launch_plan(
         last,
         launcher,

@@ -16,6 +16,7 @@ from gnnplace.costs import OPTIMIZERS
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
+from gnnplace.plans.launch.layer_details import LayerDetails
 from gnnplace.plans.spec import WORDS, Layers, PlanSpec
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
@@ -96,6 +97,7 @@ class LaunchPlan:
         compile: layers and the loss run under `torch.compile`.
         cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
         sizes: of the model.
+        details: what else its layers have, where a file is written; files are read without.
         notes: what the file says and our words do not, each in one line.
         not_priced: keys that change seconds or bytes and that no price counts.
         needs: names of values that only the environment of the run has.
@@ -126,6 +128,7 @@ class LaunchPlan:
     compile: bool = False
     cuda_graphs: str | None = None
     sizes: DecoderSizes | None = None
+    details: LayerDetails | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
     not_priced: tuple[NotPriced, ...] = field(default=(), compare=False)
     needs: tuple[str, ...] = field(default=(), compare=False)

@@ -18,6 +18,7 @@ from gnnplace.plans.launch.launch_plan import (
     LaunchPlan,
     header,
 )
+from gnnplace.plans.launch.layer_details import LLAMA, LayerDetails
 
 GRAPHS = {"layers": ["--cuda-graph-impl transformer_engine"],
           "iteration": ["--cuda-graph-impl full_iteration",
@@ -44,7 +45,7 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     world = plan.world or 1
     each = math.gcd(gpus, world)
     groups = [
-        ("MODEL", model_flags(sizes)),
+        ("MODEL", [*model_flags(sizes), *detail_flags(plan.details)]),
         ("PLAN", plan_flags(plan)),
         ("RUN", ["--mock-data", "--tokenizer-type NullTokenizer",
                  f"--vocab-size {sizes.vocabulary}",
@@ -126,6 +127,20 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
                   "--hidden-dropout 0.0"]  # fmt: skip
     flags += expert_flags(sizes.experts, sizes) if sizes.experts else []
     return [*flags, *([] if sizes.tied else ["--untie-embeddings-and-output-weights"])]
+
+
+def detail_flags(details: LayerDetails | None) -> list[str]:
+    """Return flags of what a model's layers have beside sizes."""
+    if details is None or not details.is_gated:
+        return []
+    flags = []
+    if details.rotary_base is not None:
+        flags.append(f"--rotary-base {int(details.rotary_base)}")
+    if details.norm_epsilon is not None:
+        flags.append(f"--norm-epsilon {details.norm_epsilon:g}")
+    if details.scaling.get("rope_type") == LLAMA:
+        flags += ["--use-rope-scaling", f"--rope-scaling-factor {details.scaling['factor']:g}"]
+    return [*flags, *(["--add-qkv-bias"] if details.query_biases else [])]
 
 
 def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:

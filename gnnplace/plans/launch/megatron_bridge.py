@@ -26,6 +26,7 @@ from gnnplace.plans.launch.launch_plan import (
     header,
     with_header,
 )
+from gnnplace.plans.launch.layer_details import LLAMA, LayerDetails
 from gnnplace.plans.launch.megatron import model_flags, plan_flags
 from gnnplace.plans.launch.megatron_flags import is_listed
 from gnnplace.plans.launch.megatron_plan import (
@@ -107,6 +108,7 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     if told.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
         told |= {"rerun_state_machine.check_for_nan_in_loss": "false",
                  "ddp.check_for_nan_in_grad": "false"}  # fmt: skip
+    told |= _layer_overrides(plan.details)
     told["optimizer.use_distributed_optimizer"] = told["ddp.use_distributed_optimizer"]
     told["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
     told["mixed_precision"] = _mixed_precision(plan)
@@ -122,6 +124,21 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
             chosen = ["0"] * own.dense + ["1"] * (plan.sizes.layers - own.dense)
             told["model.moe_layer_freq"] = f"[{','.join(chosen)}]"
     return "\n".join([*text, *(f"{key}={value}" for key, value in told.items())]) + "\n"
+
+
+def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
+    """Return overrides of what a model's layers have beside sizes."""
+    if details is None or not details.is_gated:
+        return {}
+    overrides = {"model.add_qkv_bias": str(details.query_biases).lower()}
+    if details.rotary_base is not None:
+        overrides["model.rotary_base"] = str(int(details.rotary_base))
+    if details.norm_epsilon is not None:
+        overrides["model.layernorm_epsilon"] = f"{details.norm_epsilon:g}"
+    if details.scaling.get("rope_type") == LLAMA:
+        overrides["model.rope_scaling"] = "true"
+        overrides["model.rope_scaling_factor"] = f"{details.scaling['factor']:g}"
+    return overrides
 
 
 def _mixed_precision(plan: LaunchPlan) -> str:

@@ -28,11 +28,14 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     header,
 )
+from gnnplace.plans.launch.layer_details import FEATURES, LayerDetails
 
 TOP = (
     "checkpoints", "data_stages", "general", "lighteval", "logging", "model", "optimizer",
     "parallelism", "profiler", "tokenizer", "tokens", "s3_upload", "metrics_logging",
 )  # fmt: skip
+TYPES = ("llama", "mistral", "qwen2", "phi3")
+"""Types of models of the catalogue whose layers nanotron has."""
 PARALLEL = (
     "dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer",
     "tp_recompute_allgather", "expert_parallel_size", "context_parallel_size",
@@ -126,6 +129,13 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
+    details = plan.details
+    if details is not None and details.type not in TYPES:
+        what = FEATURES.get(details.type, "layers of its own")
+        raise InfeasibleError(
+            f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
+        )
+    is_qwen = details is not None and details.query_biases
     check_degrees(plan)
     data: dict[str, Any] = {
         "checkpoints": {"checkpoint_interval": 1000, "checkpoints_path": "checkpoints"},
@@ -137,12 +147,14 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "dtype": "bfloat16", "ddp_bucket_cap_mb": 25, "make_vocab_size_divisible_by": 1,
             "init_method": {"std": 0.02},
             "model_config": {
-                "is_llama_config": True, "hidden_size": sizes.hidden, "hidden_act": "silu",
+                "is_qwen2_config" if is_qwen else "is_llama_config": True,
+                "attention_bias": is_qwen, "rope_interleaved": False,
+                **_layer_keys(details), "hidden_size": sizes.hidden, "hidden_act": "silu",
                 "intermediate_size": sizes.feed_forward, "num_hidden_layers": sizes.layers,
                 "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads,
                 "max_position_embeddings": sizes.length, "vocab_size": sizes.vocabulary,
                 "tie_word_embeddings": sizes.tied, "initializer_range": 0.02,
-                "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
+                "bos_token_id": 1, "eos_token_id": 2,
             },
         },
         "optimizer": {
@@ -167,6 +179,16 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     }  # fmt: skip
     told = [f"# {line}" for line in header(plan, lines)]
     return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
+
+
+def _layer_keys(details: LayerDetails | None) -> dict[str, float]:
+    """Return keys of rotary positions and norms."""
+    keys = {"rms_norm_eps": 1e-5}
+    if details is not None and details.norm_epsilon is not None:
+        keys["rms_norm_eps"] = details.norm_epsilon
+    if details is not None and details.rotary_base is not None:
+        keys["rope_theta"] = float(details.rotary_base)
+    return keys
 
 
 def _factory(plan: LaunchPlan) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gnnplace.plans.launch import (
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
+from gnnplace.plans.launch.layer_details import LLAMA
 from gnnplace.plans.launch.telling import launcher_told_by
 from gnnplace.plans.plan import PlanFile
 
@@ -46,6 +47,7 @@ class Launcher:
             its file says the order.
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
+        scalings: Kinds of rotary scaling that its file says; None: it says nothing of layers.
     """
 
     write: Callable[[LaunchPlan, Sequence[str], int], str]
@@ -56,12 +58,13 @@ class Launcher:
     framework: str
     beside: Callable[[PlanFile], str | None] = lambda plan: None
     check_degrees: Callable[[LaunchPlan], None] = lambda plan: None
+    scalings: tuple[str, ...] | None = None
 
 
 _LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-lm": Launcher(
         megatron.write_megatron, megatron_script.read_megatron, megatron.nearest_megatron, (),
-        "bash FILE", "megatron-lm",
+        "bash FILE", "megatron-lm", scalings=(LLAMA,),
     ),
     "accelerate": Launcher(
         accelerate.write_accelerate, accelerate_reading.read_accelerate,
@@ -72,7 +75,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-bridge": Launcher(
         megatron_bridge.write_bridge, megatron_bridge.read_bridge, megatron.nearest_megatron,
         (), "torchrun scripts/training/run_recipe.py --recipe NAME $(grep -v '^#' FILE)",
-        "megatron-lm",
+        "megatron-lm", scalings=(LLAMA,),
     ),
     "torchtitan": Launcher(
         torchtitan.write_torchtitan, torchtitan.read_torchtitan, torchtitan.nearest_torchtitan,
@@ -87,7 +90,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "nanotron": Launcher(
         nanotron.write_nanotron, nanotron.read_nanotron, nanotron.nearest_nanotron, (),
         "torchrun run_train.py --config-file FILE", "nanotron",
-        check_degrees=nanotron.check_degrees,
+        check_degrees=nanotron.check_degrees, scalings=(),
     ),
 }  # fmt: skip
 

@@ -57,9 +57,6 @@ class LaunchAnswer:
         plan: in the launcher's words.
         answer: seconds, bytes, and whether it fits.
         setting: what it was priced on.
-        free: the best plan that any launcher could be told, at the same prices; None where a file
-            was priced and nothing searched.
-        free_answer: what that takes.
         best: the fastest plans of a search, the fastest first.
         tried: plans that were priced.
         bounded: plans and groups of plans that were bounded, those that were priced among them.
@@ -69,8 +66,6 @@ class LaunchAnswer:
     plan: LaunchPlan
     answer: PlanAnswer
     setting: PricingSetting
-    free: LaunchPlan | None = None
-    free_answer: PlanAnswer | None = None
     best: tuple[FoundSpec, ...] = ()
     tried: int = 1
     bounded: int = 1
@@ -415,62 +410,6 @@ class LauncherSearch:
                 self.progress(f"planning: plans of {count} devices at {framework}'s prices")
             self._spaces[key] = SpecSpace(setting, self.decoder.batch, count, self.modes)
         return self._spaces[key]
-
-
-def search_launcher(
-    model: str,
-    launcher: str,
-    cluster: str | Cluster,
-    *,
-    batch: int | None = None,
-    precision: str | None = None,
-    optimizer: str | None = None,
-    framework: str | None = None,
-    environment: str | None = None,
-    memory_limit: float | None = None,
-    fewest: bool = False,
-    rate: float | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> LaunchAnswer:
-    """Search the fastest plan that a launcher can run, beside the fastest of all.
-
-    Args:
-        model: A decoder of text, by its name or as `hf:CONFIG`.
-        launcher: The name of the launcher.
-        cluster: The devices, all of which are used.
-        batch: Examples of a step; None: the model's default.
-        precision: As of `LauncherSearch`, as all that follow.
-        optimizer: None: "adamw".
-        framework: Whose constants count instead of the launcher's.
-        environment: Such as "checked-collectives".
-        memory_limit: Bytes that every device has, instead of its own.
-        fewest: Take as few devices as hold any plan.
-        rate: Tokens a second that these must make.
-        progress: Is told what is done.
-
-    Raises:
-        InputError: The model is no decoder that is priced from its sizes.
-        InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
-    """
-    launcher_of(launcher)
-    devices = resolve_cluster(cluster)
-    search = LauncherSearch(
-        _decoder(model, None, batch, devices.num_devices),
-        devices,
-        precision=precision,
-        optimizer=optimizer,
-        framework=framework,
-        environment=environment,
-        memory_limit=memory_limit,
-        fewest=fewest,
-        rate=rate,
-        progress=progress,
-    )
-    answer = search.find(launcher)
-    free = search.free(launcher)
-    if free is None or not free.seconds < answer.best[0].seconds:
-        free = answer.best[0]  # of fewer devices, or with another framework's prices
-    return replace(answer, free=launch_plan_of(answer.setting, free.spec), free_answer=free.answer)
 
 
 def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:

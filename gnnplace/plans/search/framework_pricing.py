@@ -50,6 +50,8 @@ from gnnplace.plans.segments.chain import Chain, Degrees, SegmentCosts, SplitCho
 if TYPE_CHECKING:
     from gnnplace.plans.search.draft import Draft
 
+ONCE = 1
+"""The ZeRO stage whose exchanges are those of a step, and not of every micro-batch."""
 SHARDED = 2
 """The ZeRO stage from which on replicas shard gradients in every micro-batch."""
 PARAMETER_BYTES = 2.0
@@ -170,7 +172,10 @@ class FrameworkPricer(Pricer):
             return None
         setting = self._setting(stage, sums)
         costs, run, framework = setting.costs, setting.run, setting.framework
-        constants, zero = framework.constants, stage.zero
+        constants, zero = (
+            framework.constants,
+            self.zero_as_run(stage.zero, is_whole=setting.is_whole),
+        )
 
         # What is computed again: attention alone, or everything of the recomputed segments.
         is_recomputed = np.zeros(len(costs.forward))
@@ -228,10 +233,9 @@ class FrameworkPricer(Pricer):
         if stage.attention:
             recomputing = 0.0
         resident, updating = 0.0, 0.0
-        if stage.zero < SHARDED:
-            terms, updating = framework.replicated_state(
-                stage.zero, setting.parameters, setting.group
-            )
+        zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
+        if zero < SHARDED:
+            terms, updating = framework.replicated_state(zero, setting.parameters, setting.group)
             if setting.degrees.tp > 1:
                 gathered = constants["gather_buffers"] * self._stream(setting)
                 terms = terms.plus(StateTerms(buckets=gathered))
@@ -248,7 +252,7 @@ class FrameworkPricer(Pricer):
             recomputing=recomputing,
             resident=resident,
             updating=updating,
-            is_sharded=stage.zero >= SHARDED,
+            is_sharded=zero >= SHARDED,
         )
 
     def _offloaded(self, setting: StageSetting, cost: StageCost) -> StageCost:
@@ -284,6 +288,19 @@ class FrameworkPricer(Pricer):
             late = cost.backward + beyond(sent, backward)
             return replace(cost, backward=late, update=update + returned)
         return replace(cost, update=beyond(sent, backward) + update + returned)
+
+    def zero_as_run(self, zero: int, *, is_whole: bool) -> int:
+        """Return the ZeRO stage whose exchanges and state a stage has.
+
+        Some frameworks gather the parameters of a pipeline's stages once a step, and scatter the
+        gradients once: that is ZeRO 1, but that the replicas' shards stay beside what is gathered.
+
+        Args:
+            zero: As the plan says.
+            is_whole: Whether the stage is the whole model.
+        """
+        is_once = zero == 3 and not is_whole and self.framework.traits.gathers_once
+        return ONCE if is_once else zero
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
         """Return a stage with what its price depends on."""
@@ -394,7 +411,7 @@ class FrameworkPricer(Pricer):
         forward = costs.forward[run]
         backward = costs.backward[run] + costs.weights[run]
         work = float((forward + backward + again).sum())
-        if stage.zero < SHARDED:
+        if self.zero_as_run(stage.zero, is_whole=setting.is_whole) < SHARDED:
             accumulation = framework.accumulation(parameters.count)
             return StagePasses(
                 float(forward.sum()), float((backward + again).sum()) + accumulation, 0.0
@@ -632,6 +649,7 @@ class FrameworkPricer(Pricer):
         if len(costs) == 1 or any(cost.is_sharded for cost in costs):
             return super().rank_end(costs, zero, following)
         framework = self.framework
+        zero = min(zero, ONCE)  # nothing is exchanged with every micro-batch
         forward = backward = update = 0.0
         scattered = bucketed = gathered = 0.0
         for cost in costs:

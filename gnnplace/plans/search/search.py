@@ -46,6 +46,8 @@ from gnnplace.problem import Cluster
 EACH = 4  # drafts of each baseline that are timed
 SHORT_LIST, FEW = 24, 4  # drafts that are timed, and those under every schedule
 LONG_LIST = 400  # drafts that are timed if there is time
+ORDERED = ("1f1b", "zero-bubble", "v")  # schedules whose order of actions is searched
+GIVEN = "given"  # the name of the seeds among the baselines
 OTHERS = ("zero-bubble", "v", "interleaved:2")
 CHANGES = 2000  # of the order of each plan
 TOGETHER = 20  # changes between two looks at the clock
@@ -79,6 +81,8 @@ def search(
     cluster: Cluster,
     options: SearchOptions | None = None,
     *,
+    seeds: Sequence[Draft] = (),
+    all_baselines: bool = False,
     progress: Progress | None = None,
 ) -> FoundPlans:
     """Search the best plans for a model on a cluster.
@@ -88,6 +92,9 @@ def search(
         cluster: Its devices in topology order.
         options: The budget, and whether plans must be runnable. What comes first in the search is
             done in any case, and a larger budget is never worse.
+        seeds: Plans that are known to be fast; where there are any, micro-batches of their sizes
+            alone are searched.
+        all_baselines: Whether baselines have micro-batches of every size all the same.
         progress: Is called with a line for each step.
 
     Raises:
@@ -99,16 +106,21 @@ def search(
     drafts: list[Timed] = []
     spaces: list[Space] = []
     known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
-    for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch):
+    searched = _micro_batch_sizes(chain, seeds)
+    every = _micro_batch_sizes(chain, ()) if all_baselines else searched
+    for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
         space = space_of(pricer_of(chain, fabric, size), chain.batch // size)
-        drafts += drafts_of(space, runnable=options.runnable)
+        if size in searched:
+            drafts += drafts_of(space, runnable=options.runnable)
         for name, own in baselines_of(space).items():
             known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
         spaces.append(space)
-    seeds = {name: fastest(own, EACH) for name, own in known.items()}
-    best, baselines = shortlisted(chain, fabric, drafts, seeds, started + options.budget)
+    timed = {name: fastest(own, EACH) for name, own in known.items()}
+    timed[GIVEN] = list(seeds)
+    best, baselines = shortlisted(chain, fabric, drafts, timed, started + options.budget)
+    baselines.pop(GIVEN, None)
     bounds = (np.inf, np.inf)
     if best:
         # Seconds that every step takes are in no segment.
@@ -117,6 +129,15 @@ def search(
         bounds = bound + once, bound_of_one + once
     seconds = time.monotonic() - started
     return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)
+
+
+def _micro_batch_sizes(chain: Chain, seeds: Sequence[Draft]) -> list[int]:
+    """Return the sizes of micro-batches that are searched, the largest first."""
+    if chain.mixes:
+        return [chain.batch]
+    if seeds:
+        return sorted({draft.size for draft in seeds}, reverse=True)
+    return micro_batch_sizes(chain.batch)
 
 
 @dataclass(eq=False)
@@ -139,6 +160,19 @@ class Shortlist:
     def best(self) -> list[Priced]:
         """The fastest first."""
         return sorted(self.found.values(), key=lambda x: x.step_time)
+
+    def pipelines(self, schedules: Sequence[str]) -> list[Priced]:
+        """Return the fastest `FEW` plans of several stages under some schedules.
+
+        Args:
+            schedules: Their names, without what follows a colon.
+        """
+        plans = [
+            priced
+            for priced in self.best
+            if len(priced.draft.stages) > 1 and priced.draft.schedule.partition(":")[0] in schedules
+        ]
+        return plans[:FEW]
 
     def pricer(self, size: int) -> Pricer:
         """Of micro-batches of a size."""
@@ -207,7 +241,7 @@ def shortlisted(
         made.add(draft)
         if len(made.found) >= SHORT_LIST:
             break
-    for priced in made.best[:FEW]:
+    for priced in made.pipelines(("1f1b",)):
         for schedule in OTHERS:
             other = under(chain, priced.draft, schedule)
             if other is not None:
@@ -220,7 +254,7 @@ def shortlisted(
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
     """What is done as long as there is time, a step at a time."""
-    orders = improved(made.best[:FEW], made.pricer, made.keep)
+    orders = improved(made.pipelines(ORDERED), made.pricer, made.keep)
     for _, next_one in itertools.zip_longest(orders, queue):
         if next_one is not None:
             made.add(next_one)

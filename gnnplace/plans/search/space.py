@@ -23,6 +23,7 @@ from gnnplace.plans.search.stage import Pricer, SegmentSums
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
+    EXPERTS,
     FASTEST,
     FREE,
     MICROBATCHES,
@@ -189,7 +190,9 @@ def menu_of(
     mesh, found = Mesh(0, replicas, shards), list[tuple[int, SplitChoice, bool, FloatArray]]()
     if shards == 1:
         return [(1, FASTEST, False)]
-    plain = pricer.sums(mesh) if shards <= devices_of_server(pricer.fabric) else None
+    plain: SegmentSums | None = None
+    if shards <= devices_of_server(pricer.fabric) and pricer.chain.framework is None:
+        plain = pricer.sums(mesh)
     for outer, choice in _choices(pricer, mesh, plain, experts):
         sums = pricer.sums(replace(mesh, outer=outer), choice=choice)
         if sums is None:
@@ -210,21 +213,13 @@ def menu_of(
 def _choices(
     pricer: Pricer, mesh: Mesh, plain: SegmentSums | None, experts: int
 ) -> Iterator[tuple[int, SplitChoice]]:
-    """What a menu is of, with shards along the outer axis; what sends least at borders first."""
+    """Yield what a menu is of, with shards along the outer axis; what sends least first."""
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
+    if pricer.chain.framework is not None:
+        yield from ((1, choice) for choice in _priced_choices(shards, server, experts))
     if plain is not None:
-        seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
-        parameters, chain = float(plain.parameters[-1]), pricer.chain
-        terms = state_terms(parameters, optimizer=chain.optimizer, precision=chain.precision)
-        unit = seconds / max(terms.total + float(plain.saved[-1]), 1.0)
-        for border in ("tokens", "whole"):
-            yield 1, replace(MEGATRON, border=border)
-            for price in PRICES:
-                state, saved = price * unit, price * unit * FLYING
-                yield 1, SplitChoice(FREE, "", border, state, saved, once)
-                if price and border == "tokens":
-                    yield 1, SplitChoice(FREE, "", border, state, saved, once, regather=True)
+        yield from ((1, choice) for choice in _free_choices(pricer, plain))
     if experts and experts % shards == examples % shards == 0:
         yield 1, SplitChoice(EXAMPLES, "", "examples", once=once)
     for outer in (2**k for k in range(1, shards.bit_length() - 1)):
@@ -234,6 +229,44 @@ def _choices(
             yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", once=once)
         if experts and experts % outer == examples % outer == 0:
             yield outer, SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", once=once)
+
+
+def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitChoice]:
+    """Yield splits over one axis that a framework has prices of.
+
+    Args:
+        shards: Of the mesh.
+        server: Devices of a server.
+        experts: Parts that the model's experts can be cut into, 0 without any.
+    """
+    once = 1.0 / MANY
+    if shards <= server:
+        yield replace(MEGATRON, border="tokens")
+        yield replace(MEGATRON, border="whole")
+        yield SplitChoice(CONTEXT, "", "tokens", once=once)
+    if experts and experts % shards == 0:
+        yield SplitChoice(EXPERTS, "", "tokens", once=once)
+
+
+def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
+    """Yield Megatron's split over one axis and free ones, at several prices of a byte.
+
+    Args:
+        pricer: Of a captured model.
+        plain: What its segments take on the mesh.
+    """
+    once, chain = 1.0 / MANY, pricer.chain
+    seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
+    parameters = float(plain.parameters[-1])
+    terms = state_terms(parameters, optimizer=chain.optimizer, precision=chain.precision)
+    unit = seconds / max(terms.total + float(plain.saved[-1]), 1.0)
+    for border in ("tokens", "whole"):
+        yield replace(MEGATRON, border=border)
+        for price in PRICES:
+            state, saved = price * unit, price * unit * FLYING
+            yield SplitChoice(FREE, "", border, state, saved, once)
+            if price and border == "tokens":
+                yield SplitChoice(FREE, "", border, state, saved, once, regather=True)
 
 
 def devices_of_server(fabric: MeshFabric) -> int:

@@ -25,14 +25,16 @@ from torch import nn
 
 from gnnplace.costs import CAPTURED_OPTIMIZERS
 from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
-from gnnplace.plans.run.counts import counts_of
 from gnnplace.plans.segments.chain import Chain, Input
+from gnnplace.plans.segments.counts import counts_of
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.recognition import configured_sizes, recognised_sizes
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.plans.segments.sized import SizedModelCosts, with_decoder, with_sizes
 from gnnplace.problem import Cluster
@@ -103,6 +105,22 @@ def captured_chain(job: TrainingJob, cluster: Cluster) -> Chain:
         CaptureError: The model cannot be captured, with the module that stops it.
     """
     return _captured(job, cluster)[0]
+
+
+def captured_decoder(workload: Workload) -> DecoderSizes | str:
+    """Return the decoder that a model is by its configuration or its calls, or why it is none.
+
+    Args:
+        workload: The model, its inputs and its loss.
+
+    Raises:
+        CaptureError: It cannot be captured, with the module that stops it.
+    """
+    batch = batch_of(workload)
+    sizes = configured_sizes(workload, batch)
+    if sizes is not None:
+        return sizes
+    return recognised_sizes(layers_of(workload, "32-true"), workload.model, batch)
 
 
 def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:

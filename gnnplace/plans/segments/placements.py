@@ -16,8 +16,8 @@ from itertools import zip_longest
 
 from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry, border_words
-from gnnplace.plans.run.cutting import StageCalls
 from gnnplace.plans.segments.chain import Segment
+from gnnplace.plans.segments.stage_calls import StageCalls
 from gnnplace.sharding.captured.layout import (
     PARTIAL,
     REPLICATED,

@@ -20,7 +20,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.costs import GPUS, Framework
 from gnnplace.plans.decoders.costs import DecoderCosts
-from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
+from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import (
     HALVES,
     PricingSetting,
@@ -41,6 +41,11 @@ from gnnplace.plans.segments.chain import (
     degrees_of,
 )
 from gnnplace.plans.segments.pricing import ModelCosts
+from gnnplace.plans.segments.recognition import (
+    configured_sizes,
+    recognised_sizes,
+    recognition_line,
+)
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.zoo import Workload
@@ -207,41 +212,29 @@ def _is_like(costs: SegmentCosts, reference: SegmentCosts) -> bool:
     return abs(parameters - 1.0) <= LIKE_PARAMETERS and abs(took - 1.0) <= LIKE_SECONDS
 
 
-def known_sizes(workload: Workload, examples: int) -> DecoderSizes | None:
-    """Return the sizes of a captured model; None where it is no decoder as transformers makes it.
-
-    The class is transformers' own, every parameter is trained, and there are as many as the sizes
-    have; an adapter, a frozen part or a head of another kind is none.
-
-    Args:
-        workload: The model, its inputs and its loss.
-        examples: Of a step.
-    """
-    model = workload.model
-    kind = type(model)
-    if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith(CAUSAL):
-        return None
-    inputs = workload.inputs
-    tensors = list(inputs.values() if isinstance(inputs, dict) else inputs)
-    if workload.loss is not None or not tensors or tensors[0].dim() != 2:
-        return None
-    sizes = from_config(workload.name, model.config, int(tensors[0].shape[1]), examples)
-    parameters = list(model.parameters())
-    count = sum(parameter.numel() for parameter in parameters)
-    is_trained = all(parameter.requires_grad for parameter in parameters)
-    return sizes if sizes is not None and is_trained and count == sizes.parameters else None
-
-
 def with_sizes(chain: Chain, workload: Workload, cluster: Cluster) -> Chain:
     """Return a captured chain priced by its sizes; the chain itself where they are not known.
+
+    A line of the chain says what a model of one's own was recognised as, or why it was not.
 
     Args:
         chain: The captured model.
         workload: What was captured.
         cluster: The devices that it is planned for.
     """
-    sizes = known_sizes(workload, chain.batch)
-    return chain if sizes is None else with_decoder(chain, sizes, cluster)
+    sizes = configured_sizes(workload, chain.batch)
+    if sizes is not None:
+        return with_decoder(chain, sizes, cluster)
+    source = chain.source
+    assert isinstance(source, ModelCosts)
+    recognised = recognised_sizes(source.layers, workload.model, chain.batch)
+    if isinstance(recognised, str):
+        line = f"priced by captured kernels of eager PyTorch: {recognised}"
+        return replace(chain, notices=(*chain.notices, line))
+    sized = with_decoder(chain, recognised, cluster)
+    if sized is chain:
+        return chain
+    return replace(sized, notices=(*chain.notices, recognition_line(recognised)))
 
 
 def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -49,7 +50,10 @@ from gnnplace.policy.decode.decoder_state import (
 from gnnplace.policy.decode.kernels import NUM_DYNAMIC, SCRATCH, Decoding, look, only, score
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.network import PlacementPolicy
+from gnnplace.policy.weights import PolicyWeights
+
+if TYPE_CHECKING:
+    from gnnplace.policy.network import PlacementPolicy
 
 BOOKED = "upward-rank"  # the order of bookings, which lists producers first
 IMPROVED = tuple(order for order in DECODED if order not in RULES)
@@ -238,7 +242,7 @@ class ImprovingRollouts(Rollouts):
     def __init__(
         self,
         space: SearchSpace,
-        policy: PlacementPolicy,
+        policy: PlacementPolicy | PolicyWeights,
         improvement: Improvement,
         orders: tuple[str, ...] = IMPROVED,
     ) -> None:

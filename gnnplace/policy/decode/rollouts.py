@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import COORDINATE, Direction
@@ -25,8 +25,13 @@ from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSc
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.ordering import best_order, order_by_justification
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.network import PlacementPolicy
+from gnnplace.policy.weights import PolicyWeights
 from gnnplace.simulation.list_scheduling import justify
+
+if TYPE_CHECKING:  # who trains has parameters of torch, who places has arrays
+    from torch import Tensor
+
+    from gnnplace.policy.network import PlacementPolicy
 
 MARGINS = (1.1, 1.6, 2.4)  # on the bytes at the peak, where memory matters
 SHARE = 1 / 8  # of the time there is, for aims beyond those
@@ -88,9 +93,10 @@ class Decisions:
     chosen: IntArray
 
 
-def weight_array(weights: Tensor) -> SingleArray:
-    """Weights of features as kernels take them. [F]"""
-    return np.ascontiguousarray(weights.detach().numpy(), dtype=np.float32)
+def weight_array(weights: Tensor | SingleArray) -> SingleArray:
+    """Return the weights of features as kernels take them. [F]"""
+    array = weights if isinstance(weights, np.ndarray) else weights.detach().numpy()
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 class Rollouts:
@@ -103,7 +109,10 @@ class Rollouts:
     """
 
     def __init__(
-        self, space: SearchSpace, policy: PlacementPolicy, orders: tuple[str, ...] = DECODED
+        self,
+        space: SearchSpace,
+        policy: PlacementPolicy | PolicyWeights,
+        orders: tuple[str, ...] = DECODED,
     ) -> None:
         self.space, self.policy, self.orders = space, policy, orders
         self.graph = WalkGraph(space)

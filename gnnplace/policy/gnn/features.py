@@ -14,7 +14,7 @@ from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import CANDIDATE, NUM_LEVELS, Clusters
 from gnnplace.policy.gnn.decoder import LIMIT
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
-from gnnplace.policy.network import GLOBAL, spread_over
+from gnnplace.policy.weights import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
 from gnnplace.simulation.transfer import DELAY, PACE
 

@@ -34,14 +34,8 @@ from gnnplace.policy.gnn.features import (
     static_features,
 )
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.network import (
-    GLOBAL,
-    SavedNetwork,
-    card_of,
-    global_features,
-    read_saved,
-    read_saved_config,
-)
+from gnnplace.policy.network import SavedNetwork, read_saved
+from gnnplace.policy.weights import GLOBAL, global_features, read_saved_config
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"
@@ -50,13 +44,7 @@ DECODER = ("first", "held", "second", "pooled", "bias", "last")
 POOLED = (1, 2)  # levels of clusters that the encoder pools
 
 
-class GnnPolicy(  # type: ignore[call-arg]
-    SavedNetwork,
-    library_name="gnnplace",
-    license="apache-2.0",
-    tags=["device-placement", "graph-neural-network"],
-    model_card_template=card_of("gnn"),
-):
+class GnnPolicy(SavedNetwork):
     """Encoder and decoder. ``save_pretrained(folder)`` and ``from_pretrained(folder)`` as usual.
 
     Args:
@@ -76,6 +64,7 @@ class GnnPolicy(  # type: ignore[call-arg]
     """
 
     placer = "gnn"
+    tags = (*SavedNetwork.tags, "graph-neural-network")
 
     def __init__(
         self,
@@ -88,6 +77,16 @@ class GnnPolicy(  # type: ignore[call-arg]
         encoder: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.arguments = {
+            "hidden": hidden,
+            "layers": layers,
+            "decoder_hidden": decoder_hidden,
+            "memory": memory,
+            "order": order,
+            "feature_version": feature_version,
+        }
+        if encoder is not None:
+            self.arguments["encoder"] = encoder
         if feature_version != FEATURE_VERSION:
             raise MismatchError(
                 f"GNN checkpoint: feature_version {feature_version}, but this gnnplace has "
@@ -109,6 +108,11 @@ class GnnPolicy(  # type: ignore[call-arg]
         self.priority = None if base is None else nn.Linear(hidden, 1, bias=False)
         if self.priority is not None:
             nn.init.zeros_(self.priority.weight)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> GnnPolicy:
+        """Return the network of a folder on this machine; see ``read_saved``."""
+        return read_saved(cls, GnnConfig, Path(folder))
 
     def states(self, inputs: Sequence[EncoderInputs]) -> Tensor:
         """The encoder's states of all visited ops of a batch, one problem after the other.

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout, Place, settled
-from gnnplace.torch_names import StridedShard
+from gnnplace.torch_names import StridedShard, gather_flat, scatter_flat
 
 NAME = "gnnplace_all"
 
@@ -288,12 +288,12 @@ def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Ten
 def _scattered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
     front = local.movedim(axis, 0).contiguous()
     made = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])
-    dist.reduce_scatter_single(made, front, group=group)
+    scatter_flat(made, front, group)
     return made.movedim(0, axis)
 
 
 def _gathered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
     front = local.movedim(axis, 0).contiguous()
     made = front.new_empty(front.shape[0] * group.size(), *front.shape[1:])
-    dist.all_gather_single(made, front, group=group)
+    gather_flat(made, front, group)
     return made.movedim(0, axis)

@@ -28,7 +28,7 @@ from torch.utils import checkpoint
 
 from gnnplace import torch_names
 from gnnplace.foreign import patch_private, read_private
-from gnnplace.torch_names import REGION, tree_map_only
+from gnnplace.torch_names import REGION, is_random_state_kept, tree_map_only
 from gnnplace.tracing.program import BACKWARD, ProgramOp
 
 KEY = "ac_graph_id"
@@ -111,9 +111,8 @@ def _marked(
 ) -> Callable[..., Iterator[None]]:
     """Return the generator behind a region; each of its runs marks the nodes that it makes."""
 
-    def generator(
-        function: Callable[..., Any], preserve: bool, *arguments: Any, **options: Any
-    ) -> Any:
+    def generator(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        preserve = is_random_state_kept((function, *arguments), options)
         outer = region_of(traceback.current_meta)
         index, runs = counts.get(outer, 0), 0
         counts[outer] = index + 1
@@ -126,7 +125,7 @@ def _marked(
                 return function(*args, **keywords)
 
         with _within((*outer, (index, 0, True))):
-            yield from original(run_again, preserve, *arguments, **options)
+            yield from original(run_again, *arguments, **options)
 
     return generator
 

@@ -1,12 +1,13 @@
 """Recurrent layers, decomposed as torch computes them in training.
 
-`recurrent_layers` mends two faults of torch 2.13's `torch._decomp.decompositions`, which would
-change what a captured LSTM, GRU or RNN computes in training:
+`recurrent_layers` mends faults of `torch._decomp.decompositions`, which would change what a
+captured LSTM, GRU or RNN computes in training:
 
 * `_rnn_helper` drops the dropout between layers: it keeps it only where `num_layers < i - 1`,
   which is never.
 * An LSTM layer whose input needs no gradient is turned into oneDNN's inference layer, although
   its parameters do need one; that layer has no workspace for a backward pass.
+* In torch 2.12 the final states of an LSTM keep an axis of length one for the time.
 """
 
 from __future__ import annotations
@@ -61,11 +62,23 @@ def _run_layers(
         weights, state, backward_weights, backward_state = decompositions.params_hiddens(
             params, hidden, i, bidirectional
         )
+        initial_states = [state, backward_state] if bidirectional else [state]
         outputs = [layer_fn(x, state, weights, has_biases)]
         if bidirectional:
             outputs.append(layer_fn(x, backward_state, backward_weights, has_biases, reverse=True))
-        final_states += [final_state for _, final_state in outputs]
+        for (_, final_state), initial in zip(outputs, initial_states, strict=True):
+            final_states.append(_with_shape_of(final_state, initial))
         x = torch.cat([y for y, _ in outputs], -1) if bidirectional else outputs[0][0]
         if train and dropout and i < num_layers - 1:
             x = torch.dropout(x, dropout, train=True)
     return (x.transpose(0, 1) if batch_first else x), final_states
+
+
+def _with_shape_of(final_state: Any, initial_state: Any) -> Any:  # noqa: ANN401 (torch's own)
+    """Return a layer's final state, a tensor or two, in the shape of its initial one."""
+    if isinstance(final_state, tuple):
+        pairs = zip(final_state, initial_state, strict=True)
+        return tuple(_with_shape_of(final, initial) for final, initial in pairs)
+    if final_state.shape == initial_state.shape:
+        return final_state
+    return final_state.reshape(initial_state.shape)

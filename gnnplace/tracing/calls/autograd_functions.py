@@ -2,7 +2,8 @@
 
 Modes of torch's functions do not see `torch.autograd.Function.apply`. Within `user_functions` they
 see it as one call of the user's forward and backward pass. `apply` of the base class is replaced,
-because the user may have bound that of the class before (`gelu = Gelu.apply`).
+because the user may have bound that of the class before (`gelu = Gelu.apply`). Since torch 2.14
+that is C's own and cannot be replaced: a forward pass that no call announced is refused.
 
 No rule says how such a call may be split, so it is tried on random numbers: results of the parts,
 side by side, must be those of the whole, and so must gradients, which add up for tensors that all
@@ -14,10 +15,10 @@ are tried at smaller sizes, equal sizes at an equal one. O(elements).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -25,18 +26,25 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
 from gnnplace.errors import CaptureError
-from gnnplace.torch_names import SingleLevelFunction, disable_current_modes, pytree
+from gnnplace.torch_names import (
+    APPLY_OWNER,
+    IS_APPLY_OF_C,
+    SingleLevelFunction,
+    disable_current_modes,
+    pytree,
+)
 from gnnplace.tracing.rounding import SCALES, coarsest, relative_error
 from gnnplace.tracing.tensors import DATA, tensors_in
 from gnnplace.tracing.user_code import OUR_MODULES, user_place
 
-BASE = SingleLevelFunction
 MOST_ELEMENTS = 1 << 18
 SMALL = 8
 """Sizes from this one on are tried smaller where all are too many."""
 DRAWS = (torch.randn, lambda shape: 0.1 * torch.randn(shape), torch.rand)
 """Of numbers that are tried, in single precision; functions may want small or positive ones."""
 Tensors = list[torch.Tensor]
+_ANNOUNCED: list[type] = []
+"""Functions that are called by `UserFunction`, and whose forward pass has not begun."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,12 @@ class UserFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Call it as the user does."""
-        return super(BASE, self.of).apply(*args)  # type: ignore[misc]
+        depth = len(_ANNOUNCED)
+        _ANNOUNCED.append(self.of)
+        try:
+            return super(SingleLevelFunction, self.of).apply(*args)  # type: ignore[misc]
+        finally:
+            del _ANNOUNCED[depth:]
 
 
 class Like(NamedTuple):
@@ -132,8 +145,52 @@ def user_functions() -> Iterator[list[UserCall]]:
             return call.function(*args)
         return handle_torch_function(call.function, tensors, *args)
 
-    with patch.object(BASE, "apply", classmethod(apply)):
+    with patch.object(APPLY_OWNER, "apply", classmethod(apply)), _bound_calls_refused():
         yield calls
+
+
+@contextmanager
+def _bound_calls_refused() -> Iterator[None]:
+    """Refuse calls within that a replaced `apply` does not see: `f = X.apply` since torch 2.14."""
+    if not IS_APPLY_OF_C:
+        yield
+        return
+    with ExitStack() as stack:
+        for user_class in _user_classes(torch.autograd.Function):
+            forward = vars(user_class).get("forward")
+            if isinstance(forward, staticmethod):
+                body: Callable[..., Any] = forward.__func__
+                refusing = staticmethod(_refuse_unannounced(user_class, body))
+                stack.enter_context(patch.object(user_class, "forward", refusing))
+        yield
+
+
+def _user_classes(base: type) -> Iterator[type]:
+    """Yield all subclasses of a class that are neither torch's nor this package's."""
+    subclasses: list[type] = base.__subclasses__()
+    for function in subclasses:
+        if not function.__module__.startswith(OUR_MODULES):
+            yield function
+        yield from _user_classes(function)
+
+
+def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
+
+    @wraps(forward)  # torch reads its defaults
+    def run(*args: Any) -> Any:
+        caller = next((one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None)
+        if caller is None:
+            name = function.__name__
+            raise CaptureError(
+                f"autograd function {name}{user_place()} was bound before the capture, as in "
+                f"f = {name}.apply, and torch {torch.__version__} does not show what such a call "
+                f"does: call {name}.apply itself"
+            )
+        _ANNOUNCED.remove(caller)
+        return forward(*args)
+
+    return run
 
 
 def find_mixing(calls: Sequence[UserCall], shares: Sequence[UserCall], count: int) -> str | None:

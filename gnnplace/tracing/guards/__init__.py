@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.claims import Claims as Claims
     from gnnplace.tracing.guards.claims import DeviceFault as DeviceFault
     from gnnplace.tracing.guards.claims import DeviceWatch as DeviceWatch
-    from gnnplace.tracing.guards.claims import MixedDevices as MixedDevices
     from gnnplace.tracing.guards.claims import claimed as claimed
     from gnnplace.tracing.guards.claims import unguarded as unguarded
     from gnnplace.tracing.guards.eager import SIZED as SIZED

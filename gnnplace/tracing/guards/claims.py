@@ -26,7 +26,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gnnplace.torch_names import (
-    FakeTensorDeviceMismatchError,
     OpOverload,
     TorchDispatchMode,
     pytree,
@@ -39,8 +38,6 @@ NUMBERS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.defau
 """Ops that read a number out of a tensor."""
 OBSERVED = "prim"
 """Namespace of ops that ask what a tensor is, such as its device."""
-MixedDevices = FakeTensorDeviceMismatchError
-"""The error of an op whose inputs claim to be on several devices."""
 aten = torch.ops.aten
 
 

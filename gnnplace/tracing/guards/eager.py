@@ -343,6 +343,8 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
             selections.append(row)
     mode = inspect.currentframe()
     caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
+    while caller is not None and caller.f_code.co_filename == fake_tensor.__file__:
+        caller = caller.f_back  # a property of the fake tensor's own, as `layout` since torch 2.14
     if not selections or caller is None:
         return
     code = caller.f_code

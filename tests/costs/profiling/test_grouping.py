@@ -16,7 +16,7 @@ from gnnplace.errors import InputError
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.structure import program_graph
 from tests.costs.profiling.programs import small
-from tests.execution.mapped import build
+from tests.run.device_maps.mapped import build
 
 
 def test_one_group_an_op_changes_nothing() -> None:

@@ -13,8 +13,8 @@ import torch
 from gnnplace.costs.profiling import cache, targets
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.problem.cluster import Link
-from gnnplace.runtime import links
-from gnnplace.runtime.workers import available_cores
+from gnnplace.run.workers import links
+from gnnplace.run.workers.tasks import available_cores
 
 LINK = Link(
     source="cpu:0",

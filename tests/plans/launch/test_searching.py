@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+import gnnplace
+from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.importing import captured_spec, completed
@@ -15,11 +17,11 @@ from gnnplace.plans.launch.megatron import write_megatron
 from gnnplace.plans.launch.megatron_script import read_megatron
 from gnnplace.plans.launch.registry import LAUNCHERS
 from gnnplace.plans.launch.searching import (
+    LauncherSearch,
     can_say,
     explain_launch_plan,
     price_launch_plan,
     priced_spec,
-    search_launcher,
 )
 from gnnplace.plans.launch.torchtitan import MODELS
 from gnnplace.plans.rows import price_plans
@@ -100,11 +102,9 @@ def test_replicas_that_a_file_leaves_open_fill_the_cluster():
 def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name):
     """Every division of 16 GPUs by hand; a plan is priced in about a millisecond."""
     cluster = "dgx-h100-2x8"
-    found = search_launcher(SIZES.model, name, cluster, batch=64)
+    found = LauncherSearch(replace(SIZES, batch=64), resolve_cluster(cluster)).find(name)
     assert can_say(LAUNCHERS[name], found.plan)
     assert found.answer.feasible
-    assert found.free_answer is not None
-    assert found.free_answer.step_time <= found.answer.step_time
     framework = LAUNCHERS[name].framework
     for tp, pp in itertools.product((1, 2, 4, 8, 16), repeat=2):
         if tp * pp > 16:
@@ -121,24 +121,24 @@ def test_mixtures_lie_on_fsdp_s_shards_where_torchtitan_is_searched():
     model, cluster = MODELS["qwen3_30b_a3b"][1].model, "dgx-h100-2x8"
     words = "dp=16,ep=8,microbatch_size=1,batch=64,zero=3,recompute=full"
     (row,) = price_plans(model, cluster, words, framework_name="torchtitan").answers
-    found = search_launcher(model, "torchtitan", cluster, batch=64)
+    (found,) = gnnplace.plan(model, cluster, launcher="torchtitan", batch=64)
     assert row.feasible
-    assert found.plan.zero == 3
-    assert found.answer.step_time <= row.step_time * (1 + 1e-9)
+    assert found.file.stages[0].zero == 3
+    assert found.step_time <= row.step_time * (1 + 1e-9)
 
 
 def test_stages_are_what_accelerate_lacks():
     """No plan of it has stages, whatever the framework would price."""
-    found = search_launcher(SIZES.model, "accelerate", "dgx-h100-2x8", batch=64)
-    assert found.plan.pp == 1
-    assert found.plan.zero != 1
+    (found,) = gnnplace.plan(SIZES.model, "dgx-h100-2x8", launcher="accelerate", batch=64)
+    (stage,) = found.file.stages
+    assert stage.zero != 1
 
 
 def test_the_fewest_devices_are_those_below_which_nothing_fits():
     """8 billion parameters in half precision with fp32 copies and moments take two of 80 GB."""
-    found = search_launcher(SIZES.model, "megatron-lm", "dgx-h100-2x8", batch=64, fewest=True)
-    world = found.plan.world
-    assert world is not None
+    cluster = "dgx-h100-2x8"
+    (found,) = gnnplace.plan(SIZES.model, cluster, launcher="megatron-lm", batch=64, goal="gpus")
+    world = len(found.file.memory)
     assert 1 < world < 16
     assert world & (world - 1) == 0
     words = [f"dp={d},tp={t},pp={world // 2 // (d * t)},microbatch_size=1,batch=64,zero={z},"
@@ -151,9 +151,9 @@ def test_the_fewest_devices_are_those_below_which_nothing_fits():
 
 def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
     with pytest.raises(InfeasibleError, match="nothing fits"):
-        search_launcher(MODELS["llama3_405b"][1].model, "nanotron", "dgx-h100-2x8", batch=8)
-    with pytest.raises(InputError, match="no decoder of text"):
-        search_launcher("resnet50", "nanotron", "dgx-h100-2x8", batch=8)
+        gnnplace.plan(MODELS["llama3_405b"][1].model, "dgx-h100-2x8", launcher="nanotron", batch=8)
+    with pytest.raises(InputError, match="decoders of text"):
+        gnnplace.plan("resnet50", "dgx-h100-2x8", launcher="nanotron", batch=8)
     with pytest.raises(InputError, match="does not say microbatch_size and batch"):
         price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")
 
@@ -162,4 +162,4 @@ def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
 def test_layers_that_a_launcher_is_not_told_are_refused(name, told):
     """A file of dense layers would start, and train another model."""
     with pytest.raises(InfeasibleError, match=told):
-        search_launcher("hf:mixtral?num_hidden_layers=2", name, "nvswitch-h100-8", batch=8)
+        gnnplace.plan("hf:mixtral?num_hidden_layers=2", "nvswitch-h100-8", launcher=name, batch=8)

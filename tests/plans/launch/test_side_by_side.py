@@ -74,7 +74,7 @@ def test_a_framework_is_asked_for_alone():
     plan = gnnplace.plan(MODEL, CLUSTER, batch=BATCH, framework="pytorch")[0]
     assert set(plan.file.alternatives) == {"accelerate", OWN}
     assert plan.file.framework == "pytorch"
-    with pytest.raises(InputError, match="catalogue"):
+    with pytest.raises(InputError, match="known by their sizes"):
         gnnplace.plan("mlp", "cpu:2", framework="pytorch")
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for, toy
+from tests.run.planned.toys import plan_for, toy
 
 
 @pytest.mark.parametrize("words", ["pp=1,microbatch_size=4", "tp=2,microbatch_size=4"])

@@ -23,7 +23,7 @@ from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
 from gnnplace.tracing.program.program import BACKWARD, FORWARD, UPDATE
-from tests.plans.run.toys import cpus
+from tests.run.planned.toys import cpus
 from tests.tracing.test_models import SIZES
 
 CLUSTER = preset("nvlink-a100-8")

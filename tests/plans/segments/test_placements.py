@@ -7,7 +7,7 @@ from gnnplace.plans.segments.chains import layers_of
 from gnnplace.plans.segments.placements import configuration_of, placements_of, word_of
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place
 from gnnplace.tracing.loading import load
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 
 MODEL = "gpt2?layers=1&width=32&heads=4&vocabulary=64&length=16&batch=4"
 WIDE = "gpt2?layers=1&width=256&heads=4&vocabulary=64&length=64&batch=4"

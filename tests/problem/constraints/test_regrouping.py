@@ -6,11 +6,11 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InfeasibleError, MismatchError
-from gnnplace.execution.structure import read_given
 from gnnplace.files import write_json
 from gnnplace.problem.placement import OPTIONS_KEY, placement_to_data
+from gnnplace.run.placed.structure import read_unbound_placement
 from gnnplace.tracing.models import capture_model
-from tests.execution.mapped import captured, placed
+from tests.run.device_maps.mapped import captured, placed
 
 ASKED = {
     "pin": {"blocks.0": "gpu:1"},
@@ -27,13 +27,13 @@ def test_the_file_of_a_placement_says_how_to_group(tmp_path):
     program = capture_model("mlp?depth=4", options=options, fake=True)
     path = tmp_path / "placement.json"
     write_json(path, placement_to_data(placement, problem) | {OPTIONS_KEY: options.to_data()})
-    again, same = read_given(path, None).placed(program, None, anywhere=True)
+    again, same = read_unbound_placement(path, None).bind(program, None, anywhere=True)
     assert again.fingerprint == problem.fingerprint
     assert same.device.tolist() == placement.device.tolist()
     plain = gnnplace.CaptureOptions(groups=60)
     write_json(path, placement_to_data(placement, problem) | {OPTIONS_KEY: plain.to_data()})
     with pytest.raises(MismatchError):
-        read_given(path, None).placed(program, None, anywhere=True)
+        read_unbound_placement(path, None).bind(program, None, anywhere=True)
 
 
 def test_options_are_read_as_they_are_written():
@@ -49,7 +49,9 @@ def test_modules_are_whole_again_when_the_placement_is_run(tmp_path):
     program, problem = captured(forward_only=False, cluster="nvlink-a100-2")
     data = placement_to_data(placed(problem, {"blocks.1": 1}), problem)
     write_json(tmp_path / "placement.json", data | {OPTIONS_KEY: options.to_data()})
-    again, same = read_given(tmp_path / "placement.json", None).placed(program, None, anywhere=True)
+    again, same = read_unbound_placement(tmp_path / "placement.json", None).bind(
+        program, None, anywhere=True
+    )
     assert again.fingerprint == problem.fingerprint
     assert again.unit_of.tolist() == problem.unit_of.tolist()
     assert same.device.max() == 1

@@ -8,10 +8,13 @@ from torch.autograd import Function
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans.segments.chains import why_not
 from gnnplace.sharding.captured.recording import record_calls
+from gnnplace.torch_names import IS_APPLY_OF_C
+from gnnplace.tracing.calls import autograd_functions
 from gnnplace.tracing.calls.autograd_functions import user_functions
+from gnnplace.tracing.models import capture_workload
 from gnnplace.tracing.step import StepModule
 from gnnplace.zoo import Workload
-from tests.plans.run.toys import plan_for
+from tests.run.planned.toys import plan_for
 from tests.tracing.rules.oracle import check, traced
 
 
@@ -179,9 +182,22 @@ class Through(Function):
 
 
 BOUND = Gelu.apply
+
+
+class Bound(Function):
+    """Of another one that was bound before."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return BOUND(x) * 2
+
+    @staticmethod
+    def backward(ctx, given):
+        return 2 * given
+
+
 KINDS = {
     "gelu": lambda m, x: Gelu.apply(x),
-    "bound before": lambda m, x: BOUND(x),
     "set up apart": lambda m, x: Scaled.apply(x),
     "in place": lambda m, x: Doubled.apply(x * 1),
     "several": lambda m, x: Most.apply(x)[0] * Most.apply(x)[1].unsqueeze(-1),
@@ -216,6 +232,36 @@ def net(function, *, fake=False):
         return Workload("net", Net(function), (x,), None)
     with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         return Workload("net", Net(function), (mode.from_tensor(x),), None)
+
+
+@pytest.mark.skipif(IS_APPLY_OF_C, reason="refused since torch 2.14")
+def test_a_function_that_was_bound_before_is_seen_up_to_torch_2_13():
+    assert why_not(net(lambda m, x: BOUND(x))) == ("", ())
+    assert check(BOUND, real(4, 6, 8)) == {"0", "1", "2"}
+
+
+@pytest.fixture
+def apply_of_c(monkeypatch):
+    """As since torch 2.14: a bound `apply` does not pass by the function that is replaced."""
+    monkeypatch.setattr(autograd_functions, "IS_APPLY_OF_C", True)
+    monkeypatch.setattr(autograd_functions, "APPLY_OWNER", Function)
+
+
+@pytest.mark.parametrize("kind", ["gelu", "in place", "inside", "rows"])
+def test_functions_that_are_not_bound_are_seen_where_apply_is_of_c(apply_of_c, kind):
+    assert why_not(net(KINDS[kind])) == ("", ())
+
+
+def test_gradients_that_mix_examples_are_refused_where_apply_is_of_c(apply_of_c):
+    assert "autograd function Centred" in why_not(net(MIXED["Centred"]))[0]
+
+
+@pytest.mark.parametrize("function", [lambda m, x: BOUND(x), lambda m, x: Bound.apply(x)])
+def test_a_function_that_was_bound_before_is_refused_where_apply_is_of_c(apply_of_c, function):
+    forward = vars(Gelu)["forward"]
+    with pytest.raises(CaptureError, match=r"Gelu at .*py:\d+ was bound before .* call Gelu.apply"):
+        capture_workload(net(function), 4)
+    assert vars(Gelu)["forward"] is forward
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *MIXED])
@@ -261,10 +307,10 @@ def real(*shape):
 @pytest.mark.parametrize(
     ("function", "labels"),
     [
-        (BOUND, {"0", "1", "2"}),
-        (Rows.apply, {"0", "1"}),
-        (Centred.apply, {"1", "2"}),
-        (Clipped.apply, {"0", "1", "2"}),
+        (lambda x: Gelu.apply(x), {"0", "1", "2"}),
+        (lambda x: Rows.apply(x), {"0", "1"}),
+        (lambda x: Centred.apply(x), {"1", "2"}),
+        (lambda x: Clipped.apply(x), {"0", "1", "2"}),
     ],
 )
 def test_parts_run_as_the_whole_where_they_were_tried(function, labels):
@@ -278,12 +324,14 @@ def test_a_change_in_place_stays_whole():
 
 
 def test_numbers_that_are_none_prove_nothing():
-    _, (rule,) = traced(Angles.apply, real(4, 6, 8))
+    _, (rule,) = traced(lambda x: Angles.apply(x), real(4, 6, 8))
     assert set(rule.extents) == {"0", "2"}
 
 
 def test_what_is_too_large_is_tried_at_smaller_sizes():
-    _, (rule,) = traced(BOUND, torch.ones(2, 1 << 10, 1 << 10, requires_grad=True))
+    _, (rule,) = traced(
+        lambda x: Gelu.apply(x), torch.ones(2, 1 << 10, 1 << 10, requires_grad=True)
+    )
     assert set(rule.extents) == {"0", "1", "2"}
 
 

@@ -16,7 +16,7 @@ from gnnplace.plans.plans import plan_model
 from gnnplace.tracing.guards.failures import blame
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule
-from tests.plans.run.toys import cpus
+from tests.run.planned.toys import cpus
 from tests.tracing import models
 from tests.tracing.straight_run import run_program
 

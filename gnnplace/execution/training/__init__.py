@@ -1,1 +1,0 @@
-"""A placed training step that a training loop of one's own calls: ``gnnplace.compile``."""

@@ -1,0 +1,164 @@
+"""Groups of model-parallel devices as plans: one to be run, and their steps for a study.
+
+A group is a pipeline of its devices, or its layers are split over them, whichever plan is faster by
+predicted times. The plan's runner compares it with the user's own step, and times PyTorch's
+DistributedDataParallel by turns with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnnplace.costs.memory import PARAMETER
+from gnnplace.costs.profiling.targets import is_problem_file
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.plans.answers import given_priced, plan_of
+from gnnplace.plans.hybrid.gradients import ReplicaStep
+from gnnplace.plans.job import TrainingJob
+from gnnplace.plans.mesh import MeshFabric
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.plans import CAPTURING
+from gnnplace.plans.search.draft import Priced
+from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.segments.chain import Chain
+from gnnplace.plans.segments.chains import chain_of, on_cluster
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+
+if TYPE_CHECKING:
+    from gnnplace.plans.hybrid.study import Search
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a hybrid step is run.
+
+    Attributes:
+        groups: the number of data-parallel groups.
+        devices: devices of a group.
+        microbatches: shares of a group's batch.
+        steps: how many steps are timed.
+        timeout: seconds without progress after which the run is given up.
+    """
+
+    groups: int = 2
+    devices: int = 1
+    microbatches: int = 1
+    steps: int = 10
+    timeout: float = 120.0
+
+
+def grouped_plan(
+    model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
+) -> Plan:
+    """The faster of the plans whose groups are pipelines, and whose groups split layers.
+
+    Args:
+        model: A model by its name.
+        cluster: The devices.
+        running: How many groups and devices.
+        accept_other_loss: Cut the batch also if its loss then is another one.
+
+    Raises:
+        InputError: Too few devices, or a batch that cannot be cut.
+    """
+    found, devices = with_slack(cluster), running.groups * running.devices
+    if found.num_devices < devices:
+        raise InputError(
+            f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"
+        )
+    chain = chain_of(TrainingJob(model, accept_other_loss=accept_other_loss), found)
+    size, rest = divmod(chain.batch, running.groups * running.microbatches)
+    if rest:
+        shares = running.groups * running.microbatches
+        raise InputError(
+            f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
+        )
+    plans = priced_groups(chain, found, running.groups, running.devices, size)
+    return plan_of(chain, found, min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time)))
+
+
+def priced_groups(
+    chain: Chain, cluster: Cluster, groups: int, devices: int, size: int
+) -> list[Priced]:
+    """Plans of groups that are pipelines, and of groups that split layers; those that can be.
+
+    ``devices`` are those of each group, ``size`` the examples of its micro-batches.
+
+    Raises:
+        InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
+    """
+    plans, refused = list[Priced](), InputError("")
+    specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
+    if devices > 1:
+        specs.append(PlanSpec(dp=groups, microbatch_size=size, shards=devices))
+    for spec in specs:
+        try:
+            plans.append(given_priced(chain, cluster, spec))
+        except InputError as error:
+            refused = error
+    if not plans:
+        raise refused
+    return plans
+
+
+class PlannedSteps:
+    """Steps of groups as plans have them, for every number of micro-batches asked for.
+
+    Args are those of `plans.hybrid.study.Placing`.
+
+    Raises:
+        InputError: it is a problem file, or there is no such model.
+        CaptureError: naming the module that cannot be captured.
+    """
+
+    has_gradients = True
+    origin = "predicted by joint plans, gradients exchanged after the last pass"
+
+    def __init__(self, what: str, cluster: Cluster, search: Search, progress: Progress) -> None:
+        if is_problem_file(what):
+            raise InputError("--placer plan: a problem file has ops and no layers; give a model")
+        progress(CAPTURING)
+        accept = search.capture.accept_other_loss
+        self.chain = chain_of(TrainingJob(what, accept_other_loss=accept), cluster)
+        self.microbatches = sorted(set(search.microbatches))
+
+    def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
+        """The plans that fit.
+
+        Raises:
+            InfeasibleError: none does.
+        """
+        cluster = with_slack(cluster)
+        chain, told = on_cluster(self.chain, cluster), "no plan of a group fits its memory"
+        found = list[ReplicaStep]()
+        for size in (chain.batch // m for m in self.microbatches if chain.batch % m == 0):
+            try:
+                plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
+            except InputError as error:
+                told = str(error)
+                continue
+            found += [replica_step(chain, cluster, one) for one in plans if one.lacking[1] <= 0]
+        if not found:
+            raise InfeasibleError(told)
+        return found
+
+
+def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
+    """A plan as data parallelism sees it: a rank has its gradients after its last pass."""
+    pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
+    begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
+    held, ends, updates = np.zeros((3, cluster.num_devices))
+    for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):
+        here = list(stage.mesh.devices)
+        held[here] += PARAMETER[chain.precision][1] * pricer.trained(stage)
+        ends[here], updates[here] = begun[rank], priced.ends[rank]
+    rows = tuple(np.array([[end, size]]) for end, size in zip(ends, held, strict=True))
+    return ReplicaStep(priced.step_time, rows, ends, updates, priced.draft.microbatches)

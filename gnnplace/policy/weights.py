@@ -1,0 +1,262 @@
+"""What the learned placer learned, as arrays: read, and run, without torch.
+
+Decoder and refiner score candidate devices by weighted sums of features (``decode.kernels``,
+``refine.refining``). The weights begin as a prior (earliest finish, or the plan's device where
+chunks are wanted, and no more load than the ideal share), so that an untrained policy already is a
+list scheduler. Training moves them as parameters of torch (``network``).
+
+Times are in units of the mean op time (``log1p``) or of all work, so that the policy does not
+depend on how fast the machine is. A change of any feature is a new version.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from gnnplace.arrays import FloatArray, SingleArray
+from gnnplace.errors import FormatError, MismatchError
+from gnnplace.files import Schema, parse, read_json
+from gnnplace.policy.decode.kernels import DYNAMIC
+from gnnplace.policy.decode.walk import WalkGraph
+from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
+from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
+from gnnplace.policy.refine.refining import REFINING
+
+if TYPE_CHECKING:  # a checkpoint of Lightning alone needs torch
+    from torch import Tensor
+
+PLACER_KEY = "placer"
+"""The key of ``config.json`` that names the placer which a network is for."""
+NETWORK_KEY = "gnnplace"
+"""The entry of a checkpoint of Lightning that says which of its parameters are a placer's network.
+
+It has ``config``, what ``config.json`` would have, and ``prefix``, what the names of the network's
+parameters begin with in ``state_dict``.
+"""
+GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
+WEIGHTS_FILE = "model.safetensors"
+CHECKPOINT = Path(__file__).parent / "checkpoint"
+DECODER_PRIOR = {
+    "earliest finish above the best, out of chunks": -4.0,
+    "load after, above the ideal share": -3.0,
+    "the chunk plan's device": 8.0,
+}
+
+
+def global_features(graph: WalkGraph) -> SingleArray:
+    """Return features of the whole problem, named by ``GLOBAL``. [len(GLOBAL)]"""
+    out = np.empty(len(GLOBAL), np.float32)
+    _write_global(graph, out)
+    return out
+
+
+@named_columns("out")
+def _write_global(graph: WalkGraph, out: NamedRow) -> None:
+    problem, walk = graph.problem, graph.forward
+    memory = float(walk.memory.sum())
+    critical = float((graph.up + graph.down).max())
+    linked = problem.cluster.linked
+    bandwidth = problem.cluster.bandwidth[linked]
+    latency = float(problem.cluster.latency[linked].mean()) if linked.any() else 0.0
+    out["log devices"] = np.log(problem.num_devices)
+    out["log visited ops"] = np.log(len(graph.ops)) / 4.0
+    out["log micro-batches"] = np.log(problem.microbatches)
+    out["communication to computation"] = np.log1p(
+        graph.edge_cost.sum() / max(float(graph.cost.sum()), 1e-300)
+    )
+    out["critical path, of the work on all devices"] = min(
+        8.0, critical * problem.num_devices * problem.microbatches / walk.work
+    )
+    out["spread of device speeds"] = float(
+        spread_over(walk.device_time[None], np.ones(problem.num_devices))[0]
+    )
+    out["memory needed, of all memory"] = min(
+        2.0, (walk.unit_state.sum() + walk.unit_bytes.sum()) / memory
+    )
+    out["state needed, of all memory"] = min(2.0, walk.unit_state.sum() / memory)
+    out["channels a device"] = problem.cluster.num_channels / problem.num_devices**2
+    out["log latency"] = np.log1p(latency / walk.scale)
+    out["spread of bandwidths"] = float(np.log(bandwidth).std()) if len(bandwidth) else 0.0
+
+
+def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
+    """Return the standard deviation of the logarithm over devices that can run an op. [n]
+
+    Args:
+        times: seconds of each op on each column of devices, inf where they cannot. [n, K]
+        devices: number of devices of each column. [K]
+    """
+    good = np.isfinite(times) & (times > 0)
+    count = np.maximum(good @ devices, 1.0)
+    logs = np.where(good, np.log(np.where(good, times, 1.0)), 0.0)
+    mean = logs @ devices / count
+    square = np.where(good, (logs - mean[:, None]) ** 2, 0.0) @ devices / count
+    return np.asarray(np.sqrt(square))
+
+
+GLOBAL = names_of(_write_global)
+FEATURE_VERSION = version_of(DYNAMIC, REFINING, GLOBAL)
+
+
+class PolicyConfig(Schema):
+    """The keys of a policy's ``config.json``: the arguments of ``PlacementPolicy``."""
+
+    feature_version: str
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyWeights:
+    """The weights of a policy.
+
+    Attributes:
+        decoder: Weight of each feature of the decoder. [len(DYNAMIC)]
+        refiner: Weight of each feature of the refiner. [len(REFINING)]
+    """
+
+    decoder: SingleArray
+    refiner: SingleArray
+
+
+def fill_weights(names: tuple[str, ...], prior: Mapping[str, float]) -> SingleArray:
+    """Return a weight for each feature, zero if the prior has none. [len(names)]"""
+    return np.array([prior.get(name, 0.0) for name in names], np.float32)
+
+
+def prior_weights() -> PolicyWeights:
+    """Return the weights that training begins with."""
+    return PolicyWeights(
+        decoder=fill_weights(DYNAMIC, DECODER_PRIOR), refiner=fill_weights(REFINING, REFINER_PRIOR)
+    )
+
+
+def check_feature_version(version: str) -> None:
+    """Check that weights were trained on the features that this package computes.
+
+    Raises:
+        MismatchError: They were not.
+    """
+    if version != FEATURE_VERSION:
+        raise MismatchError(
+            f"policy checkpoint: feature_version {version}, but this gnnplace has "
+            f"{FEATURE_VERSION}; train it anew or install the version that made it"
+        )
+
+
+def read_weights(path: str | Path) -> PolicyWeights:
+    """Return the weights of a policy that was saved. Only a ``.ckpt`` file needs torch.
+
+    Args:
+        path: The folder that training exported, or a checkpoint of Lightning.
+
+    Raises:
+        FormatError: A file is missing or malformed.
+        MismatchError: The network is another placer's, or of other features or sizes.
+    """
+    path = Path(path)
+    config, parameters = read_saved_config(path, "learned")
+    check_feature_version(parse(PolicyConfig, config, f"{path}/config.json").feature_version)
+    if parameters:
+        arrays = {name: value.detach().numpy() for name, value in parameters.items()}
+    else:
+        arrays = _read_arrays(path / WEIGHTS_FILE)
+    sizes = {name: array.shape for name, array in arrays.items()}
+    if sizes != {"decoder": (len(DYNAMIC),), "refiner": (len(REFINING),)}:
+        raise misfit(path)
+    return PolicyWeights(**{name: array.astype(np.float32) for name, array in arrays.items()})
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: Exception) -> FormatError:
+    """Return the error for a file of parameters that cannot be read."""
+    return FormatError(f"{path}: cannot be read: {str(error).splitlines()[0]}")
+
+
+def misfit(path: Path) -> MismatchError:
+    """Return the error for parameters of other sizes than their config says."""
+    return MismatchError(
+        f"{path}: its parameters do not fit the sizes in its config; save both together"
+    )
+
+
+def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the config of a saved network, and the parameters that are in the same file.
+
+    There are no parameters where ``path`` is a folder: they have a file of their own.
+
+    Args:
+        path: A folder or a ``.ckpt`` file, as ``read_saved`` takes it.
+        placer: The placer that the network is to be for.
+
+    Raises:
+        FormatError: The file is missing or malformed.
+        MismatchError: The network is another placer's.
+    """
+    parameters: dict[str, Tensor] = {}
+    if path.is_file() or path.suffix == ".ckpt":
+        config, parameters = read_lightning_checkpoint(path)
+    else:
+        config = read_json(path / "config.json")
+    if not isinstance(config, dict):
+        raise FormatError(f"{path}/config.json: must be an object, as training exports it")
+    # Folders that were saved before they named their placer are told apart by a key of theirs.
+    saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
+    if saved_for != placer:
+        raise MismatchError(
+            f"{path}: this is a network of --placer {saved_for}; add --placer {saved_for}"
+        )
+    config.pop(PLACER_KEY, None)
+    return config, parameters
+
+
+def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return config and parameters of the network in a checkpoint of Lightning.
+
+    Only tensors and plain values are loaded: a file that would run code is refused.
+
+    Raises:
+        FormatError: It is no such file, or no training of a placer wrote it.
+    """
+    import torch
+
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file") from None
+    except pickle.UnpicklingError:
+        raise FormatError(
+            f"{path}: holds Python objects, whose loading could run code; give the folder that "
+            "the training exported"
+        ) from None
+    except (RuntimeError, ValueError, KeyError, EOFError, OSError):
+        raise FormatError(
+            f"{path}: not a checkpoint; give a .ckpt file of `gnnplace train fit`, or a folder "
+            "that it exported"
+        ) from None
+    entry = checkpoint.get(NETWORK_KEY) if isinstance(checkpoint, dict) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("config"), dict):
+        raise FormatError(
+            f"{path}: names no network of a placer; give a .ckpt file that `gnnplace train fit` of "
+            "this version wrote, or a folder that it exported"
+        )
+    prefix = str(entry.get("prefix"))
+    parameters = {
+        name.removeprefix(prefix): value
+        for name, value in checkpoint["state_dict"].items()
+        if name.startswith(prefix)
+    }
+    return entry["config"], parameters

@@ -1,0 +1,16 @@
+"""What runs: placements and training steps on worker processes, checked and measured.
+
+A room of packages. Each has a face of its own, which all that is outside of it imports from; this
+file has no names. From top to bottom, each imports only from those below it:
+
+* `planned`: joint plans, run in plain PyTorch in the order of their actions.
+* `measuring`: runs that are timed and kept, and predictions beside them.
+* `checking`: whether a run computes what one process does; a run walked without numbers.
+* `training`: a placed step in the user's training loop (`gnnplace.compile`, Lightning).
+* `device_maps`: placements as accelerate's device maps.
+* `placed`: a placement as one source a device, run on workers.
+* `workers`: processes under supervision, transports, hosts. It stands far below the rest, as
+  `costs` measures with it.
+
+The room never searches a placement or a plan; it runs what it is given.
+"""

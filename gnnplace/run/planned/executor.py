@@ -1,0 +1,220 @@
+"""Runs a rank's row of actions: passes, and messages that keep their order on every channel.
+
+A receive is posted when its turn in the row comes and awaited by the pass that reads it; sends are
+awaited at the end of the step. What a stage hands to a stage on the same rank needs no message.
+Every stage's part of the graph begins at leaves of its own, so that its backward pass ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
+from gnnplace.plans.order.rows import RECV_B, RECV_F, SEND_B, SEND_F
+from gnnplace.run.planned.passes import StageCode
+from gnnplace.run.planned.seats import Seat
+from gnnplace.run.planned.weights import Queue
+
+Key = tuple[int, int]  # stage, micro-batch
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(eq=False)
+class _Arriving:
+    """Tensors on their way."""
+
+    tensors: Tensors
+    works: list[dist.Work]
+
+    def wait(self) -> Tensors:
+        for work in self.works:
+            work.wait()
+        return self.tensors
+
+
+@dataclass(eq=False)
+class _Kept:
+    """What a forward pass leaves for its backward pass."""
+
+    leaves: Tensors
+    made: Tensors
+
+
+@dataclass(eq=False)
+class Executor:
+    """Runs one step after the other.
+
+    Attributes:
+        seat: the place of this process in the plan.
+        row: its actions, messages included.
+        ranks: the pipeline rank of every stage.
+        code: of this process's stages.
+        scale: what each loss is multiplied by.
+        told: is called before every action.
+        factor: that the loss is scaled by for the backward passes, beside `scale`.
+        weights: what the loss of every micro-batch weighs; empty: all alike.
+    """
+
+    seat: Seat
+    row: tuple[Action, ...]
+    ranks: tuple[int, ...]
+    code: dict[int, StageCode]
+    scale: float
+    told: Callable[[Action | None], None] = lambda action: None
+    inputs: Sequence[Tensors] = ()
+    losses: list[torch.Tensor] = field(default_factory=list)
+    causes: tuple[int, int, int] = (0, 0, 0)
+    factor: float = 1.0
+    weights: Sequence[float] = ()
+    _forward: dict[Key, _Arriving] = field(default_factory=dict)
+    _backward: dict[Key, _Arriving] = field(default_factory=dict)
+    _out: dict[tuple[str, Key], Tensors] = field(default_factory=dict)
+    _kept: dict[Key, _Kept] = field(default_factory=dict)
+    _queues: dict[Key, Queue] = field(default_factory=dict)
+    _sent: list[tuple[Tensors, list[dist.Work]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.apart = {(a.chunk, a.microbatch) for a in self.row if a.kind == INPUT}
+        self.actions = {
+            FORWARD: self._run_forward,
+            FULL: self._run_full,
+            INPUT: self._run_backward,
+            WEIGHT: self._run_weight,
+            SEND_F: self._send,
+            SEND_B: self._send,
+            RECV_F: self._receive_forward,
+            RECV_B: self._receive_backward,
+        }
+
+    def run(self, inputs: Sequence[Tensors], causes: tuple[int, int, int]) -> torch.Tensor:
+        """One step: gradients are in the leaves, and the sum of the losses here is returned.
+
+        Args:
+            inputs: tensors of every micro-batch.
+            causes: of random numbers: seed, step, and number of the first micro-batch.
+        """
+        self.inputs, self.causes, self.losses = inputs, causes, []
+        for action in self.row:
+            self.told(action)
+            self.actions[action.kind](action)
+        for _, works in self._sent:
+            for work in works:
+                work.wait()
+        self._sent.clear()
+        total = torch.zeros((), dtype=torch.float64, device=self.seat.device)
+        for loss in self.losses:
+            total += loss
+        return total
+
+    def _run_forward(self, action: Action) -> None:
+        key = (action.chunk, action.microbatch)
+        code = self.code[action.chunk]
+        arrived = self._forward.pop(key).wait() if action.chunk else ()
+        leaves = tuple(
+            x.detach().requires_grad_(learns)
+            for x, learns in zip(arrived, code.gradients, strict=True)
+        )
+        queue = self._queues.setdefault(key, Queue()) if key in self.apart else None
+        seed, step, first = self.causes
+        code.parameters.enter(code.piece.parameters)
+        made = code.forward(
+            leaves, self.inputs[action.microbatch], queue, (seed, step, first + action.microbatch)
+        )
+        code.parameters.leave(code.piece.parameters)
+        self._kept[key] = _Kept(leaves, made)
+        if action.chunk + 1 == len(self.ranks):
+            self.losses.append(made[0].detach() * self._weight(action))
+        else:
+            self._hand_over(SEND_F, key, 1, tuple(x.detach() for x in made))
+
+    def _weight(self, action: Action) -> float:
+        return self.weights[action.microbatch] if self.weights else 1.0
+
+    def _hand_over(self, kind: str, key: Key, step: int, tensors: Tensors) -> None:
+        """To a stage on this rank, or to the send that follows."""
+        stage, m = key
+        if self.ranks[stage + step] == self.seat.rank:
+            where = self._forward if step == 1 else self._backward
+            where[stage + step, m] = _Arriving(tensors, [])
+        else:
+            self._out[kind, key] = tensors
+
+    def _run_full(self, action: Action) -> None:
+        self._run_backward(action)
+        queue = self._queues.pop((action.chunk, action.microbatch), None)
+        if queue is not None:
+            queue.run()
+        code = self.code[action.chunk]
+        code.parameters.reduce(code.piece.parameters)
+
+    def _run_weight(self, action: Action) -> None:
+        self._queues.pop((action.chunk, action.microbatch)).run()
+        code = self.code[action.chunk]
+        code.parameters.reduce(code.piece.parameters)
+
+    def _run_backward(self, action: Action) -> None:
+        key = (action.chunk, action.microbatch)
+        code, kept = self.code[action.chunk], self._kept.pop((action.chunk, action.microbatch))
+        if action.chunk + 1 == len(self.ranks):
+            scale = self.scale * self.factor * self._weight(action)
+            given: Tensors = (torch.full_like(kept.made[0], scale),)
+            made = kept.made
+        else:
+            flags = [code.graph.values[v].gradient for v in code.piece.leaving]
+            made = tuple(x for x, learns in zip(kept.made, flags, strict=True) if learns)
+            given = self._backward.pop(key).wait()
+        pairs = [(x, g) for x, g in zip(made, given, strict=True) if x.requires_grad]
+        code.parameters.enter(code.piece.parameters)
+        if pairs:
+            torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
+        code.parameters.leave(code.piece.parameters)
+        if action.chunk:
+            found = tuple(
+                torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                for leaf in kept.leaves
+                if leaf.requires_grad
+            )
+            self._hand_over(SEND_B, key, -1, found)
+
+    def _send(self, action: Action) -> None:
+        tensors = self._out.pop((action.kind, (action.chunk, action.microbatch)))
+        rank = self.ranks[action.chunk + (1 if action.kind == SEND_F else -1)]
+        whole = tuple(tensor.contiguous() for tensor in tensors)
+        works = []
+        for target in self.seat.targets(rank):
+            works += [w for w in (dist.isend(x, target) for x in whole) if w is not None]
+        self._sent.append((whole, works))
+
+    def _receive_forward(self, action: Action) -> None:
+        code = self.code[action.chunk]
+        values = code.piece.entering
+        rank = self.ranks[action.chunk - 1]
+        self._forward[action.chunk, action.microbatch] = self._arriving(
+            code, values, rank, leaves=False
+        )
+
+    def _receive_backward(self, action: Action) -> None:
+        code = self.code[action.chunk]
+        values = [v for v in code.piece.leaving if code.graph.values[v].gradient]
+        rank = self.ranks[action.chunk + 1]
+        self._backward[action.chunk, action.microbatch] = self._arriving(
+            code, values, rank, leaves=True
+        )
+
+    def _arriving(
+        self, code: StageCode, values: Sequence[int], rank: int, *, leaves: bool
+    ) -> _Arriving:
+        room = tuple(
+            torch.empty(
+                code.room(v, leaves=leaves), dtype=code.graph.values[v].dtype,
+                device=self.seat.device,
+            )
+            for v in values
+        )  # fmt: skip
+        source = self.seat.sources(rank)
+        works = [w for w in (dist.irecv(x, source) for x in room) if w is not None]
+        return _Arriving(room, works)

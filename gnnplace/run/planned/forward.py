@@ -1,0 +1,373 @@
+"""A plan of one stage as a model's own forward pass: whole inputs in, whole outputs out.
+
+Its parameters become DTensors that any optimizer takes, and any loss may follow. Each pass computes
+with leaves of its own, a part of a parameter each, as a training step of the plan does. When
+autograd is over, gradients that are sums over devices are added up, many in one collective (as
+DistributedDataParallel does: Li et al., 2020, arXiv 2006.15704), and land in `grad` of parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from gnnplace.errors import CaptureError, InputError
+from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.segments.chains import inputs_of
+from gnnplace.plans.segments.cuts import cuts_of
+from gnnplace.plans.segments.placements import (
+    WHOLE_WORDS,
+    Layouts,
+    check_placements,
+    check_stages,
+    layouts_of,
+    place_of,
+)
+from gnnplace.plans.segments.stage_calls import StageCalls, pieces_of
+from gnnplace.run.planned.parameters import Held, Parameters
+from gnnplace.run.planned.passes import StageCode, last_readers, output_of
+from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
+from gnnplace.run.planned.whole import replaced
+from gnnplace.sharding.captured.layout import Layout
+from gnnplace.sharding.captured.split import LayerGraph, layer_graph
+from gnnplace.sharding.run.measure import first_says
+from gnnplace.sharding.run.move import flattened, placements
+from gnnplace.sharding.run.runner import stages
+from gnnplace.torch_names import call_after_backward, pytree
+from gnnplace.tracing import (
+    MEMORY,
+    CallGraph,
+    CallRef,
+    Fingerprint,
+    reading,
+    refuse_meta,
+    register_types,
+)
+
+Loss = Callable[..., torch.Tensor]
+
+
+def split_model(
+    file: PlanFile, model: nn.Module, mesh: DeviceMesh | None, loss: Loss | None
+) -> nn.Module:
+    """Splits a model in place: see `ShardPlan.apply`."""
+    if any(isinstance(p.data, DTensor) for p in model.parameters()):
+        raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
+    refuse_meta(model, (), "apply")
+    kind = next((p.device.type for p in model.parameters()), "cpu")
+    seat = _seat(seats_of(file), mesh, kind)
+    forward = _Forward(file, model, seat, loss, model.__dict__.get("forward"))
+    if file.inputs:
+        try:
+            forward.layers(inputs_of(file), proven=False)  # the first pass proves it
+        except CaptureError:
+            pass  # a model of another type than it was planned in: its first pass is checked
+        except InputError as error:
+            needed = "" if loss else "; where the plan has a loss, apply(model, loss=...) needs it"
+            raise type(error)(f"{error}{needed}") from None
+    forward.distribute()
+    model.forward = forward  # type: ignore[method-assign, assignment]
+    return model
+
+
+def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
+    """This process's place on the mesh given, or on one over all processes.
+
+    Raises:
+        InputError: there is no process group, or one of another size.
+    """
+    axes = seats.axes[0]
+    if mesh is None:
+        mesh = mesh_here(axes, kind)
+    elif mesh.ndim > len(axes):
+        own = [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1] or [0]
+        groups = [mesh.get_group(dim) for dim in own]
+        mesh = DeviceMesh.from_group(
+            groups if len(own) > 1 else groups[0], kind,
+            mesh=mesh.mesh.squeeze() if len(own) > 1 else None,
+        )  # fmt: skip
+    if tuple(mesh.shape) != axes:
+        raise InputError(f"mesh {tuple(mesh.shape)}: the plan is for one of {axes}")
+    place = 0
+    for dim in range(mesh.ndim):
+        place = place * mesh.size(dim) + mesh.get_local_rank(dim)
+    alone = dict.fromkeys(itertools.product((False, True), repeat=len(axes)))
+    return Seat(seats, place, 0, 0, place, torch.device(kind), mesh, alone)
+
+
+def mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
+    """A mesh over all processes; starts their group where torchrun started them.
+
+    Raises:
+        InputError: there is no process group, or one of another size.
+    """
+    count = int(torch.Size(shape).numel())
+    if not dist.is_initialized() and "RANK" in os.environ:
+        dist.init_process_group()
+    check_processes(count)
+    names = tuple(f"mesh{i}" for i in range(len(shape)))
+    return flattened(init_device_mesh(kind, shape, mesh_dim_names=names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Traced:
+    """The forward pass for inputs of some shapes.
+
+    Attributes:
+        code: what runs.
+        graph: the calls, which say what comes out.
+        read: what they take for granted of the model.
+        parameters: DTensors of the leaves, by name.
+    """
+
+    code: StageCode
+    graph: CallGraph
+    read: Fingerprint
+    parameters: dict[str, nn.Parameter]
+
+    def run(self, inputs: list[torch.Tensor]) -> Any:
+        """What the model returns, whole on every device."""
+        for name, parameter in self.parameters.items():
+            own, leaf = _local(parameter), self.code.parameters.held[name].leaf
+            if leaf.data_ptr() != own.data_ptr():
+                leaf.data = own
+        grad = torch.is_grad_enabled()
+        values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
+        whole = [_Whole.apply(x) if x.requires_grad else x for x in values]
+        made = dict(zip(output_of(self.graph), whole, strict=True))
+
+        def output(leaf: Any) -> Any:
+            return made[leaf.value] if isinstance(leaf, CallRef) else leaf
+
+        return pytree.tree_map(output, self.graph.output)
+
+
+@dataclass(eq=False)
+class _Forward:
+    """The forward pass of a split model.
+
+    It is traced anew for inputs of other shapes, when the model goes from training to evaluation,
+    and when anything else changed that its code reads; the strategy stays. `torch.compile` leaves
+    it as it is.
+
+    Attributes:
+        own: the forward pass that the script gave this model alone, and not its class, if any.
+    """
+
+    file: PlanFile
+    model: nn.Module
+    seat: Seat
+    loss: Loss | None
+    own: Callable[..., Any] | None = None
+    traced: dict[Any, _Traced] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
+        """The forward pass of a copy of the model, which is traced anew."""
+        model, own = copy.deepcopy((self.model, self.own), memo)
+        return _Forward(self.file, model, self.seat, self.loss, own)
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The devices."""
+        assert self.seat.mesh is not None
+        return self.seat.mesh
+
+    def distribute(self) -> None:
+        """Makes DTensors of all parameters, with the first process's values."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        made: dict[int, nn.Parameter] = {}
+        for module in self.model.modules():
+            for key, parameter in list(module._parameters.items()):
+                if parameter is None:
+                    continue
+                if id(parameter) not in made:
+                    home = placements(self._home(names[id(parameter)]))
+                    whole = distribute_tensor(parameter.detach(), self.mesh, home)
+                    learns = parameter.requires_grad
+                    made[id(parameter)] = nn.Parameter(whole, requires_grad=learns)
+                    if learns:
+                        replaced(parameter)
+                module._parameters[key] = made[id(parameter)]
+
+    def _home(self, name: str) -> Layout:
+        """The layout of a parameter over the shards."""
+        words = self.file.stages[0].placements.get(name, WHOLE_WORDS)[-self.mesh.ndim :]
+        return tuple(place_of(word) for word in words)
+
+    @torch.compiler.disable
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns, whole on every device.
+
+        Raises:
+            MismatchError: this is not the model that the plan was made for, or a layer's inputs
+                cannot be cut into equal parts.
+        """
+        inputs = self._bound(args, kwargs)
+        register_types(inputs)
+        leaves, spec = pytree.tree_flatten(inputs)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        modes = tuple(module.training for module in self.model.modules())
+        key = (tuple(_key(leaf) for leaf in leaves), str(spec), modes)
+        known = self.traced.get(key)
+        if known is None or any(kind != MEMORY for kind, _ in known.read.changes()):
+            known = self.traced[key] = self._trace(inputs)
+        return known.run(tensors)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The inputs: all by position, or all by keyword."""
+        if not kwargs or not args:
+            return kwargs or args
+        forward = inspect.signature(type(self.model).forward)
+        bound = dict(forward.bind(self.model, *args, **kwargs).arguments)
+        bound.pop(next(iter(forward.parameters)))
+        return bound
+
+    def layers(self, inputs: Any, *, proven: bool = True) -> LayerGraph:
+        """The model's calls on some inputs.
+
+        Raises:
+            MismatchError: they are not the plan's, or cannot be split as it says.
+        """
+        with self._own_forward():
+            found = layer_graph(
+                self.model, inputs, self.loss, self.file.model, zeros=True, proven=proven
+            )
+        check_stages(cuts_of(found.calls, found.rules).segments, self.file.stages)
+        check_placements(found.calls, found.rules, self.file.stages)
+        return found
+
+    def _trace(self, inputs: Any) -> _Traced:
+        with reading(self.model) as read:
+            layers = self.layers(inputs)
+        graph, entries = layers.calls, self.file.stages
+        (piece,) = pieces_of(graph, [entries[0].members], [[]])
+        layouts = layouts_of(layers, [piece], entries)
+        self._draw_alike(graph)
+        parameters = dict(self.model.named_parameters())
+        code = StageCode(
+            graph,
+            piece,
+            stages(graph, layers.rules, layouts.split, self.mesh),
+            self.model,
+            self._held(piece, layouts, parameters),
+            {},
+            done=last_readers(graph, piece),
+            several=layouts.several,
+        )
+        return _Traced(code, graph, Fingerprint(self.model, None, read, self.loss),
+                       {name: parameters[name] for name in piece.parameters})  # fmt: skip
+
+    def _held(
+        self, piece: StageCalls, layouts: Layouts, parameters: dict[str, nn.Parameter]
+    ) -> Parameters:
+        """Leaves of the parameters that the pass reads; gradients arrive when backward is over."""
+        store = Parameters(self.seat, 0, {}, {n: p.shape for n, p in parameters.items()})
+        waiting = [False]
+
+        def arrived(leaf: torch.Tensor) -> None:
+            if not waiting[0]:
+                waiting[0] = True
+                call_after_backward(finish)
+
+        @torch.no_grad()
+        def finish() -> None:
+            waiting[0] = False
+            store.finish()
+            for name, held in store.held.items():
+                _give(parameters[name], held)
+
+        for name in piece.parameters:
+            parameter = parameters[name]
+            home = self._home(name)
+            summed = layouts.summed.get(name, (False,) * len(home))
+            leaf = nn.Parameter(_local(parameter), requires_grad=parameter.requires_grad)
+            if leaf.requires_grad:
+                leaf.register_post_accumulate_grad_hook(arrived)
+            store.held[name] = Held(name, leaf, leaf, home, summed, (0,), leaf.shape, 1, 0, None)
+        return store
+
+    @contextmanager
+    def _own_forward(self) -> Iterator[None]:
+        mine = self.model.__dict__.pop("forward", None)
+        if self.own is not None:
+            self.model.__dict__["forward"] = self.own
+        try:
+            yield
+        finally:
+            self.model.__dict__.pop("forward", None)
+            if mine is not None:
+                self.model.__dict__["forward"] = mine
+
+    def _draw_alike(self, graph: CallGraph) -> None:
+        """Random numbers follow the first process's: masks of parts are parts of one mask."""
+        if graph.random:
+            accelerated = self.mesh.device_type == "cuda"
+            state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
+            state = state.to(self.mesh.device_type)
+            first_says(state, self.mesh)
+            (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(state.cpu())
+
+
+class _Whole(torch.autograd.Function):
+    """What a model returns; terms of parameters may make a DTensor of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        """The value as it is."""
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Any) -> Any:
+        """The gradient, no DTensor."""
+        return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
+
+
+def _local(parameter: nn.Parameter) -> torch.Tensor:
+    with torch.no_grad():  # without autograd a DTensor hands its part out as it is
+        found: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]
+        return found.detach()
+
+
+def _give(parameter: nn.Parameter, held: Held) -> None:
+    """Adds a leaf's gradient to its parameter's."""
+    made, held.leaf.grad = held.leaf.grad, None
+    if made is None:
+        return
+    if parameter.grad is not None:
+        assert isinstance(parameter.grad, DTensor)
+        _lay_alike(parameter)
+        parameter.grad.to_local().add_(made)
+        return
+    data = parameter.data
+    assert isinstance(data, DTensor)
+    parameter.grad = DTensor.from_local(
+        made.contiguous(), data.device_mesh, data.placements, run_check=False,
+        shape=parameter.shape, stride=parameter.stride(),
+    )  # fmt: skip
+
+
+def _lay_alike(parameter: nn.Parameter) -> None:
+    """Gives a gradient that other terms of the loss made its parameter's layout."""
+    gradient, data = parameter.grad, parameter.data
+    assert isinstance(gradient, DTensor)
+    assert isinstance(data, DTensor)
+    if gradient.placements != data.placements:
+        parameter.grad = gradient.redistribute(placements=data.placements)
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype, leaf.requires_grad
+    return repr(leaf)

@@ -1,0 +1,215 @@
+"""`run_plan`: a plan on worker processes of this machine, or on those that torchrun started.
+
+Workers are supervised: one that dies, fails or makes no progress ends the run, with one line that
+names it and the action it was at. Nothing is written before all are done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gnnplace.errors import MismatchError
+from gnnplace.plans.order.orders import Action
+from gnnplace.plans.order.rows import MESSAGES, PASSES
+from gnnplace.plans.plan import Plan
+from gnnplace.plans.reading import check_plan
+from gnnplace.run.checking import Verification
+from gnnplace.run.planned.apply import check_model
+from gnnplace.run.planned.seats import seats_of
+from gnnplace.run.planned.trial import LOSSES, Trial, apart, tried
+from gnnplace.run.workers import run_group, shared_words
+from gnnplace.tracing import workload_of
+from gnnplace.zoo import Workload
+
+KINDS = (*PASSES, *MESSAGES)
+WORDS = 8  # 64 bytes: words of different workers on lines of their own
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan that was run for real.
+
+    Attributes:
+        plan: the plan that was run.
+        verification: loss and gradients of a step against one device's, in double precision where
+            they are not bitwise equal in the model's own.
+        single: the worst relative difference in the model's own precision; 0: bitwise equal.
+        losses: of the steps of AdamW under the plan.
+        expected: of those on one device.
+        seconds: measured wall seconds of every timed step.
+        doubled: whether the losses are of double precision.
+        beside: measured wall seconds of every timed step of what ran by turns with it, by name.
+    """
+
+    plan: Plan
+    verification: Verification
+    single: float
+    losses: tuple[float, ...]
+    expected: tuple[float, ...]
+    seconds: tuple[float, ...]
+    doubled: bool = False
+    beside: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> float | None:
+        """Measured seconds of a step, the median."""
+        return median(self.seconds) if self.seconds else None
+
+    @property
+    def apart(self) -> float:
+        """Largest relative difference between losses of the two trainings."""
+        return apart(self.losses, self.expected)
+
+    @property
+    def passed(self) -> bool:
+        """Whether gradients and losses are within their tolerances.
+
+        Halves have 2^16 times larger roundings than single precision; losses follow them.
+        """
+        looser = 1.0 if self.plan.file.precision == "32-true" else 200.0
+        return self.verification.passed and self.apart <= LOSSES * looser
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the predicted interval has the measured time; None where there is none."""
+        interval = self.plan.file.interval
+        if interval is None or self.measured is None:
+            return None
+        return interval[0] <= self.measured <= interval[1]
+
+    def answer(self) -> dict[str, Any]:
+        """What `execute --json` prints."""
+        return {
+            "mode": "measured",
+            "step_time": self.measured,
+            "predicted_step_time": self.plan.file.step_time,
+            "interval": self.plan.file.interval,
+            "covered": self.covered,
+            "verified": self.passed,
+            "bitwise": self.single == 0.0,
+            "largest_difference": self.single,
+            "loss": self.losses[0] if self.losses else None,
+            "losses": list(self.losses),
+            "losses_of_one_device": list(self.expected),
+            "beside": {name: median(times) for name, times in self.beside.items() if times},
+            "differences": [asdict(d) for d in self.verification.different[:10]],
+        }
+
+
+def run_plan(
+    plan: Plan,
+    model: str | Callable[[], Workload],
+    *,
+    train: int = 20,
+    steps: int = 5,
+    timeout: float = 120.0,
+    beside: bool = False,
+) -> PlanRun | None:
+    """Runs a plan, compares it with one device, and times it.
+
+    Args:
+        plan: for CPU workers (`cpu:N`), or for the processes of torchrun.
+        model: `module:callable`, `hf:CONFIG` or a zoo name; or a function that makes the workload,
+            the same in every process.
+        train: steps of AdamW whose losses are compared.
+        steps: how many steps are timed.
+        timeout: seconds without any progress after which the run is given up.
+        beside: whether DistributedDataParallel and one device are timed by turns with it.
+
+    Returns:
+        What was found; None on processes of torchrun that do not report.
+
+    Raises:
+        FormatError: the plan's actions cannot run.
+        MismatchError: the plan is of another model.
+        ExecutionError: a worker died, failed or hung.
+    """
+    check_plan(plan.file)
+    seats = seats_of(plan.file)
+    make = (lambda: workload_of(model)) if isinstance(model, str) else model
+    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+        return _under_torchrun(plan, make, timeout, train=train, steps=steps, beside=beside)
+    odd = [name for name in seats.devices if not name.startswith("cpu")]
+    if odd:
+        raise MismatchError(
+            f"plan: stages[..].devices: {odd[0]!r} is no worker of this machine; plan for "
+            f"cpu:{seats.count}, or start torchrun --nproc-per-node {seats.count} -m gnnplace "
+            "execute on its machines"
+        )
+    if isinstance(model, str):
+        check_model(plan.file, workload_of(model, fake=True))
+    words = shared_words(seats.count * WORDS)
+
+    def work(process: int) -> Trial:
+        told = partial(_tell, words, process)
+        return tried(plan, make(), train=train, steps=steps, told=told, beside=beside)
+
+    found = run_group(
+        work,
+        seats.devices,
+        timeout=timeout,
+        progress=lambda: words.tobytes(),
+        doing=lambda worker: _doing(words, worker),
+    )
+    return _result(plan, found[0], [each.seconds for each in found])
+
+
+def _tell(words: memoryview, worker: int, action: Action | None) -> None:
+    """Writes down where a worker is: how often it said so, stage, kind, micro-batch, begun."""
+    at = worker * WORDS
+    words[at] += 1
+    if action is not None:
+        words[at + 1] = action.chunk
+        words[at + 2] = KINDS.index(action.kind)
+        words[at + 3] = action.microbatch
+        words[at + 4] = 1
+
+
+def _doing(words: memoryview, worker: int) -> str:
+    """Where a worker is, for messages."""
+    stage, kind, m, begun = (words[worker * WORDS + k] for k in range(1, 5))
+    if not begun:
+        return " before its first action"
+    return f" at action {Action(stage, KINDS[kind], m)}"
+
+
+def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
+    verification = Verification(first.tensors, tuple(first.exact or first.first))
+    slowest = tuple(max(times) for times in zip(*seconds, strict=True))
+    return PlanRun(
+        plan,
+        verification,
+        max((d.relative for d in first.first), default=0.0),
+        tuple(first.losses),
+        tuple(first.expected),
+        slowest,
+        first.doubled,
+        first.beside,
+    )
+
+
+def _under_torchrun(
+    plan: Plan, make: Callable[[], Workload], timeout: float, **asked: Any
+) -> PlanRun | None:
+    """This process is one of the plan's; the first reports."""
+    gpus = torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group(timeout=timedelta(seconds=timeout))
+    try:
+        found = tried(plan, make(), device=device, **asked)
+        seconds: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(seconds, found.seconds)
+        return _result(plan, found, seconds) if dist.get_rank() == 0 else None
+    finally:
+        dist.destroy_process_group()
