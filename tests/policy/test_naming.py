@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnplace.graph.jit import inner, kernel
-from gnnplace.policy import network
+from gnnplace.policy import weights
 from gnnplace.policy.decode import kernels
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.refine import refining
@@ -54,7 +54,7 @@ def test_another_name_and_another_place_are_another_version():
     [
         (kernels.observe, kernels.DYNAMIC),
         (refining.observe, refining.REFINING),
-        (network._write_global, network.GLOBAL),
+        (weights._write_global, weights.GLOBAL),
     ],
 )
 def test_no_kernel_has_numbers_or_a_name_twice(function, names):
