@@ -68,7 +68,8 @@ def check_installed(*libraries: str) -> None:
     for library in libraries:
         with naming_extras():
             if find_spec(library) is None:
-                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+                message = f"No module named {library!r}"
+                raise ModuleNotFoundError(message, name=library)
 
 
 def missing_extra(error: BaseException) -> MissingExtraError | None:
@@ -149,19 +150,26 @@ def check_version(library: str, installed: str) -> None:
         VersionError: It is an earlier or a later one.
     """
     first, last = WORKING_VERSIONS[library]
-    if not release(first) <= release(installed) <= release(last):
-        package = library.replace("_", "-")
-        major, minor = release(last)
-        raise VersionError(
-            f"{package} {installed}: gnnplace was not tried with it, and its checks may not hold; "
-            f"{first} to {last} works: pip install '{package}>={first},<{major}.{minor + 1}'"
-        )
+    number = release(installed)
+    lowest = release(first)
+    highest = release(last)
+    if lowest <= number <= highest:
+        return
+    package = library.replace("_", "-")
+    major, minor = highest
+    below = f"{major}.{minor + 1}"
+    raise VersionError(
+        f"{package} {installed}: gnnplace was not tried with it, and its checks may not hold; "
+        f"{first} to {last} works: pip install '{package}>={first},<{below}'"
+    )
 
 
 def release(version: str) -> tuple[int, int]:
     """Return the first two numbers of a version, such as (2, 13) of "2.13.0+cpu"."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    numbers = version.split(".")
+    major = int(numbers[0])
+    minor = int(numbers[1])
+    return major, minor
 
 
 def missing_name(library: str, reason: str) -> VersionError:

@@ -97,12 +97,15 @@ if hasattr(checkpoint, f"{REGION}_impl"):  # 2.14
 Its first argument is the region's function. `preserve_rng_state` is the second one up to 2.13, and
 given by its name since 2.14.
 """
-IS_APPLY_OF_C = not isinstance(vars(Function)["apply"], classmethod)
+_apply = vars(Function)["apply"]
+IS_APPLY_OF_C = not isinstance(_apply, classmethod)
 """Whether `f = X.apply` of a user's autograd function is C's own, so that nothing can replace it.
 
 Since 2.14. Before, such an `f` looks `apply` up in `APPLY_OWNER` when it is called.
 """
-APPLY_OWNER = Function if IS_APPLY_OF_C else SingleLevelFunction
+APPLY_OWNER: type = SingleLevelFunction
+if IS_APPLY_OF_C:
+    APPLY_OWNER = Function
 """The class whose `apply` a call of any autograd function ends in."""
 MODULE_CALL = "_call_impl"
 """How an `nn.Module` is called: `(module, *args, **options) -> outputs`."""
@@ -117,7 +120,9 @@ def is_random_state_kept(arguments: Sequence[Any], options: Mapping[str, Any]) -
         arguments: What the function named `REGION` is given, by position.
         options: What it is given by name.
     """
-    return bool(options.get("preserve_rng_state", arguments[1] if len(arguments) > 1 else True))
+    if "preserve_rng_state" in options:
+        return bool(options["preserve_rng_state"])
+    return bool(arguments[1])
 
 
 def mixes_devices(error: Exception) -> bool:
@@ -125,7 +130,9 @@ def mixes_devices(error: Exception) -> bool:
     mismatch = getattr(fake_tensors, "FakeTensorDeviceMismatchError", None)
     if mismatch is not None:
         return isinstance(error, mismatch)
-    return isinstance(error, RuntimeError) and "found two different devices" in str(error)
+    if not isinstance(error, RuntimeError):
+        return False
+    return "found two different devices" in str(error)
 
 
 def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None) -> None:
@@ -137,7 +144,9 @@ def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup |
         group: The group of processes; None: all of them.
     """
     # Since 2.13 the older name warns of each use.
-    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    gather = getattr(distributed, "all_gather_single", None)
+    if gather is None:
+        gather = distributed.all_gather_into_tensor
     gather(output, shard, group=group)
 
 
@@ -150,7 +159,9 @@ def scatter_flat(output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup 
         group: The group of processes; None: all of them.
     """
     scatter = getattr(distributed, "reduce_scatter_single", None)
-    (scatter or distributed.reduce_scatter_tensor)(output, whole, group=group)
+    if scatter is None:
+        scatter = distributed.reduce_scatter_tensor
+    scatter(output, whole, group=group)
 
 
 def call_after_backward(callback: Callable[[], None]) -> None:

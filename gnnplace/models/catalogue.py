@@ -107,10 +107,11 @@ def _models() -> dict[str, CatalogueModel]:
             refused=row.get("refused", ""),
         )
         for alias in (name, *model.aliases):
-            models[alias.lower()] = model
+            lower = alias.lower()
+            models[lower] = model
             # Without its owner a name is that of the first model which has it, unless it is the
             # name of a type, which stands for that type's default configuration.
-            plain = alias.lower().rpartition("/")[2]
+            plain = lower.rpartition("/")[2]
             if plain not in types:
                 models.setdefault(plain, model)
     return models
@@ -132,7 +133,10 @@ def nearest_names(name: str) -> list[str]:
     plain = name.removeprefix(PREFIX).lower()
     by_lower: dict[str, str] = {}
     for full in model_names():
-        by_lower.setdefault(full.lower() if "/" in plain else full.lower().rpartition("/")[2], full)
+        lower = full.lower()
+        if "/" not in plain:
+            lower = lower.rpartition("/")[2]
+        by_lower.setdefault(lower, full)
     return [by_lower[match] for match in get_close_matches(plain, by_lower, NEAREST, CUTOFF)]
 
 

@@ -55,5 +55,5 @@ def test_words_of_launchers_are_searched_for_models_by_their_sizes():
 
 
 def test_layers_of_another_kind_are_not_searched_for_launchers():
-    with pytest.raises(InputError, match="decoders of text that are known by their sizes"):
+    with pytest.raises(InputError, match="no decoder of text that is known by its sizes"):
         gnnplace.plan("resnet50", "nvswitch-h100-8", launcher="megatron-lm")

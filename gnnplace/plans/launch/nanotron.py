@@ -125,15 +125,15 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         InfeasibleError: nanotron has no such model.
     """
     sizes = plan.sizes
-    if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
-        raise InfeasibleError(
-            "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
-        )
     details = plan.details
     if details is not None and details.type not in TYPES:
         what = FEATURES.get(details.type, "layers of its own")
         raise InfeasibleError(
             f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
+        )
+    if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
+        raise InfeasibleError(
+            "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
     is_qwen = details is not None and details.query_biases
     check_degrees(plan)
@@ -148,13 +148,12 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "init_method": {"std": 0.02},
             "model_config": {
                 "is_qwen2_config" if is_qwen else "is_llama_config": True,
-                "attention_bias": is_qwen, "rope_interleaved": False,
-                **_layer_keys(details), "hidden_size": sizes.hidden, "hidden_act": "silu",
+                "hidden_size": sizes.hidden, "hidden_act": "silu",
                 "intermediate_size": sizes.feed_forward, "num_hidden_layers": sizes.layers,
                 "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads,
                 "max_position_embeddings": sizes.length, "vocab_size": sizes.vocabulary,
                 "tie_word_embeddings": sizes.tied, "initializer_range": 0.02,
-                "bos_token_id": 1, "eos_token_id": 2,
+                **_layer_keys(details), "bos_token_id": 1, "eos_token_id": 2,
             },
         },
         "optimizer": {
@@ -181,13 +180,17 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
 
 
-def _layer_keys(details: LayerDetails | None) -> dict[str, float]:
-    """Return keys of rotary positions and norms."""
-    keys = {"rms_norm_eps": 1e-5}
-    if details is not None and details.norm_epsilon is not None:
+def _layer_keys(details: LayerDetails | None) -> dict[str, float | bool]:
+    """Return keys of norms, rotary positions and biases."""
+    keys: dict[str, float | bool] = {"rms_norm_eps": 1e-5}
+    if details is None:
+        return keys
+    if details.norm_epsilon is not None:
         keys["rms_norm_eps"] = details.norm_epsilon
-    if details is not None and details.rotary_base is not None:
+    if details.rotary_base is not None:
         keys["rope_theta"] = float(details.rotary_base)
+    if details.query_biases:
+        keys["attention_bias"] = True
     return keys
 
 

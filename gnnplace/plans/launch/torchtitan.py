@@ -48,6 +48,14 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "deepseek_v3_671b": ("671B", DecoderSizes(
         61, 7168, 128, 128, 18432, 4096, 129280, own_head_size=192,
         experts=ExpertLayers(256, 8, 2048, 2048, 3), latent=LatentAttention(1536, 512, 64, 128))),
+    "qwen3_0_6b": ("0.6B", DecoderSizes(
+        28, 1024, 16, 8, 3072, 4096, 151936, tied=True, own_head_size=128, head_norms=True)),
+    "qwen3_1_7b": ("1.7B", DecoderSizes(
+        28, 2048, 16, 8, 6144, 4096, 151936, tied=True, head_norms=True)),
+    "qwen3_14b": ("14B", DecoderSizes(
+        40, 5120, 40, 8, 17408, 4096, 151936, head_norms=True)),
+    "qwen3_32b": ("32B", DecoderSizes(
+        64, 5120, 64, 8, 25600, 4096, 151936, own_head_size=128, head_norms=True)),
     "qwen3_30b_a3b": ("30B-A3B", DecoderSizes(
         48, 2048, 32, 4, 6144, 4096, 151936, own_head_size=128, head_norms=True,
         experts=ExpertLayers(128, 8, 768))),
@@ -60,6 +68,10 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
     "deepseek_v3_16b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 8}, SELECTIVE),
     "deepseek_v3_671b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 2}, SELECTIVE),
+    "qwen3_0_6b": (4 * 4096, 4096, {}, SELECTIVE),
+    "qwen3_1_7b": (4 * 4096, 4096, {}, SELECTIVE),
+    "qwen3_14b": (4 * 4096, 4096, {}, FULL),
+    "qwen3_32b": (2 * 4096, 4096, {}, FULL),
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
 }
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
@@ -68,6 +80,9 @@ SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
 LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
 """The name of schedules that a file lists, and the key that names the file."""
+RESHARD = "fsdp_reshard_after_forward"
+"""The key that says whether FSDP's parameters stay gathered between passes: "default" shards them
+again where there are no stages, and keeps them for the whole step where there are."""
 ONE_STAGE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
@@ -99,15 +114,20 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
         plan = run
         yield told, plan
-    if plan.zero in (1, 2) and (plan.dp or 1) * plan.cp > 1:
-        told = f"zero={plan.zero}: torchtitan has replicas or FSDP; zero=3 is written"
+    if plan.zero == 1 and (plan.dp or 1) * plan.cp > 1:
         plan = replace(plan, zero=3)
-        yield told, plan
+        yield "zero=1: torchtitan has replicas or FSDP; zero=3 is written", plan
+    if plan.zero == 2 and plan.pp > 1:
+        plan = replace(plan, zero=3)
+        line = (
+            "zero=2: in a pipeline torchtitan gathers parameters once a step by itself, as zero=3"
+        )
+        yield line, plan
     if plan.zero == 0 and plan.cp > 1:
         plan = replace(plan, zero=3, group=1 if (plan.dp or 1) > 1 else None)
         line = "zero=0: torchtitan shards parameters over cp; zero=3 in groups of cp is written"
         yield line, plan
-    for line, run in plan.without_unsayable("torchtitan", zero_groups=(3,), gradients="fp32"):
+    for line, run in plan.without_unsayable("torchtitan", zero_groups=(2, 3), gradients="fp32"):
         plan = run
         yield line, plan
     for told, whole in plan.with_whole_experts("torchtitan"):
@@ -164,6 +184,8 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
             f"torchtitan: has no model of these sizes, but {known}; give --model of one of "
             "them, or another launcher"
         )
+    if sizes.tied and plan.pp > 1:
+        raise InfeasibleError("torchtitan: cuts no model with a tied embedding into stages")
     if sizes.experts and plan.tp > 1 and plan.etp != 1:
         raise InfeasibleError("torchtitan: cuts no expert, and ep x tp does not divide them")
     family = next(folder for folder in FAMILIES if found[0].startswith(folder))
@@ -205,6 +227,8 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
         "training.dtype": "bfloat16" if plan.precision == "bf16-true" else "float32",
         "training.mixed_precision_param": "float32" if plan.precision == "32-true" else "bfloat16",
     }
+    if plan.zero == 2:
+        own[f"parallelism.{RESHARD}"] = "never"
     own["compile.enable"] = plan.compile
     own |= {"compile.components": ["model", "loss"]} if plan.compile else {}
     if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
@@ -358,9 +382,13 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
         batch = dp * (each // length) * (count if steps else 1)
     half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
+    reshard = keys.word(f"{where}{RESHARD}", ("default", "always", "never"), "default")
+    zero = 0 if shard == 1 and cp == 1 else 2 if reshard == "never" and pp == 1 else 3
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
+    if reshard == "always" and pp > 1:
+        notes.append(f"{RESHARD} = always: priced as gathered once a step")
     notes += ["float8 products: priced in bf16"] if model == FLOAT8 else []
     compiled, parts = keys.switch("compile.enable"), keys.get("compile.components")
     if compiled and isinstance(parts, list) and "model" not in parts:
@@ -376,7 +404,7 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
             sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
             chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
             accumulation=count if batch is None and count > 1 else None,
-            zero=0 if shard == 1 and cp == 1 else 3,
+            zero=zero,
             group=shard if replicate > 1 and shard not in (None, -1) and cp * shard > 1 else None,
             recompute=keys.get("activation_checkpoint"), schedule=name,
             precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",

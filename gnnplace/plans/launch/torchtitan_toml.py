@@ -243,7 +243,8 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
     schedule, chunks, layers = _stages(keys, pp, sizes)
     is_ddp = str(keys.get("training.data_parallel_type") or "fsdp").lower() == "ddp"
     zero = 0 if shard == 1 or is_ddp else 3
-    if zero and str(keys.get(_place(keys, "fsdp_reshard_after_forward"))) == "never":
+    reshard = str(keys.get(_place(keys, "fsdp_reshard_after_forward")))
+    if zero and reshard == "never" and pp == 1:
         zero = 2
     mode = str(keys.get("activation_checkpoint.mode") or "selective").lower()
     experts = sizes is not None and sizes.experts is not None
@@ -405,6 +406,8 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield f"compile of {', '.join(map(str, components))} alone: priced without"
     schedule = keys.get(_place(keys, "pipeline_parallel_schedule"))
     is_piped = _degree(keys, "pipeline_parallel_degree") > 1
+    if is_piped and keys.get(_place(keys, "fsdp_reshard_after_forward")) == "always":
+        yield "fsdp_reshard_after_forward = always: priced as gathered once a step"
     if is_piped and str(schedule or "1F1B").lower() not in SCHEDULES:
         yield f"schedule {schedule}: priced as interleaved"
 

@@ -299,7 +299,7 @@ class FrameworkPricer(Pricer):
             zero: As the plan says.
             is_whole: Whether the stage is the whole model.
         """
-        is_once = zero == 3 and not is_whole and self.framework.traits.gathers_once
+        is_once = zero >= SHARDED and not is_whole and self.framework.traits.gathers_once
         return ONCE if is_once else zero
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:

@@ -77,6 +77,7 @@ class GnnPolicy(SavedNetwork):
         encoder: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        # What a saved network is made from again; who has no encoder has no key for it.
         self.arguments = {
             "hidden": hidden,
             "layers": layers,

@@ -32,7 +32,8 @@ from gnnplace.tracing import (
     value_info,
     workload_of,
 )
-from gnnplace.zoo.workload import Loss, Workload
+from gnnplace.zoo import Workload
+from gnnplace.zoo.workload import Loss
 
 LABELS = ("labels",)  # what models of Hugging Face take for training alone
 Tree = TypeVar("Tree")

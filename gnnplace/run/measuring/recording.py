@@ -10,9 +10,9 @@ import numpy as np
 from gnnplace.errors import GnnplaceError
 from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
 from gnnplace.measurements.records import FAILED, INTERRUPTED, OK
-from gnnplace.problem import Problem, problem_to_data
+from gnnplace.problem import Placement, Problem, problem_to_data
 from gnnplace.problem.cluster.machine import machine, versions
-from gnnplace.problem.placement import Placement, placement_to_data
+from gnnplace.problem.placement import placement_to_data
 from gnnplace.run.checking import Verification
 from gnnplace.run.placed import StepTiming, with_sequences
 from gnnplace.simulation import simulate

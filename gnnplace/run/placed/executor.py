@@ -16,8 +16,7 @@ from typing import Any
 
 from gnnplace.costs.profiling.cache import program_digest
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults
+from gnnplace.problem import Placement, Problem, faults
 from gnnplace.run.placed.clock import EVERY, Observer, StepStream
 from gnnplace.run.placed.options import AUTO, ExecutionOptions
 from gnnplace.run.placed.plan import ExecutionPlan, plan_execution

@@ -17,14 +17,18 @@ from gnnplace.costs.profiling.profiler import profile
 from gnnplace.costs.profiling.targets import detect
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.problem import Cluster, Device, Problem, all_pairs
-from gnnplace.problem.constraints.constraints import Constraints, Given, as_constraints
-from gnnplace.problem.placement import (
+from gnnplace.problem import (
     OPTIONS_KEY,
+    Cluster,
+    Constraints,
+    Device,
     Placement,
-    placed_microbatches,
+    Problem,
+    all_pairs,
     placement_from_data,
 )
+from gnnplace.problem.constraints.constraints import Given, as_constraints
+from gnnplace.problem.placement import placed_microbatches
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramInput, Ref, ValueInfo
 from gnnplace.tracing import optimizer as find_optimizer
 

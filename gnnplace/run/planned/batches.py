@@ -35,8 +35,8 @@ class BatchLeaf:
     dtype: torch.dtype | None
 
     @classmethod
-    def of(cls, leaf: Any, examples: int, precision: str) -> BatchLeaf:
-        """What a leaf of inputs of so many examples says."""
+    def of(cls, leaf: object, examples: int, precision: str) -> BatchLeaf:
+        """Describe a leaf of inputs that have so many examples."""
         if not isinstance(leaf, torch.Tensor):
             return cls(False, torch.Size(), None)
         cut = leaf.shape[:1] == (examples,)
@@ -52,15 +52,15 @@ class BatchForm:
     precision: str
 
     @classmethod
-    def of(cls, inputs: Any, examples: int, precision: str) -> BatchForm:
-        """The form of inputs by position or by name, of so many examples."""
+    def of(cls, inputs: object, examples: int, precision: str) -> BatchForm:
+        """Return the form of inputs, by position or by name, that have so many examples."""
         inputs = as_inputs(inputs)
-        found = leaves_by_path(inputs).items()
-        leaves = {p: BatchLeaf.of(x, examples, precision) for p, x in found}
+        by_path = leaves_by_path(inputs).items()
+        leaves = {p: BatchLeaf.of(x, examples, precision) for p, x in by_path}
         return cls(leaves, BatchStructure.of(inputs), precision)
 
-    def tensors(self, batch: Any, *, training: bool = False) -> list[torch.Tensor]:
-        """The tensors of a batch in the example's order, in the types that the model gets.
+    def tensors(self, batch: object, *, training: bool = False) -> list[torch.Tensor]:
+        """Return the tensors of a batch in the example's order, in the types that the model gets.
 
         Args:
             batch: All of it, or a replica's share.
@@ -70,37 +70,44 @@ class BatchForm:
             InputError: a leaf is missing, new, or of another type; names its path.
             MismatchError: what is no tensor has another value; names its path.
         """
-        tensors, given = [], self.structure.tensors(batch)
+        by_path = self.structure.tensors(batch)
         if training:
-            refuse_input_gradients(given)
-        for path, tensor in given.items():
-            known, tensor = self.leaves[path].dtype, as_type(tensor, self.precision)
-            if tensor.dtype != known:
-                raise InputError(f"batch: input {path} is {tensor.dtype}; the plan was applied to "
-                                 f"{known}")  # fmt: skip
+            refuse_input_gradients(by_path)
+        tensors = []
+        for path, tensor in by_path.items():
+            expected = self.leaves[path].dtype
+            tensor = as_type(tensor, self.precision)
+            if tensor.dtype != expected:
+                raise InputError(
+                    f"batch: input {path} is {tensor.dtype}; the plan was applied to {expected}"
+                )
             tensors.append(tensor)
         return tensors
 
-    def arguments(self, batch: Any) -> Any:
-        """A batch as positional or named arguments."""
+    def arguments(self, batch: object) -> Any:
+        """Return a batch as positional or named arguments."""
         return self.structure.inputs(batch)
 
+    def _tensor_leaves(self) -> list[BatchLeaf]:
+        """Return the leaves that are tensors, in the example's order."""
+        return [leaf for leaf in self.leaves.values() if leaf.dtype is not None]
+
     def examples(self, tensors: Sequence[torch.Tensor]) -> int:
-        """Examples of a batch.
+        """Return the number of examples of a batch.
 
         Raises:
             InputError: its inputs have different numbers of them.
         """
-        own = [leaf for leaf in self.leaves.values() if leaf.dtype is not None]
-        sizes = {x.shape[:1] for x, leaf in zip(tensors, own, strict=True) if leaf.cut}
+        leaves = self._tensor_leaves()
+        sizes = {x.shape[:1] for x, leaf in zip(tensors, leaves, strict=True) if leaf.cut}
         if len(sizes) != 1 or () in sizes:
             raise InputError("batch: its inputs have different numbers of examples")
         return int(sizes.pop()[0])
 
     def refuse_lengths(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Refuses inputs of other lengths than those that the calls were recorded on."""
-        own = {path: leaf for path, leaf in self.leaves.items() if leaf.dtype is not None}
-        for tensor, (path, leaf) in zip(tensors, own.items(), strict=True):
+        """Refuse inputs of other lengths than those that the calls were recorded on."""
+        leaves = {path: leaf for path, leaf in self.leaves.items() if leaf.dtype is not None}
+        for tensor, (path, leaf) in zip(tensors, leaves.items(), strict=True):
             if tensor.shape[leaf.cut :] != leaf.shape:
                 raise InputError(
                     f"step: input {path} has shape {[*tensor.shape]}, and the plan was applied to "
@@ -108,35 +115,35 @@ class BatchForm:
                 )
 
     def cut(self, tensors: Sequence[torch.Tensor], count: int) -> list[tuple[torch.Tensor, ...]]:
-        """Tensors of each of so many micro-batches."""
-        own = [leaf for leaf in self.leaves.values() if leaf.dtype is not None]
+        """Cut tensors into micro-batches."""
+        leaves = self._tensor_leaves()
         parts = [
             tensor.chunk(count) if leaf.cut else (tensor,) * count
-            for tensor, leaf in zip(tensors, own, strict=True)
+            for tensor, leaf in zip(tensors, leaves, strict=True)
         ]
         return [tuple(part[m] for part in parts) for m in range(count)]
 
     def joined(self, pieces: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
-        """Tensors of all examples of some pieces of a batch, in order."""
-        own = [leaf for leaf in self.leaves.values() if leaf.dtype is not None]
+        """Join pieces of a batch, in order."""
+        leaves = self._tensor_leaves()
         columns = zip(*pieces, strict=True)
         return tuple(
             torch.cat(column) if leaf.cut else column[0]
-            for leaf, column in zip(own, columns, strict=True)
+            for leaf, column in zip(leaves, columns, strict=True)
         )
 
-    def share(self, batch: Any, size: int, number: int, most: int) -> Any:
-        """Examples `number * size` to `(number + 1) * size` of a batch, or what there is of them.
+    def share(self, batch: object, size: int, number: int, most: int) -> Any:
+        """Return examples `number * size` to `(number + 1) * size` of a batch, if it has them.
 
         Raises:
             InputError: as `tensors`, or more examples than `most`.
         """
-        given = self.arguments(batch)
-        if (count := self.examples(self.tensors(given))) > most:
+        arguments = self.arguments(batch)
+        if (count := self.examples(self.tensors(arguments))) > most:
             raise InputError(f"share: {count} examples; the plan's batch is {most}")
 
         def part(path: tuple[Any, ...], leaf: Any) -> Any:
             cut = self.leaves[pytree.keystr(path)].cut
             return leaf[number * size : (number + 1) * size] if cut else leaf
 
-        return pytree.tree_map_with_path(part, given)
+        return pytree.tree_map_with_path(part, arguments)

@@ -50,9 +50,9 @@ class PassBuffers:
         address = storage.data_ptr()
         if address not in self.storages:
             self.storages[address] = storage.clone()
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         with torch.no_grad():
-            return made.set_(
+            return copied.set_(
                 self.storages[address], tensor.storage_offset(), tensor.size(), tensor.stride()
             )
 

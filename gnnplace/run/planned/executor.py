@@ -37,11 +37,11 @@ class _Arriving:
 
 
 @dataclass(eq=False)
-class _Kept:
+class _SavedPass:
     """What a forward pass leaves for its backward pass."""
 
     leaves: Tensors
-    made: Tensors
+    outputs: Tensors
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class Executor:
         ranks: the pipeline rank of every stage.
         code: of this process's stages.
         scale: what each loss is multiplied by.
-        told: is called before every action.
+        notify: is called before every action.
         factor: that the loss is scaled by for the backward passes, beside `scale`.
         weights: what the loss of every micro-batch weighs; empty: all alike.
     """
@@ -64,7 +64,7 @@ class Executor:
     ranks: tuple[int, ...]
     code: dict[int, StageCode]
     scale: float
-    told: Callable[[Action | None], None] = lambda action: None
+    notify: Callable[[Action | None], None] = lambda action: None
     inputs: Sequence[Tensors] = ()
     losses: list[torch.Tensor] = field(default_factory=list)
     causes: tuple[int, int, int] = (0, 0, 0)
@@ -73,7 +73,7 @@ class Executor:
     _forward: dict[Key, _Arriving] = field(default_factory=dict)
     _backward: dict[Key, _Arriving] = field(default_factory=dict)
     _out: dict[tuple[str, Key], Tensors] = field(default_factory=dict)
-    _kept: dict[Key, _Kept] = field(default_factory=dict)
+    _saved: dict[Key, _SavedPass] = field(default_factory=dict)
     _queues: dict[Key, Queue] = field(default_factory=dict)
     _sent: list[tuple[Tensors, list[dist.Work]]] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class Executor:
         }
 
     def run(self, inputs: Sequence[Tensors], causes: tuple[int, int, int]) -> torch.Tensor:
-        """One step: gradients are in the leaves, and the sum of the losses here is returned.
+        """Run one step, which leaves gradients in the leaves; return the sum of the losses here.
 
         Args:
             inputs: tensors of every micro-batch.
@@ -99,7 +99,7 @@ class Executor:
         """
         self.inputs, self.causes, self.losses = inputs, causes, []
         for action in self.row:
-            self.told(action)
+            self.notify(action)
             self.actions[action.kind](action)
         for _, works in self._sent:
             for work in works:
@@ -121,25 +121,25 @@ class Executor:
         queue = self._queues.setdefault(key, Queue()) if key in self.apart else None
         seed, step, first = self.causes
         code.parameters.enter(code.piece.parameters)
-        made = code.forward(
+        outputs = code.forward(
             leaves, self.inputs[action.microbatch], queue, (seed, step, first + action.microbatch)
         )
         code.parameters.leave(code.piece.parameters)
-        self._kept[key] = _Kept(leaves, made)
+        self._saved[key] = _SavedPass(leaves, outputs)
         if action.chunk + 1 == len(self.ranks):
-            self.losses.append(made[0].detach() * self._weight(action))
+            self.losses.append(outputs[0].detach() * self._weight(action))
         else:
-            self._hand_over(SEND_F, key, 1, tuple(x.detach() for x in made))
+            self._hand_over(SEND_F, key, 1, tuple(x.detach() for x in outputs))
 
     def _weight(self, action: Action) -> float:
         return self.weights[action.microbatch] if self.weights else 1.0
 
     def _hand_over(self, kind: str, key: Key, step: int, tensors: Tensors) -> None:
-        """To a stage on this rank, or to the send that follows."""
+        """Hand tensors to a stage on this rank, or to the send that follows."""
         stage, m = key
         if self.ranks[stage + step] == self.seat.rank:
-            where = self._forward if step == 1 else self._backward
-            where[stage + step, m] = _Arriving(tensors, [])
+            arriving = self._forward if step == 1 else self._backward
+            arriving[stage + step, m] = _Arriving(tensors, [])
         else:
             self._out[kind, key] = tensors
 
@@ -158,36 +158,37 @@ class Executor:
 
     def _run_backward(self, action: Action) -> None:
         key = (action.chunk, action.microbatch)
-        code, kept = self.code[action.chunk], self._kept.pop((action.chunk, action.microbatch))
+        code = self.code[action.chunk]
+        saved = self._saved.pop(key)
         if action.chunk + 1 == len(self.ranks):
             scale = self.scale * self.factor * self._weight(action)
-            given: Tensors = (torch.full_like(kept.made[0], scale),)
-            made = kept.made
+            gradients: Tensors = (torch.full_like(saved.outputs[0], scale),)
+            outputs = saved.outputs
         else:
             flags = [code.graph.values[v].gradient for v in code.piece.leaving]
-            made = tuple(x for x, learns in zip(kept.made, flags, strict=True) if learns)
-            given = self._backward.pop(key).wait()
-        pairs = [(x, g) for x, g in zip(made, given, strict=True) if x.requires_grad]
+            outputs = tuple(x for x, learns in zip(saved.outputs, flags, strict=True) if learns)
+            gradients = self._backward.pop(key).wait()
+        pairs = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
         code.parameters.enter(code.piece.parameters)
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
         code.parameters.leave(code.piece.parameters)
         if action.chunk:
-            found = tuple(
+            input_gradients = tuple(
                 torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-                for leaf in kept.leaves
+                for leaf in saved.leaves
                 if leaf.requires_grad
             )
-            self._hand_over(SEND_B, key, -1, found)
+            self._hand_over(SEND_B, key, -1, input_gradients)
 
     def _send(self, action: Action) -> None:
         tensors = self._out.pop((action.kind, (action.chunk, action.microbatch)))
         rank = self.ranks[action.chunk + (1 if action.kind == SEND_F else -1)]
-        whole = tuple(tensor.contiguous() for tensor in tensors)
+        messages = tuple(tensor.contiguous() for tensor in tensors)
         works = []
         for target in self.seat.targets(rank):
-            works += [w for w in (dist.isend(x, target) for x in whole) if w is not None]
-        self._sent.append((whole, works))
+            works += [w for w in (dist.isend(x, target) for x in messages) if w is not None]
+        self._sent.append((messages, works))
 
     def _receive_forward(self, action: Action) -> None:
         code = self.code[action.chunk]
@@ -210,11 +211,12 @@ class Executor:
     ) -> _Arriving:
         room = tuple(
             torch.empty(
-                code.room(v, leaves=leaves), dtype=code.graph.values[v].dtype,
+                code.room(v, leaves=leaves),
+                dtype=code.graph.values[v].dtype,
                 device=self.seat.device,
             )
             for v in values
-        )  # fmt: skip
+        )
         source = self.seat.sources(rank)
         works = [w for w in (dist.irecv(x, source) for x in room) if w is not None]
         return _Arriving(room, works)

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.plans.plan import PlanFile
+from gnnplace.plans import PlanFile
 from gnnplace.plans.segments.chains import inputs_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import (
@@ -36,7 +36,7 @@ from gnnplace.plans.segments.placements import (
     place_of,
 )
 from gnnplace.plans.segments.stage_calls import StageCalls, pieces_of
-from gnnplace.run.planned.parameters import Held, Parameters
+from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
 from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
 from gnnplace.run.planned.whole import replaced
@@ -62,7 +62,7 @@ Loss = Callable[..., torch.Tensor]
 def split_model(
     file: PlanFile, model: nn.Module, mesh: DeviceMesh | None, loss: Loss | None
 ) -> nn.Module:
-    """Splits a model in place: see `ShardPlan.apply`."""
+    """Split a model over a mesh, in place: see `ShardPlan.apply`."""
     if any(isinstance(p.data, DTensor) for p in model.parameters()):
         raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
     refuse_meta(model, (), "apply")
@@ -83,7 +83,7 @@ def split_model(
 
 
 def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
-    """This process's place on the mesh given, or on one over all processes.
+    """Return this process's seat on a mesh, or on one over all processes.
 
     Raises:
         InputError: there is no process group, or one of another size.
@@ -92,23 +92,33 @@ def _seat(seats: Seats, mesh: DeviceMesh | None, kind: str) -> Seat:
     if mesh is None:
         mesh = mesh_here(axes, kind)
     elif mesh.ndim > len(axes):
-        own = [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1] or [0]
-        groups = [mesh.get_group(dim) for dim in own]
+        dims = [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1] or [0]
+        groups = [mesh.get_group(dim) for dim in dims]
         mesh = DeviceMesh.from_group(
-            groups if len(own) > 1 else groups[0], kind,
-            mesh=mesh.mesh.squeeze() if len(own) > 1 else None,
-        )  # fmt: skip
+            groups if len(dims) > 1 else groups[0],
+            kind,
+            mesh=mesh.mesh.squeeze() if len(dims) > 1 else None,
+        )
     if tuple(mesh.shape) != axes:
         raise InputError(f"mesh {tuple(mesh.shape)}: the plan is for one of {axes}")
     place = 0
     for dim in range(mesh.ndim):
         place = place * mesh.size(dim) + mesh.get_local_rank(dim)
     alone = dict.fromkeys(itertools.product((False, True), repeat=len(axes)))
-    return Seat(seats, place, 0, 0, place, torch.device(kind), mesh, alone)
+    return Seat(
+        seats=seats,
+        process=place,
+        rank=0,
+        replica=0,
+        shard=place,
+        device=torch.device(kind),
+        mesh=mesh,
+        owners=alone,
+    )
 
 
 def mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
-    """A mesh over all processes; starts their group where torchrun started them.
+    """Make a mesh over all processes, whose group is started if torchrun started them.
 
     Raises:
         InputError: there is no process group, or one of another size.
@@ -138,18 +148,19 @@ class _Traced:
     parameters: dict[str, nn.Parameter]
 
     def run(self, inputs: list[torch.Tensor]) -> Any:
-        """What the model returns, whole on every device."""
+        """Return the model's output, whole on every device."""
         for name, parameter in self.parameters.items():
-            own, leaf = _local(parameter), self.code.parameters.held[name].leaf
-            if leaf.data_ptr() != own.data_ptr():
-                leaf.data = own
+            local = _local(parameter)
+            leaf = self.code.parameters.held[name].leaf
+            if leaf.data_ptr() != local.data_ptr():
+                leaf.data = local
         grad = torch.is_grad_enabled()
         values = self.code.forward((), inputs, None, (0, 0, 0), grad=grad)
-        whole = [_Whole.apply(x) if x.requires_grad else x for x in values]
-        made = dict(zip(output_of(self.graph), whole, strict=True))
+        outputs = [_Whole.apply(x) if x.requires_grad else x for x in values]
+        by_value = dict(zip(output_of(self.graph), outputs, strict=True))
 
-        def output(leaf: Any) -> Any:
-            return made[leaf.value] if isinstance(leaf, CallRef) else leaf
+        def output(leaf: object) -> object:
+            return by_value[leaf.value] if isinstance(leaf, CallRef) else leaf
 
         return pytree.tree_map(output, self.graph.output)
 
@@ -163,20 +174,20 @@ class _Forward:
     it as it is.
 
     Attributes:
-        own: the forward pass that the script gave this model alone, and not its class, if any.
+        script_forward: The forward pass that the script gave this model and not its class, if any.
     """
 
     file: PlanFile
     model: nn.Module
     seat: Seat
     loss: Loss | None
-    own: Callable[..., Any] | None = None
+    script_forward: Callable[..., Any] | None = None
     traced: dict[Any, _Traced] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
-        """The forward pass of a copy of the model, which is traced anew."""
-        model, own = copy.deepcopy((self.model, self.own), memo)
-        return _Forward(self.file, model, self.seat, self.loss, own)
+        """Return the forward pass of a copy of the model, which is traced anew."""
+        model, script_forward = copy.deepcopy((self.model, self.script_forward), memo)
+        return _Forward(self.file, model, self.seat, self.loss, script_forward)
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -185,30 +196,30 @@ class _Forward:
         return self.seat.mesh
 
     def distribute(self) -> None:
-        """Makes DTensors of all parameters, with the first process's values."""
+        """Make DTensors of all parameters, with the first process's values."""
         names = {id(p): name for name, p in self.model.named_parameters()}
-        made: dict[int, nn.Parameter] = {}
+        replacements: dict[int, nn.Parameter] = {}
         for module in self.model.modules():
             for key, parameter in list(module._parameters.items()):
                 if parameter is None:
                     continue
-                if id(parameter) not in made:
+                if id(parameter) not in replacements:
                     home = placements(self._home(names[id(parameter)]))
-                    whole = distribute_tensor(parameter.detach(), self.mesh, home)
+                    distributed = distribute_tensor(parameter.detach(), self.mesh, home)
                     learns = parameter.requires_grad
-                    made[id(parameter)] = nn.Parameter(whole, requires_grad=learns)
+                    replacements[id(parameter)] = nn.Parameter(distributed, requires_grad=learns)
                     if learns:
                         replaced(parameter)
-                module._parameters[key] = made[id(parameter)]
+                module._parameters[key] = replacements[id(parameter)]
 
     def _home(self, name: str) -> Layout:
-        """The layout of a parameter over the shards."""
+        """Return the layout of a parameter over the shards."""
         words = self.file.stages[0].placements.get(name, WHOLE_WORDS)[-self.mesh.ndim :]
         return tuple(place_of(word) for word in words)
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns, whole on every device.
+        """Return the model's output, whole on every device.
 
         Raises:
             MismatchError: this is not the model that the plan was made for, or a layer's inputs
@@ -220,13 +231,13 @@ class _Forward:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         modes = tuple(module.training for module in self.model.modules())
         key = (tuple(_key(leaf) for leaf in leaves), str(spec), modes)
-        known = self.traced.get(key)
-        if known is None or any(kind != MEMORY for kind, _ in known.read.changes()):
-            known = self.traced[key] = self._trace(inputs)
-        return known.run(tensors)
+        traced = self.traced.get(key)
+        if traced is None or any(kind != MEMORY for kind, _ in traced.read.changes()):
+            traced = self.traced[key] = self._trace(inputs)
+        return traced.run(tensors)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The inputs: all by position, or all by keyword."""
+        """Return the inputs, all by position or all by keyword."""
         if not kwargs or not args:
             return kwargs or args
         forward = inspect.signature(type(self.model).forward)
@@ -235,18 +246,18 @@ class _Forward:
         return bound
 
     def layers(self, inputs: Any, *, proven: bool = True) -> LayerGraph:
-        """The model's calls on some inputs.
+        """Record the model's calls on inputs.
 
         Raises:
             MismatchError: they are not the plan's, or cannot be split as it says.
         """
         with self._own_forward():
-            found = layer_graph(
+            layers = layer_graph(
                 self.model, inputs, self.loss, self.file.model, zeros=True, proven=proven
             )
-        check_stages(cuts_of(found.calls, found.rules).segments, self.file.stages)
-        check_placements(found.calls, found.rules, self.file.stages)
-        return found
+        check_stages(cuts_of(layers.calls, layers.rules).segments, self.file.stages)
+        check_placements(layers.calls, layers.rules, self.file.stages)
+        return layers
 
     def _trace(self, inputs: Any) -> _Traced:
         with reading(self.model) as read:
@@ -254,7 +265,7 @@ class _Forward:
         graph, entries = layers.calls, self.file.stages
         (piece,) = pieces_of(graph, [entries[0].members], [[]])
         layouts = layouts_of(layers, [piece], entries)
-        self._draw_alike(graph)
+        self._share_generator_state(graph)
         parameters = dict(self.model.named_parameters())
         code = StageCode(
             graph,
@@ -266,13 +277,17 @@ class _Forward:
             done=last_readers(graph, piece),
             several=layouts.several,
         )
-        return _Traced(code, graph, Fingerprint(self.model, None, read, self.loss),
-                       {name: parameters[name] for name in piece.parameters})  # fmt: skip
+        return _Traced(
+            code=code,
+            graph=graph,
+            read=Fingerprint(self.model, None, read, self.loss),
+            parameters={name: parameters[name] for name in piece.parameters},
+        )
 
     def _held(
         self, piece: StageCalls, layouts: Layouts, parameters: dict[str, nn.Parameter]
     ) -> Parameters:
-        """Leaves of the parameters that the pass reads; gradients arrive when backward is over."""
+        """Make leaves of the parameters that the pass reads; backward hands their gradients on."""
         store = Parameters(self.seat, 0, {}, {n: p.shape for n, p in parameters.items()})
         waiting = [False]
 
@@ -285,8 +300,8 @@ class _Forward:
         def finish() -> None:
             waiting[0] = False
             store.finish()
-            for name, held in store.held.items():
-                _give(parameters[name], held)
+            for name, local in store.held.items():
+                _give(parameters[name], local)
 
         for name in piece.parameters:
             parameter = parameters[name]
@@ -295,23 +310,34 @@ class _Forward:
             leaf = nn.Parameter(_local(parameter), requires_grad=parameter.requires_grad)
             if leaf.requires_grad:
                 leaf.register_post_accumulate_grad_hook(arrived)
-            store.held[name] = Held(name, leaf, leaf, home, summed, (0,), leaf.shape, 1, 0, None)
+            store.held[name] = LocalParameter(
+                name=name,
+                leaf=leaf,
+                part=leaf,
+                home=home,
+                summed=summed,
+                ranks=(0,),
+                shape=leaf.shape,
+                count=1,
+                index=0,
+                owners=None,
+            )
         return store
 
     @contextmanager
     def _own_forward(self) -> Iterator[None]:
-        mine = self.model.__dict__.pop("forward", None)
-        if self.own is not None:
-            self.model.__dict__["forward"] = self.own
+        split_forward = self.model.__dict__.pop("forward", None)
+        if self.script_forward is not None:
+            self.model.__dict__["forward"] = self.script_forward
         try:
             yield
         finally:
             self.model.__dict__.pop("forward", None)
-            if mine is not None:
-                self.model.__dict__["forward"] = mine
+            if split_forward is not None:
+                self.model.__dict__["forward"] = split_forward
 
-    def _draw_alike(self, graph: CallGraph) -> None:
-        """Random numbers follow the first process's: masks of parts are parts of one mask."""
+    def _share_generator_state(self, graph: CallGraph) -> None:
+        """Set the generator to the first process's state: masks of shards are parts of one mask."""
         if graph.random:
             accelerated = self.mesh.device_type == "cuda"
             state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
@@ -321,45 +347,50 @@ class _Forward:
 
 
 class _Whole(torch.autograd.Function):
-    """What a model returns; terms of parameters may make a DTensor of its gradient."""
+    """A model's output, whose gradient may be a DTensor because of terms of parameters."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        """The value as it is."""
+        """Return the value."""
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:
-        """The gradient, no DTensor."""
+        """Return the gradient as a plain tensor."""
         return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
 
 
 def _local(parameter: nn.Parameter) -> torch.Tensor:
     with torch.no_grad():  # without autograd a DTensor hands its part out as it is
-        found: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]
-        return found.detach()
+        local: torch.Tensor = parameter.to_local()  # type: ignore[attr-defined]
+        return local.detach()
 
 
-def _give(parameter: nn.Parameter, held: Held) -> None:
-    """Adds a leaf's gradient to its parameter's."""
-    made, held.leaf.grad = held.leaf.grad, None
-    if made is None:
+def _give(parameter: nn.Parameter, local: LocalParameter) -> None:
+    """Add a leaf's gradient to its parameter's."""
+    gradient = local.leaf.grad
+    local.leaf.grad = None
+    if gradient is None:
         return
     if parameter.grad is not None:
         assert isinstance(parameter.grad, DTensor)
-        _lay_alike(parameter)
-        parameter.grad.to_local().add_(made)
+        _match_layout(parameter)
+        parameter.grad.to_local().add_(gradient)
         return
     data = parameter.data
     assert isinstance(data, DTensor)
     parameter.grad = DTensor.from_local(
-        made.contiguous(), data.device_mesh, data.placements, run_check=False,
-        shape=parameter.shape, stride=parameter.stride(),
-    )  # fmt: skip
+        gradient.contiguous(),
+        data.device_mesh,
+        data.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
-def _lay_alike(parameter: nn.Parameter) -> None:
-    """Gives a gradient that other terms of the loss made its parameter's layout."""
+def _match_layout(parameter: nn.Parameter) -> None:
+    """Redistribute a gradient that other terms of the loss made to its parameter's layout."""
     gradient, data = parameter.grad, parameter.data
     assert isinstance(gradient, DTensor)
     assert isinstance(data, DTensor)
@@ -367,7 +398,7 @@ def _lay_alike(parameter: nn.Parameter) -> None:
         parameter.grad = gradient.redistribute(placements=data.placements)
 
 
-def _key(leaf: Any) -> Any:
+def _key(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape), leaf.dtype, leaf.requires_grad
     return repr(leaf)

@@ -15,7 +15,7 @@ Within the runner's calls, and within an optimizer's step, they are plain tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -28,12 +28,41 @@ from gnnplace.errors import InputError
 from gnnplace.torch_names import DisableTorchFunctionSubclass, pytree
 from gnnplace.tracing import storage_of
 
-NUMBERS = ("item", "tolist", "numpy", "equal", "allclose", "is_nonzero", "matmul", "mm", "einsum",
-           "__matmul__", "__bool__", "__float__", "__int__", "__contains__")  # fmt: skip
+NUMBERS = (
+    "item",
+    "tolist",
+    "numpy",
+    "equal",
+    "allclose",
+    "is_nonzero",
+    "matmul",
+    "mm",
+    "einsum",
+    "__matmul__",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__contains__",
+)
 """Calls that make numbers of Python, or products that sum over an axis, of any size."""
-TOLD = ("__get__", "__set__", "__hash__", "numel", "nelement", "element_size", "dim", "ndimension",
-        "size", "stride", "is_floating_point", "is_complex", "is_contiguous", "requires_grad_",
-        "__len__", "data_ptr")  # fmt: skip
+METADATA = (
+    "__get__",
+    "__set__",
+    "__hash__",
+    "numel",
+    "nelement",
+    "element_size",
+    "dim",
+    "ndimension",
+    "size",
+    "stride",
+    "is_floating_point",
+    "is_complex",
+    "is_contiguous",
+    "requires_grad_",
+    "__len__",
+    "data_ptr",
+)
 """Calls that read none of a tensor's elements."""
 
 Arguments = ParamSpec("Arguments")
@@ -44,41 +73,53 @@ class Local(torch.Tensor):
     """A part of a parameter or of its gradient, or a whole one of some."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function, unless it makes fewer elements than it reads."""
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a function, unless it makes fewer elements than it reads."""
         name, kwargs = func.__name__, kwargs or {}
         if name in NUMBERS:
             _refuse(name)
         with DisableTorchFunctionSubclass():
-            made = func(*args, **kwargs)
-            given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
-            for leaf in pytree.tree_leaves(made):
+            result = func(*args, **kwargs)
+            marked = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
+            for leaf in pytree.tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
-                    fewer = leaf.numel() < min(x.numel() for x in given)
-                    if fewer and storage_of(leaf) not in map(storage_of, given):  # no view
+                    fewer = leaf.numel() < min(x.numel() for x in marked)
+                    if fewer and storage_of(leaf) not in map(storage_of, marked):  # no view
                         _refuse(name)
                     mark(leaf, Local)
-        return made
+        return result
 
 
 class Elsewhere(torch.Tensor):
     """A tensor of the user's model in whose place another is trained, here or elsewhere."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls a function that reads no elements."""
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a function that reads no elements."""
         name = func.__name__
-        if name not in TOLD:
+        if name not in METADATA:
             raise InputError(
                 f"{name}: the parameters and gradients of the model itself are not those that this "
                 "process trains; take runner.parameters(), or whole ones from runner.state_dict() "
                 "and runner.gradients()"
             )
         with DisableTorchFunctionSubclass():
-            made = func(*args, **(kwargs or {}))
-        if type(made) is torch.Tensor:
-            mark(made, Elsewhere)
-        return made
+            result = func(*args, **(kwargs or {}))
+        if type(result) is torch.Tensor:
+            mark(result, Elsewhere)
+        return result
 
 
 def _refuse(name: str) -> None:
@@ -90,14 +131,14 @@ def _refuse(name: str) -> None:
 
 
 def mark(tensor: torch.Tensor, kind: type[torch.Tensor]) -> None:
-    """Gives a tensor another class, in place; of parameters torch asks an attribute."""
+    """Give a tensor another class, in place; torch tells parameters by an attribute."""
     if type(tensor) in (torch.Tensor, nn.Parameter):
         vars(tensor)["_is_param"] = isinstance(tensor, nn.Parameter)
         tensor.__class__ = kind
 
 
-def unmark(tensor: Any) -> bool:
-    """Makes a tensor a plain one or a plain parameter; whether it was marked."""
+def unmark(tensor: object) -> bool:
+    """Make a tensor a plain one or a plain parameter; return whether it was marked."""
     marked = type(tensor) in (Local, Elsewhere)
     if marked:
         tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
@@ -120,7 +161,7 @@ class Marks:
     off: int = 0
 
     def put(self) -> None:
-        """Marks parameters, and the gradients that they have."""
+        """Mark parameters, and the gradients that they have."""
         for parameter in self.local:
             if parameter.grad is not None:
                 mark(parameter.grad, Local)
@@ -132,14 +173,14 @@ class Marks:
             mark(parameter, Elsewhere)
 
     def take(self) -> None:
-        """Makes them plain."""
+        """Make the marked tensors plain."""
         for parameter in (*self.local, *(stale for stale, _ in self.elsewhere)):
             unmark(parameter)
             unmark(parameter.grad)
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """Within it they are plain."""
+        """Have the marked tensors plain, within the context."""
         self.off += 1
         if self.off == 1:
             self.take()
@@ -152,7 +193,7 @@ class Marks:
 
 
 class Marking(Protocol):
-    """What has marks."""
+    """An object that has marks."""
 
     marks: Marks
 
@@ -163,7 +204,7 @@ Owner = TypeVar("Owner", bound=Marking)
 def plainly(
     method: Callable[Concatenate[Owner, Arguments], Answer],
 ) -> Callable[Concatenate[Owner, Arguments], Answer]:
-    """A method within which the tensors that its object marks are plain."""
+    """Wrap a method so that the tensors that its object marks are plain within it."""
 
     @wraps(method)
     def within(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:

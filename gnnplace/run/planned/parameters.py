@@ -34,7 +34,7 @@ from gnnplace.torch_names import gather_flat, scatter_flat
 
 
 @dataclass(eq=False)
-class Held:
+class LocalParameter:
     """A parameter on this process.
 
     Attributes:
@@ -66,7 +66,7 @@ class Held:
 
     @property
     def learned(self) -> nn.Parameter:
-        """What the optimizer updates."""
+        """The tensor that the optimizer updates."""
         return self.part if self.master is None else self.master
 
     @property
@@ -86,7 +86,7 @@ class Held:
         return len(self.ranks) > 1
 
 
-def held_of(
+def make_local_parameter(
     seat: Seat,
     name: str,
     parameter: nn.Parameter,
@@ -95,8 +95,8 @@ def held_of(
     ranks: tuple[int, ...],
     zero: int,
     master: bool = False,
-) -> Held:
-    """A parameter on this process.
+) -> LocalParameter:
+    """Make this process's part of a parameter.
 
     Args:
         seat: the place of the process in the plan.
@@ -110,8 +110,8 @@ def held_of(
     """
     leaf = parameter
     if seat.mesh is not None:
-        whole = (REPLICATED,) * len(home)
-        local = redistributed(parameter.detach(), seat.mesh, whole, home).clone()
+        replicated = (REPLICATED,) * len(home)
+        local = redistributed(parameter.detach(), seat.mesh, replicated, home).clone()
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
     learns = parameter.requires_grad
@@ -120,44 +120,59 @@ def held_of(
     for size, place, wide in zip(seat.axes, seat.places, over, strict=True):
         count, index = (count * size, index * size + place) if wide else (count, index)
     if count > 1 and zero >= (1 if learns else 3):
-        row = in_parts(leaf.detach(), count)[index].clone()
+        row = split_into_rows(leaf.detach(), count)[index].clone()
         axes = (1,) * (leaf.dim() - 1)  # as many as it has: decay is often for matrices alone
         part = nn.Parameter(row.view(*axes, -1), requires_grad=learns)
     half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     copy = nn.Parameter(part.detach().float()) if half else None
-    return Held(name, leaf, part, home, summed, ranks, leaf.shape, count, index, owners, copy)
+    return LocalParameter(
+        name=name,
+        leaf=leaf,
+        part=part,
+        home=home,
+        summed=summed,
+        ranks=ranks,
+        shape=leaf.shape,
+        count=count,
+        index=index,
+        owners=owners,
+        master=copy,
+    )
 
 
-def in_parts(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """A tensor's elements as equal rows, the last padded with zeros. [count, elements of a part]"""
+def split_into_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a tensor's elements as equal rows, the last padded with zeros. [count, row size]"""
     flat = tensor.reshape(-1)
-    each = -(-flat.numel() // count)
-    padded = torch.cat([flat, flat.new_zeros(each * count - flat.numel())])
-    return padded.view(count, each)
+    row_size = -(-flat.numel() // count)
+    padded = torch.cat([flat, flat.new_zeros(row_size * count - flat.numel())])
+    return padded.view(count, row_size)
 
 
 def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Indices of tensors that go into one collective: of one type, together not too large."""
-    room, dtype, found = 0, None, list[int]()
+    """Yield indices of tensors for one collective: of one type, together at most `BUCKET` bytes."""
+    bucket: list[int] = []
+    room = 0
+    dtype = None
     for i, tensor in enumerate(tensors):
         size = tensor.numel() * tensor.element_size()
-        if found and (size > room or tensor.dtype != dtype):
-            yield found
-            found = []
-        if not found:
-            room, dtype = BUCKET, tensor.dtype
-        found.append(i)
+        if bucket and (size > room or tensor.dtype != dtype):
+            yield bucket
+            bucket = []
+        if not bucket:
+            room = BUCKET
+            dtype = tensor.dtype
+        bucket.append(i)
         room -= size
-    if found:
-        yield found
+    if bucket:
+        yield bucket
 
 
 def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Replaces tensors by their sums over a group."""
-    for some in buckets(tensors):  # many are added up in one collective
-        flat = torch.cat([tensors[i].reshape(-1) for i in some])
+    """Replace tensors by their sums over a group."""
+    for bucket in buckets(tensors):  # many are added up in one collective
+        flat = torch.cat([tensors[i].reshape(-1) for i in bucket])
         dist.all_reduce(flat, group=group)
-        for i, part in zip(some, flat.split([tensors[i].numel() for i in some]), strict=True):
+        for i, part in zip(bucket, flat.split([tensors[i].numel() for i in bucket]), strict=True):
             tensors[i].copy_(part.view(tensors[i].shape))
 
 
@@ -174,174 +189,190 @@ class Parameters:
 
     seat: Seat
     zero: int
-    held: dict[str, Held]
+    held: dict[str, LocalParameter]
     whole_shapes: dict[str, torch.Size]
 
     def leaf(self, name: str) -> nn.Parameter:
-        """What passes compute with."""
+        """Return the leaf that passes compute with."""
         return self.held[name].leaf
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Before a step: no gradients; leaves have what the optimizer made of the parts."""
-        for held in self.held.values():
-            held.leaf.grad = held.part.grad = held.learned.grad = None
-            if held.master is not None:
-                held.part.data.copy_(held.master)
+        """Begin a step: drop gradients, and fill leaves from the parts that were updated."""
+        for local in self.held.values():
+            local.leaf.grad = local.part.grad = local.learned.grad = None
+            if local.master is not None:
+                local.part.data.copy_(local.master)
         self.gather([h for h in self.held.values() if self.zero < 3 or h.tied])
 
     @torch.no_grad()
-    def gather(self, some: Iterable[Held]) -> None:
-        """Fills leaves from the replicas' parts."""
-        for own in _bucketed([held for held in some if held.split], lambda held: held.part):
-            mine = torch.cat([held.part.flatten() for held in own])
-            all_of = mine.new_empty(own[0].count * mine.numel())
-            gather_flat(all_of, mine, own[0].owners)
-            rows = all_of.view(own[0].count, -1)
-            sizes = [held.part.numel() for held in own]
-            for held, columns in zip(own, rows.split(sizes, 1), strict=True):
-                fill(held.leaf, columns.reshape(-1)[: held.shape.numel()].view(held.shape))
+    def gather(self, parameters: Iterable[LocalParameter]) -> None:
+        """Fill leaves from the replicas' parts."""
+        for bucket in _bucketed(
+            [local for local in parameters if local.split], lambda local: local.part
+        ):
+            sent = torch.cat([local.part.flatten() for local in bucket])
+            all_of = sent.new_empty(bucket[0].count * sent.numel())
+            gather_flat(all_of, sent, bucket[0].owners)
+            rows = all_of.view(bucket[0].count, -1)
+            sizes = [local.part.numel() for local in bucket]
+            for local, columns in zip(bucket, rows.split(sizes, 1), strict=True):
+                fill(local.leaf, columns.reshape(-1)[: local.shape.numel()].view(local.shape))
 
     def enter(self, names: Sequence[str]) -> None:
-        """Before a pass that reads parameters."""
+        """Gather the parameters that a pass reads, with ZeRO 3."""
         if self.zero == 3:
             self.gather([self.held[name] for name in names if not self.held[name].tied])
 
     def leave(self, names: Sequence[str]) -> None:
-        """After that pass."""
+        """Free the parameters that a pass has read, with ZeRO 3."""
         if self.zero < 3:
             return
-        for held in (self.held[name] for name in names):
-            if held.split and not held.tied:
-                held.leaf.untyped_storage().resize_(0)
+        for local in (self.held[name] for name in names):
+            if local.split and not local.tied:
+                local.leaf.untyped_storage().resize_(0)
 
     @torch.no_grad()
     def reduce(self, names: Sequence[str]) -> None:
-        """After a backward pass with weights: ZeRO 2 and 3 keep parts of the gradients alone."""
+        """Reduce gradients after a backward pass: ZeRO 2 and 3 keep parts of them alone."""
         if self.zero >= 2:
-            some = [self.held[name] for name in names]
-            self._scatter([h for h in some if h.split and not h.tied and h.leaf.grad is not None])
+            parameters = [self.held[name] for name in names]
+            self._scatter(
+                [h for h in parameters if h.split and not h.tied and h.leaf.grad is not None]
+            )
 
     @torch.no_grad()
     def finish(self) -> None:
-        """After the last pass: gradients of the parts are complete."""
-        found = [held for held in self.held.values() if held.leaf.grad is not None]
-        self._sum_over_shards(found)
-        for held in self.held.values():
-            if held.tied and held.leaf.requires_grad:
-                self._sum_over_ranks(held)
-        found = [held for held in self.held.values() if held.leaf.grad is not None]
+        """Complete the gradients of the parts, after the last pass."""
+        with_gradients = [local for local in self.held.values() if local.leaf.grad is not None]
+        self._sum_over_shards(with_gradients)
+        for local in self.held.values():
+            if local.tied and local.leaf.requires_grad:
+                self._sum_over_ranks(local)
+        with_gradients = [local for local in self.held.values() if local.leaf.grad is not None]
         across = self.seat.owners[(False,) * len(self.seat.axes)]
         if across is not None:
-            add_up([_gradient(h) for h in found if not h.split], across)
-        self._scatter([held for held in found if held.split], summed=True)
-        for held in self.held.values():
-            if held.master is not None and held.part.grad is not None:
-                held.master.grad = held.part.grad.float()
-                held.part.grad = None
+            add_up([_gradient(h) for h in with_gradients if not h.split], across)
+        self._scatter([local for local in with_gradients if local.split], summed=True)
+        for local in self.held.values():
+            if local.master is not None and local.part.grad is not None:
+                local.master.grad = local.part.grad.float()
+                local.part.grad = None
 
     @torch.no_grad()
-    def unscaled(self, factor: float) -> bool:
-        """Divides gradients by a factor; where one anywhere is not finite, drops all of them."""
+    def unscale(self, factor: float) -> bool:
+        """Divide gradients by a factor; drop all if one is not finite on any process.
+
+        Returns:
+            Whether all gradients are finite.
+        """
         grads = [h.learned.grad for h in self.held.values() if h.learned.grad is not None]
-        found = torch.zeros((), device=self.seat.device)
+        num_infinite = torch.zeros((), device=self.seat.device)
         for gradient in grads:
             gradient.mul_(1.0 / factor)
-            found += (~gradient.isfinite()).any()
+            num_infinite += (~gradient.isfinite()).any()
         if self.seat.seats.count > 1:
-            dist.all_reduce(found)
-        if found > 0:
-            for held in self.held.values():
-                held.learned.grad = None
-        return not found > 0
+            dist.all_reduce(num_infinite)
+        if num_infinite > 0:
+            for local in self.held.values():
+                local.learned.grad = None
+        return not num_infinite > 0
 
-    def _sum_over_shards(self, some: Sequence[Held]) -> None:
+    def _sum_over_shards(self, parameters: Sequence[LocalParameter]) -> None:
         mesh = self.seat.mesh
         if mesh is not None:
             for dim in range(mesh.ndim):
-                own = [_gradient(held) for held in some if held.summed[dim] and not held.wide]
-                add_up(own, mesh.get_group(dim))
+                gradients = [
+                    _gradient(local) for local in parameters if local.summed[dim] and not local.wide
+                ]
+                add_up(gradients, mesh.get_group(dim))
 
-    def _sum_over_ranks(self, held: Held) -> None:
-        """Ranks may split it otherwise: their first shards add up whole gradients."""
+    def _sum_over_ranks(self, local: LocalParameter) -> None:
+        """Add up whole gradients over the first shards of ranks, which may split it otherwise."""
         seat, mesh = self.seat, self.seat.mesh
-        gradient = held.leaf.grad
+        gradient = local.leaf.grad
         if gradient is None:
-            gradient = torch.zeros_like(held.leaf)
-        whole, everywhere = gradient.contiguous(), (REPLICATED,) * len(held.home)
+            gradient = torch.zeros_like(local.leaf)
+        total, replicated = gradient.contiguous(), (REPLICATED,) * len(local.home)
         if mesh is not None:
-            whole = redistributed(whole, mesh, held.home, everywhere).contiguous()
+            total = redistributed(total, mesh, local.home, replicated).contiguous()
         if seat.shard == 0:
-            dist.all_reduce(whole, group=seat.tied[held.ranks])
+            dist.all_reduce(total, group=seat.tied[local.ranks])
         if mesh is not None:
             for dim in range(mesh.ndim):  # of the first along the outer axis, then along the inner
-                dist.broadcast(whole, group=mesh.get_group(dim), group_src=0)
-            whole = redistributed(whole, mesh, everywhere, held.home).clone()
-        held.leaf.grad = whole
+                dist.broadcast(total, group=mesh.get_group(dim), group_src=0)
+            total = redistributed(total, mesh, replicated, local.home).clone()
+        local.leaf.grad = total
 
-    def _scatter(self, some: Sequence[Held], summed: bool = False) -> None:
-        """Adds the owners' gradients to the part that each keeps."""
+    def _scatter(self, parameters: Sequence[LocalParameter], summed: bool = False) -> None:
+        """Add the owners' gradients to the part that each has."""
         if not summed:
-            self._sum_over_shards(some)
-        for own in _bucketed(some, _gradient):
-            rows = torch.cat([in_parts(_gradient(held), held.count) for held in own], 1)
-            made = rows.new_empty(rows.shape[1])
-            scatter_flat(made, rows.reshape(-1), own[0].owners)
-            parts = made.split([held.part.numel() for held in own])
-            for held, part in zip(own, parts, strict=True):
-                part, before = part.view(held.part.shape), held.part.grad
-                held.leaf.grad = None
-                held.part.grad = part.clone() if before is None else before + part
+            self._sum_over_shards(parameters)
+        for bucket in _bucketed(parameters, _gradient):
+            rows = torch.cat(
+                [split_into_rows(_gradient(local), local.count) for local in bucket], 1
+            )
+            received = rows.new_empty(rows.shape[1])
+            scatter_flat(received, rows.reshape(-1), bucket[0].owners)
+            parts = received.split([local.part.numel() for local in bucket])
+            for local, part in zip(bucket, parts, strict=True):
+                part, earlier = part.view(local.part.shape), local.part.grad
+                local.leaf.grad = None
+                local.part.grad = part.clone() if earlier is None else earlier + part
 
     def squares(self) -> torch.Tensor:
-        """Sum of squares of gradients that no other process counts."""
+        """Return the sum of squares of the gradients that this process counts and no other."""
         seat = self.seat
         total = torch.zeros((), dtype=torch.float64, device=seat.device)
-        for held in self.held.values():
-            if held.learned.grad is None or seat.rank != held.ranks[0]:
+        for local in self.held.values():
+            if local.learned.grad is None or seat.rank != local.ranks[0]:
                 continue
-            again = not held.split and seat.replica > 0
-            for place, own, summed in zip(held.home, seat.places, held.summed, strict=True):
-                again = again or (place == REPLICATED and own > 0 and not (held.wide and summed))
-            if not again:
-                total += held.learned.grad.detach().double().square().sum()
+            is_counted_elsewhere = not local.split and seat.replica > 0
+            for place, shard_index, summed in zip(
+                local.home, seat.places, local.summed, strict=True
+            ):
+                is_counted_elsewhere = is_counted_elsewhere or (
+                    place == REPLICATED and shard_index > 0 and not (local.wide and summed)
+                )
+            if not is_counted_elsewhere:
+                total += local.learned.grad.detach().double().square().sum()
         return total
 
     @torch.no_grad()
-    def whole(self, held: Held, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor like the part (the parameter, a moment), put together from all processes."""
-        if held.split:
-            rows = tensor.new_empty(held.count * tensor.numel())
-            gather_flat(rows, tensor.flatten(), held.owners)
-            tensor = rows[: held.shape.numel()].view(held.shape)
+    def whole(self, local: LocalParameter, tensor: torch.Tensor) -> torch.Tensor:
+        """Gather a tensor like the part (the parameter, a moment) from all processes."""
+        if local.split:
+            rows = tensor.new_empty(local.count * tensor.numel())
+            gather_flat(rows, tensor.flatten(), local.owners)
+            tensor = rows[: local.shape.numel()].view(local.shape)
         if self.seat.mesh is not None:
-            whole = (REPLICATED,) * len(held.home)
-            tensor = redistributed(tensor.contiguous(), self.seat.mesh, held.home, whole)
+            replicated = (REPLICATED,) * len(local.home)
+            tensor = redistributed(tensor.contiguous(), self.seat.mesh, local.home, replicated)
         return tensor.clone()
 
     @torch.no_grad()
-    def own(self, held: Held, whole: torch.Tensor) -> torch.Tensor:
-        """This process's part of a whole tensor."""
+    def own(self, local: LocalParameter, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this process's part of a whole tensor."""
         if self.seat.mesh is not None:
-            before = (REPLICATED,) * len(held.home)
-            whole = redistributed(whole, self.seat.mesh, before, held.home)
-        if held.split:
-            whole = in_parts(whole, held.count)[held.index]
-        return whole.clone()
+            replicated = (REPLICATED,) * len(local.home)
+            tensor = redistributed(tensor, self.seat.mesh, replicated, local.home)
+        if local.split:
+            tensor = split_into_rows(tensor, local.count)[local.index]
+        return tensor.clone()
 
 
 def _bucketed(
-    some: Sequence[Held], tensor_of: Callable[[Held], torch.Tensor]
-) -> Iterator[list[Held]]:
-    """Parameters whose tensors go in one collective: of the same owners, in buckets."""
-    for owners in dict.fromkeys(held.owners for held in some):
-        own = [held for held in some if held.owners is owners]
-        for bucket in buckets([tensor_of(held) for held in own]):
-            yield [own[i] for i in bucket]
+    parameters: Sequence[LocalParameter], tensor_of: Callable[[LocalParameter], torch.Tensor]
+) -> Iterator[list[LocalParameter]]:
+    """Yield parameters whose tensors go in one collective: of the same owners, in buckets."""
+    for owners in dict.fromkeys(local.owners for local in parameters):
+        owned = [local for local in parameters if local.owners is owners]
+        for bucket in buckets([tensor_of(local) for local in owned]):
+            yield [owned[i] for i in bucket]
 
 
 def fill(leaf: torch.Tensor, values: torch.Tensor) -> None:
-    """Gives a leaf other numbers, its memory back if that was freed; graphs that read it stay."""
+    """Give a leaf new numbers, and its memory back if that was freed; graphs that read it stay."""
     storage = leaf.untyped_storage()
     size = leaf.numel() * leaf.element_size()
     if storage.nbytes() < size:
@@ -349,6 +380,6 @@ def fill(leaf: torch.Tensor, values: torch.Tensor) -> None:
     leaf.data.copy_(values)
 
 
-def _gradient(held: Held) -> torch.Tensor:
-    assert held.leaf.grad is not None
-    return held.leaf.grad
+def _gradient(local: LocalParameter) -> torch.Tensor:
+    assert local.leaf.grad is not None
+    return local.leaf.grad

@@ -44,7 +44,7 @@ SHARD = 1 << 20  # more than there are calls that draw
 
 @dataclass(frozen=True, eq=False)
 class StageCode:
-    """What a process knows of one of its stages.
+    """The code of one stage on a process.
 
     Attributes:
         graph: the model's calls on one micro-batch.
@@ -110,7 +110,7 @@ class StageCode:
         *,
         grad: bool = True,
     ) -> tuple[torch.Tensor, ...]:
-        """What leaves the stage; of the last one what the graph returns.
+        """Run the stage; return what leaves it, of the last stage what the graph returns.
 
         Args:
             entering: numbers of the values that enter the stage.
@@ -125,7 +125,7 @@ class StageCode:
             value: (x, self.border(value, leaves=False))
             for value, x in zip(self.piece.entering, entering, strict=True)
         }
-        run.given = frozenset(run.values)
+        run.entering = frozenset(run.values)
         with self.autocast(), torch.set_grad_enabled(grad):
             position = 0
             for first, last in self.piece.again:
@@ -135,31 +135,33 @@ class StageCode:
             run.calls(position, len(self.piece.calls))
             buffers.write_back()
             if not self.piece.leaving:
-                whole = self.whole
-                return tuple(run.get(value, whole, whole) for value in output_of(self.graph))
+                replicated = self.whole
+                return tuple(
+                    run.get(value, replicated, replicated) for value in output_of(self.graph)
+                )
             places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
             return tuple(run.get(value, place, place) for value, place in places)
 
 
 def output_of(graph: CallGraph) -> tuple[int, ...]:
-    """The value that a graph returns."""
+    """Return the values that a graph returns."""
     return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef))
 
 
 def last_readers(graph: CallGraph, piece: StageCalls) -> dict[int, tuple[int, ...]]:
-    """Values that nothing later reads, by position of the call after which that is so."""
-    kept = {*piece.leaving, *output_of(graph)}
+    """Return the values that nothing reads after a call, by position of the call."""
+    leaving = {*piece.leaving, *output_of(graph)}
     last: dict[int, int] = {}
     for position, index in enumerate(piece.calls):
         call = graph.calls[index]
         last.update(dict.fromkeys((*call.reads, *call.results), position))
     for first, end in piece.again:  # what is recomputed is dropped as a whole
         last.update({v: end - 1 for v, at in last.items() if first <= at < end})
-    found: dict[int, list[int]] = {}
+    dropped: dict[int, list[int]] = {}
     for value, position in last.items():
-        if value not in kept:
-            found.setdefault(position, []).append(value)
-    return {position: tuple(values) for position, values in found.items()}
+        if value not in leaving:
+            dropped.setdefault(position, []).append(value)
+    return {position: tuple(values) for position, values in dropped.items()}
 
 
 @dataclass(eq=False)
@@ -172,13 +174,13 @@ class _Pass:
     causes: tuple[int, int, int]
     buffers: PassBuffers
     values: dict[int, tuple[torch.Tensor, Layout]] = field(default_factory=dict)
-    given: frozenset[int] = frozenset()
+    entering: frozenset[int] = frozenset()
     read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
     fresh: bool = False
     parts: Regathering = field(default_factory=Regathering)
 
     def calls(self, first: int, last: int) -> None:
-        """Runs calls by position."""
+        """Run calls by position."""
         for position in range(first, last):
             self._call(self.code.piece.calls[position])
             for value in self.code.done.get(position, ()):
@@ -186,42 +188,44 @@ class _Pass:
                 self.read.pop(value, None)
 
     def again(self, first: int, last: int) -> None:
-        """Runs calls of which only what comes out is kept; the rest is computed again."""
+        """Run calls of which results alone are saved; the backward pass recomputes the others."""
         code = self.code
         inside = code.piece.calls[first:last]
-        made = {v for i in inside for v in code.graph.calls[i].results}
+        results_inside = {v for i in inside for v in code.graph.calls[i].results}
         dropped = set(code.done.get(last - 1, ()))
-        results = sorted(v for v in made if v not in dropped)
+        results = sorted(v for v in results_inside if v not in dropped)
         layouts: list[Layout] = []
         read = {v for i in inside for v in code.graph.calls[i].reads}
-        before = {v: self.values[v] for v in read if v in self.values}
+        read_values = {v: self.values[v] for v in read if v in self.values}
         names = {code.graph.values[v].name for v in read if code.graph.values[v].source == BUFFER}
-        views = {v: x for v, (x, _) in before.items() if self.buffers.holds(x)}
+        views = {v: x for v, (x, _) in read_values.items() if self.buffers.holds(x)}
         state = self.buffers.snapshot(names.intersection(code.graph.changed), views.values())
-        second, modes = {"now": False}, get_current_function_mode_stack()
+        recomputation, modes = {"runs": False}, get_current_function_mode_stack()
 
         def run() -> tuple[torch.Tensor, ...]:
             # What is computed again reads the buffers as the first time found them, and changes
             # copies of them.
-            buffers, values = self.buffers, dict(before)
-            if second["now"]:
+            buffers, values = self.buffers, dict(read_values)
+            if recomputation["runs"]:
                 buffers = state.snapshot(state.tensors, ())
                 for value, view in views.items():
-                    values[value] = buffers.copy_of(state.copy_of(view)), before[value][1]
-            own = _Pass(code, self.inputs, self.queue, self.causes, buffers, values, self.given)
-            own.fresh = True
+                    values[value] = buffers.copy_of(state.copy_of(view)), read_values[value][1]
+            inner = _Pass(
+                code, self.inputs, self.queue, self.causes, buffers, values, self.entering
+            )
+            inner.fresh = True
             for index in inside:
-                own._call(index)
-            layouts[:] = [own.values[v][1] for v in results]
-            return tuple(own.values[v][0] for v in results)
+                inner._call(index)
+            layouts[:] = [inner.values[v][1] for v in results]
+            return tuple(inner.values[v][0] for v in results)
 
-        found = checkpoint(
+        outputs = checkpoint(
             run,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=lambda: (nullcontext(), _noted(second, modes)),
+            context_fn=lambda: (nullcontext(), _noting_recomputation(recomputation, modes)),
         )
-        self.values.update(zip(results, zip(found, layouts, strict=True), strict=True))
+        self.values.update(zip(results, zip(outputs, layouts, strict=True), strict=True))
         for value in dropped:
             self.values.pop(value, None)
             self.read.pop(value, None)
@@ -229,27 +233,29 @@ class _Pass:
     def _call(self, index: int) -> None:
         code = self.code
         if index in code.draws:
-            with Seeded(partial(seed_of, *self.causes), code.draws[index] + self._apart(index)):
-                self._ran(index)
+            with Seeded(
+                partial(seed_of, *self.causes), code.draws[index] + self._draw_offset(index)
+            ):
+                self._compute(index)
         else:
-            self._ran(index)
+            self._compute(index)
 
-    def _ran(self, index: int) -> None:
+    def _compute(self, index: int) -> None:
         code = self.code
         call = code.graph.calls[index]
         if code.placed:
-            self._placed(code.placed[index], again=index in code.regather and not self.fresh)
+            self._placed(code.placed[index], regathers=index in code.regather and not self.fresh)
             return
         tensors = [self.get(value, code.whole, code.whole) for value in call.reads]
-        if call.inplace and (self.fresh or call.reads[0] in self.given):
+        if call.inplace and (self.fresh or call.reads[0] in self.entering):
             tensors[0] = tensors[0].clone()  # a leaf, or what is needed again
-        rest = iter(tensors)
-        made = call.made(lambda value: next(rest), self._run)
-        for value, tensor in zip(call.results, made, strict=True):
+        remaining = iter(tensors)
+        results = call.made(lambda value: next(remaining), self._run)
+        for value, tensor in zip(call.results, results, strict=True):
             self.values[value] = (tensor, code.whole)
 
-    def _apart(self, index: int) -> int:
-        """Heads on other shards draw other numbers; other calls draw for the whole."""
+    def _draw_offset(self, index: int) -> int:
+        """Return the offset of a call's draws: heads on different shards draw different numbers."""
         placed, seat = self.code.placed, self.code.parameters.seat
         if not placed or placed[index].call.kind != ATTENTION:
             return 0
@@ -258,54 +264,60 @@ class _Pass:
             number = number if label is None else number * count + place
         return number * SHARD
 
-    def _run(self, call: LayerCall, args: Any, kwargs: Any, pack: Pack | None = None) -> Any:
-        """Computes a call; weight gradients of products may wait."""
+    def _run(
+        self,
+        call: LayerCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        pack: Pack | None = None,
+    ) -> Any:
+        """Compute a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
-            found = product(call.kind, args, kwargs, self.queue, pack)
-            if found is not None:
-                return found
+            result = product(call.kind, args, kwargs, self.queue, pack)
+            if result is not None:
+                return result
         return call.function(*args, **kwargs)
 
-    def _placed(self, stage: PlacedCall, *, again: bool) -> None:
-        """A call's part over the shards; what was gathered for it is gathered `again`, or kept."""
+    def _placed(self, stage: PlacedCall, *, regathers: bool) -> None:
+        """Compute a shard's part of a call; what is gathered for it is regathered or saved."""
         call = stage.call
         tensors = [self.get(*read) for read in stage.reads]
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
-            pack = self.parts.packed if again else None
+            pack = self.parts.packed if regathers else None
             call = replace(
                 call, function=lambda *args, **named: self._run(stage.call, args, named, pack)
             )
-        with self.parts.of(tensors) if again else nullcontext():
-            made = run_part(call, stage.rule, stage.share, tensors)
-        for tensor, (value, layout) in zip(made, stage.results, strict=True):
+        with self.parts.of(tensors) if regathers else nullcontext():
+            results = run_part(call, stage.rule, stage.share, tensors)
+        for tensor, (value, layout) in zip(results, stage.results, strict=True):
             self.values[value] = (tensor, layout)
 
     def get(self, value: int, read: Layout, gradient: Layout) -> torch.Tensor:
-        """A value as a reader wants it; readers that want the same share it."""
+        """Return a value in the layout that a reader wants; readers of one layout share it."""
         code = self.code
         info = code.graph.values[value]
         mesh = code.parameters.seat.mesh
         if mesh is None:
-            return self._found(value)[0]
+            return self._produced(value)[0]
         if info.source == PARAMETER and value not in code.several:
-            return self._found(value)[0]  # at home where it is read; summed up at the end
-        known = self.read.setdefault(value, {})
-        if (read, gradient) not in known:
-            tensor, layout = self._found(value)
-            made = known[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+            return self._produced(value)[0]  # at home where it is read; summed up at the end
+        by_layout = self.read.setdefault(value, {})
+        if (read, gradient) not in by_layout:
+            tensor, layout = self._produced(value)
+            converted = by_layout[read, gradient] = moved(tensor, mesh, layout, read, gradient)
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
-                self.parts.add(made, tensor, mesh, layout, read)
-        return known[read, gradient]
+                self.parts.add(converted, tensor, mesh, layout, read)
+        return by_layout[read, gradient]
 
-    def _found(self, value: int) -> tuple[torch.Tensor, Layout]:
-        """A value as it is, and its layout."""
+    def _produced(self, value: int) -> tuple[torch.Tensor, Layout]:
+        """Return a value and its layout, as it was produced."""
         code = self.code
         info = code.graph.values[value]
         if info.source == PARAMETER:
-            held = code.parameters.held[info.name]
-            return held.leaf, held.home
+            local = code.parameters.held[info.name]
+            return local.leaf, local.home
         if info.source == BUFFER:
             return self.buffers.get(info.name), code.whole
         if info.source == INPUT:
@@ -316,12 +328,14 @@ class _Pass:
 
 
 @contextmanager
-def _noted(state: dict[str, bool], modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
-    """Says that what runs within is run again, under the modes of torch of the first time.
+def _noting_recomputation(
+    state: dict[str, bool], modes: Sequence[TorchFunctionMode]
+) -> Iterator[None]:
+    """Note that what runs within the context is recomputed, under torch's modes of the first run.
 
     A call of backward under a mode runs without it.
     """
-    state["now"] = True
+    state["runs"] = True
     try:
         with ExitStack() as stack:
             active = get_current_function_mode_stack()
@@ -330,4 +344,4 @@ def _noted(state: dict[str, bool], modes: Sequence[TorchFunctionMode]) -> Iterat
                     stack.enter_context(mode)
             yield
     finally:
-        state["now"] = False
+        state["runs"] = False

@@ -7,7 +7,7 @@ step, and the state that goes into a checkpoint.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +17,12 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.errors import ExecutionError, InputError, MismatchError
-from gnnplace.plans.plan import PlanFile
+from gnnplace.plans import PlanFile
 from gnnplace.plans.segments.counts import Counts
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.local import Marks, plainly, unmark
-from gnnplace.run.planned.parameters import Held, Parameters
+from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.seats import Seat
 from gnnplace.run.planned.weights import LossScale
 from gnnplace.run.planned.whole import note_dropped, whole_weights
@@ -94,12 +94,12 @@ class PlanRunner:
         return self.microbatches * self.file.microbatch_size
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What this process's optimizer updates: its parts of its stages' parameters."""
-        for name, held in self.parameters_here.held.items():
-            yield name, held.learned
+        """Yield what this process's optimizer updates: its parts of its stages' parameters."""
+        for name, local in self.parameters_here.held.items():
+            yield name, local.learned
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The same without names; one of no elements where nothing is trained.
+        """Yield the parameters without names; one of no elements if nothing is trained.
 
         No optimizer of torch takes an empty list, which a process has whose stages have no
         parameters or frozen ones alone.
@@ -108,8 +108,8 @@ class PlanRunner:
         if not any(parameter.requires_grad for _, parameter in self.named_parameters()):
             yield self.nothing
 
-    def share(self, batch: Any) -> Any:
-        """This replica's share of a whole batch.
+    def share(self, batch: object) -> Any:
+        """Return this replica's share of a whole batch.
 
         Args:
             batch: as the example inputs, with the plan's number of examples; one with fewer can be
@@ -121,8 +121,8 @@ class PlanRunner:
         return self.form.share(batch, self.examples, self.replica, self.file.batch)
 
     @plainly
-    def step(self, batch: Any) -> torch.Tensor:
-        """Loss and gradients of one step; the optimizer's step is the caller's.
+    def step(self, batch: object) -> torch.Tensor:
+        """Make loss and gradients of one step; the optimizer's step is the caller's.
 
         Gradients of the step before are dropped. They are those of the mean of the losses of all
         micro-batches of all replicas.
@@ -152,7 +152,7 @@ class PlanRunner:
             loss = self.executor.run(shares, causes) * self.executor.scale
         self.parameters_here.finish()
         if self.scale is not None:
-            self.scale.update(self.parameters_here.unscaled(self.scale.factor))
+            self.scale.update(self.parameters_here.unscale(self.scale.factor))
         self.steps += 1
         if seat.shard > 0:
             loss = torch.zeros_like(loss)
@@ -161,18 +161,20 @@ class PlanRunner:
         return loss.to(self.loss_type).as_subclass(StepLoss)
 
     def _check_model(self) -> None:
-        """Refuses a model that is not the recorded one any more; memory is the plan's own."""
+        """Refuse a model that is not the recorded one any more; memory is the plan's own."""
         for kind, words in self.recorded.changes() if self.recorded else ():
             if kind not in (MEMORY, STATE):
                 raise MismatchError(f"step: {words}; apply the plan anew, to a model as it is then")
-        for name, held in self.parameters_here.held.items():
-            if held.learned.requires_grad != held.leaf.requires_grad:
-                raise MismatchError(f"step: parameter {name!r}: its requires_grad has changed; "
-                                    "apply the plan anew, to a model as it is then")  # fmt: skip
+        for name, local in self.parameters_here.held.items():
+            if local.learned.requires_grad != local.leaf.requires_grad:
+                raise MismatchError(
+                    f"step: parameter {name!r}: its requires_grad has changed; apply the plan "
+                    "anew, to a model as it is then"
+                )
 
     @plainly
-    def evaluate(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch by the model in `eval` mode, without gradients.
+    def evaluate(self, batch: object) -> torch.Tensor:
+        """Return the loss of a batch by the model in `eval` mode, without gradients.
 
         The model itself is called, micro-batch by micro-batch, within `whole_weights`; it is in the
         mode afterwards that it was in before. A batch of other lengths, or of fewer examples than
@@ -208,7 +210,7 @@ class PlanRunner:
         return (total * self.executor.scale).to(self.loss_type)
 
     def whole_weights(self) -> AbstractContextManager[None]:
-        """Within it the model has whole parameters and buffers, on every process, to be called.
+        """Have the model whole on every process, to be called, within the context.
 
         All processes enter and leave it together. It takes the memory of the whole model; changes
         of these parameters are lost.
@@ -218,7 +220,7 @@ class PlanRunner:
         )
 
     def _agreed(
-        self, batch: Any, *, training: bool = True
+        self, batch: object, *, training: bool = True
     ) -> tuple[list[tuple[torch.Tensor, ...]], list[float]]:
         """Tensors of every micro-batch and what each weighs, if no process refuses its batch.
 
@@ -228,11 +230,12 @@ class PlanRunner:
             InputError, MismatchError: what is refused here, or that another process refuses.
             ExecutionError: another process has ended.
         """
-        seat, odd = self.parameters_here.seat, False
+        seat = self.parameters_here.seat
+        has_other_shapes = False
         shares: list[tuple[torch.Tensor, ...]] = []
         refused: Exception | None = None
         try:
-            shares, odd = self._shares(batch, training)
+            shares, has_other_shapes = self._shares(batch, training)
         except Exception as error:  # whatever it is, the others must not wait for this process
             refused = error
         counts = self.counts if self.executor.scale != 1.0 else None
@@ -241,19 +244,22 @@ class PlanRunner:
         table = torch.zeros(self.replicas, self.microbatches, width, dtype=torch.float64)
         if refused is None and seat.rank == seat.shard == 0:
             examples[self.replica] = sum(self.form.examples(share) for share in shares)
-            if counts is not None and not odd:
+            if counts is not None and not has_other_shapes:
                 buffers = dict(self.model.named_buffers())
                 table[self.replica] = torch.stack([counts.of(x, buffers) for x in shares]).cpu()
-        told = torch.tensor([float(refused is not None), float(not training), float(odd)])
-        word = _summed(torch.cat([told.double(), examples, table.flatten()]), seat)
-        refusals, evaluating, odds = word[:3].tolist()
+        # One sum tells every process whether any refuses, evaluates or has other shapes.
+        flags = torch.tensor(
+            [float(refused is not None), float(not training), float(has_other_shapes)]
+        )
+        word = _summed(torch.cat([flags.double(), examples, table.flatten()]), seat)
+        refusals, evaluating, num_other_shapes = word[:3].tolist()
         if refused is not None:
             raise refused
         if refusals:
             raise InputError("step: another process refuses its batch, and says why")
         if evaluating not in (0.0, seat.seats.count * (not training)):
             raise InputError("step: some processes train while others evaluate")
-        if odds:
+        if num_other_shapes:
             total = float(word[3 : 3 + self.replicas].sum())
             if self.counts is not None and self.replicas > 1 and self.executor.scale != 1.0:
                 return self._gathered(shares), [1.0 / self.executor.scale / self.replicas]
@@ -265,18 +271,18 @@ class PlanRunner:
         return shares, weights[self.replica * self.microbatches :][: len(shares)]
 
     def _gathered(self, shares: list[tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
-        """The batch of all replicas in one piece, whose loss may be a mean over any counts.
+        """Gather the batch of all replicas in one piece, whose loss may be a mean over any counts.
 
         Raises:
             InputError: it has no examples, or the replicas have other lengths.
         """
         seat = self.parameters_here.seat
-        own = [[x.cpu() for x in share] for share in shares]
-        everyone: list[Any] = [None] * seat.seats.count
-        tells = seat.rank == seat.shard == 0
-        dist.all_gather_object(everyone, (self.replica, own) if tells else None)
-        told = sorted((x for x in everyone if x is not None), key=lambda pair: pair[0])
-        pieces = [piece for _, several in told for piece in several]
+        local_shares = [[x.cpu() for x in share] for share in shares]
+        gathered: list[Any] = [None] * seat.seats.count
+        sends = seat.rank == seat.shard == 0
+        dist.all_gather_object(gathered, (self.replica, local_shares) if sends else None)
+        by_replica = sorted((x for x in gathered if x is not None), key=lambda pair: pair[0])
+        pieces = [piece for _, replica_shares in by_replica for piece in replica_shares]
         if not pieces:
             raise InputError("batch: it has no examples")
         try:
@@ -290,14 +296,14 @@ class PlanRunner:
     def _weights_of_examples(
         self, shares: list[tuple[torch.Tensor, ...]], total: float
     ) -> list[float]:
-        """What shares of unequal numbers of examples weigh in a mean over all of them."""
+        """Return what shares of unequal numbers of examples weigh in a mean over all of them."""
         if total == 0.0:
             raise InputError("batch: it has no examples")
         if self.executor.scale == 1.0:
             return [1.0] * len(shares)
         return [self.form.examples(share) / self.executor.scale / total for share in shares]
 
-    def _shares(self, batch: Any, training: bool) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
+    def _shares(self, batch: object, training: bool) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
         """Tensors of every micro-batch; whether they are other ones than the calls were made for.
 
         Raises:
@@ -308,8 +314,9 @@ class PlanRunner:
         if training:
             self._check_model()
         if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
-            raise InputError("step: autocast around it does nothing; plan with --precision "
-                             "bf16-mixed")  # fmt: skip
+            raise InputError(
+                "step: autocast around it does nothing; plan with --precision bf16-mixed"
+            )
         tensors = [x.to(device) for x in self.form.tensors(batch, training=training)]
         examples = self.form.examples(tensors)
         try:
@@ -327,7 +334,7 @@ class PlanRunner:
 
     @plainly
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Scales gradients so that the norm of all of them, over all stages, is at most so much.
+        """Scale gradients so that the norm of all of them, over all stages, is at most so much.
 
         Returns:
             The norm before, as `torch.nn.utils.clip_grad_norm_` does.
@@ -344,17 +351,17 @@ class PlanRunner:
 
     @plainly
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Whole gradients of this process's stages by name; all of its rank must ask."""
+        """Return whole gradients of this process's stages by name; all of its rank must call it."""
         store = self.parameters_here
         return {
-            name: store.whole(held, held.learned.grad)
-            for name, held in store.held.items()
-            if held.learned.grad is not None
+            name: store.whole(local, local.learned.grad)
+            for name, local in store.held.items()
+            if local.learned.grad is not None
         }
 
     @plainly
     def state_dict(self) -> dict[str, Any]:
-        """Whole parameters and buffers of this process's stages, by their names in the model.
+        """Return whole parameters and buffers of this process's stages, by the model's names.
 
         What modules give by `get_extra_state` is there too, on the processes that hold their
         parameters; on all where they have none.
@@ -364,33 +371,33 @@ class PlanRunner:
         any other plan.
         """
         store = self.parameters_here
-        found: dict[str, Any] = {
+        state: dict[str, Any] = {
             name: store.whole(h, h.learned.detach()) for name, h in store.held.items()
         }
         for name, ranks in self.keepers.items():
             if store.seat.rank in ranks:
-                found[name] = self.model.get_buffer(name).detach().clone()
+                state[name] = self.model.get_buffer(name).detach().clone()
         for path, module in _with_extra_state(self.model):
-            own = [name for name in self.holders if name.startswith(path)]
-            if not own or any(name in store.held for name in own):
-                found[path + EXTRA] = module.get_extra_state()
-        return found | {
-            name: found[first] for name, first in _tied(self.model).items() if first in found
+            inside = [name for name in self.holders if name.startswith(path)]
+            if not inside or any(name in store.held for name in inside):
+                state[path + EXTRA] = module.get_extra_state()
+        return state | {
+            name: state[first] for name, first in _tied(self.model).items() if first in state
         }
 
     @plainly
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes parameters and buffers of this process's stages from whole tensors.
+        """Take parameters and buffers of this process's stages from whole tensors.
 
         Raises:
             InputError: an input is missing.
         """
         store = self.parameters_here
-        for name, held in store.held.items():
-            own = store.own(held, _entry(state, name)).view(held.part.shape)
-            held.part.data.copy_(own)
-            held.learned.data.copy_(own)
+        for name, local in store.held.items():
+            values = store.own(local, _entry(state, name)).view(local.part.shape)
+            local.part.data.copy_(values)
+            local.learned.data.copy_(values)
         for name, buffer in self.model.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
@@ -400,54 +407,55 @@ class PlanRunner:
 
     @plainly
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        """The optimizer's state of whole parameters, by `NAME.KEY`.
+        """Return the optimizer's state of whole parameters, by `NAME.KEY`.
 
         An optimizer that has made no step gets the state that its first step would begin with.
         """
         if not optimizer.state:
-            _first_state(optimizer, self._read())
+            _first_state(optimizer, self._parameters_read())
         store = self.parameters_here
-        found: dict[str, torch.Tensor] = {}
-        for name, held in store.held.items():
-            for key, value in optimizer.state.get(held.learned, {}).items():
+        state: dict[str, torch.Tensor] = {}
+        for name, local in store.held.items():
+            for key, value in optimizer.state.get(local.learned, {}).items():
                 unmark(value)
-                like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
-                made = store.whole(held, value) if like else torch.as_tensor(value).clone()
-                found[f"{name}.{key}"] = made
-        return found
+                is_split = isinstance(value, torch.Tensor) and value.shape == local.part.shape
+                whole_value = (
+                    store.whole(local, value) if is_split else torch.as_tensor(value).clone()
+                )
+                state[f"{name}.{key}"] = whole_value
+        return state
 
     @plainly
     @torch.no_grad()
     def load_optimizer_state_dict(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
     ) -> None:
-        """Takes the optimizer's state from what `optimizer_state_dict` gave, under any plan.
+        """Take the optimizer's state from what `optimizer_state_dict` gave, under any plan.
 
         A parameter that nothing reads has no gradient, and no state.
         """
         if not optimizer.state:
-            _first_state(optimizer, self._read())
+            _first_state(optimizer, self._parameters_read())
         store = self.parameters_here
-        for name, held in store.held.items():
-            entries = optimizer.state.get(held.learned, {})
+        for name, local in store.held.items():
+            entries = optimizer.state.get(local.learned, {})
             for key, value in entries.items():
                 unmark(value)
-                given = _entry(state, f"{name}.{key}")
-                like = isinstance(value, torch.Tensor) and value.shape == held.part.shape
-                if like:
-                    value.copy_(store.own(held, given).view(value.shape))
+                loaded = _entry(state, f"{name}.{key}")
+                if isinstance(value, torch.Tensor) and value.shape == local.part.shape:
+                    value.copy_(store.own(local, loaded).view(value.shape))
                 elif isinstance(value, torch.Tensor):
-                    value.copy_(given)
+                    value.copy_(loaded)
                 else:
-                    entries[key] = type(value)(given.item())
+                    entries[key] = type(value)(loaded.item())
 
-    def _read(self) -> set[nn.Parameter]:
-        """What the optimizer updates of parameters that the stages here read."""
+    def _parameters_read(self) -> set[nn.Parameter]:
+        """Return what the optimizer updates of parameters that the stages here read."""
         names = {name for code in self.executor.code.values() for name in code.piece.parameters}
-        return {held.learned for name, held in self.parameters_here.held.items() if name in names}
+        return {local.learned for name, local in self.parameters_here.held.items() if name in names}
 
-    def here(self) -> list[Held]:
-        """Parameters on this process."""
+    def here(self) -> list[LocalParameter]:
+        """Return the parameters on this process."""
         return list(self.parameters_here.held.values())
 
 
@@ -455,8 +463,14 @@ class StepLoss(torch.Tensor):
     """The loss of a step that was made; so is what is computed of it, such as `loss / 4`."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuses one more backward pass, as `InputError`."""
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Refuse one more backward pass, as `InputError`."""
         if func in (torch.Tensor.backward, torch.autograd.grad):
             raise InputError(
                 f"{func.__name__}: runner.step has made the gradients (and has scaled them in "
@@ -467,7 +481,7 @@ class StepLoss(torch.Tensor):
 
 
 def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:
-    """The sum of what all processes say. [numbers]"""
+    """Return the sum of a vector over all processes. [numbers]"""
     if seat.seats.count == 1:
         return word
     word = word.to(seat.device)
@@ -495,7 +509,7 @@ def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
-    """The first name of each parameter and buffer that has several, by each of the others."""
+    """Return, for parameters and buffers with several names, the first by each later one."""
     first: dict[int, str] = {}
     kinds = (model.named_parameters, model.named_buffers)
     named = [pair for kind in kinds for pair in kind(remove_duplicate=False)]
@@ -503,9 +517,9 @@ def _tied(model: nn.Module) -> dict[str, str]:
 
 
 def _first_state(optimizer: torch.optim.Optimizer, read: Collection[nn.Parameter]) -> None:
-    """Makes an optimizer's state by a step of no size and no gradient, then counts no step."""
+    """Make an optimizer's state by a step of no size and no gradient, then count no step."""
     parameters = list(itertools.chain(*(group["params"] for group in optimizer.param_groups)))
-    before = [p.grad for p in parameters]
+    gradients = [p.grad for p in parameters]
     rates = [group["lr"] for group in optimizer.param_groups]
     for p in parameters:
         p.grad = torch.zeros_like(p) if p.requires_grad and p in read else None
@@ -514,7 +528,7 @@ def _first_state(optimizer: torch.optim.Optimizer, read: Collection[nn.Parameter
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-    for p, gradient in zip(parameters, before, strict=True):
+    for p, gradient in zip(parameters, gradients, strict=True):
         p.grad = gradient
     for entries in optimizer.state.values():
         for key, value in entries.items():

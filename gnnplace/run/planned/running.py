@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.errors import MismatchError
+from gnnplace.plans import Plan
 from gnnplace.plans.order.orders import Action
 from gnnplace.plans.order.rows import MESSAGES, PASSES
-from gnnplace.plans.plan import Plan
 from gnnplace.plans.reading import check_plan
 from gnnplace.run.checking import Verification
 from gnnplace.run.planned.apply import check_model
 from gnnplace.run.planned.seats import seats_of
-from gnnplace.run.planned.trial import LOSSES, Trial, apart, tried
+from gnnplace.run.planned.trial import LOSSES, Trial, loss_difference, run_trial
 from gnnplace.run.workers import run_group, shared_words
 from gnnplace.tracing import workload_of
 from gnnplace.zoo import Workload
@@ -67,7 +67,7 @@ class PlanRun:
     @property
     def apart(self) -> float:
         """Largest relative difference between losses of the two trainings."""
-        return apart(self.losses, self.expected)
+        return loss_difference(self.losses, self.expected)
 
     @property
     def passed(self) -> bool:
@@ -87,7 +87,7 @@ class PlanRun:
         return interval[0] <= self.measured <= interval[1]
 
     def answer(self) -> dict[str, Any]:
-        """What `execute --json` prints."""
+        """Return what `execute --json` prints."""
         return {
             "mode": "measured",
             "step_time": self.measured,
@@ -114,7 +114,7 @@ def run_plan(
     timeout: float = 120.0,
     beside: bool = False,
 ) -> PlanRun | None:
-    """Runs a plan, compares it with one device, and times it.
+    """Run a plan, compare it with one device, and time it.
 
     Args:
         plan: for CPU workers (`cpu:N`), or for the processes of torchrun.
@@ -138,10 +138,10 @@ def run_plan(
     make = (lambda: workload_of(model)) if isinstance(model, str) else model
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
         return _under_torchrun(plan, make, timeout, train=train, steps=steps, beside=beside)
-    odd = [name for name in seats.devices if not name.startswith("cpu")]
-    if odd:
+    foreign = [name for name in seats.devices if not name.startswith("cpu")]
+    if foreign:
         raise MismatchError(
-            f"plan: stages[..].devices: {odd[0]!r} is no worker of this machine; plan for "
+            f"plan: stages[..].devices: {foreign[0]!r} is no worker of this machine; plan for "
             f"cpu:{seats.count}, or start torchrun --nproc-per-node {seats.count} -m gnnplace "
             "execute on its machines"
         )
@@ -150,21 +150,21 @@ def run_plan(
     words = shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:
-        told = partial(_tell, words, process)
-        return tried(plan, make(), train=train, steps=steps, told=told, beside=beside)
+        notify = partial(_note_action, words, process)
+        return run_trial(plan, make(), train=train, steps=steps, notify=notify, beside=beside)
 
-    found = run_group(
+    trials = run_group(
         work,
         seats.devices,
         timeout=timeout,
         progress=lambda: words.tobytes(),
         doing=lambda worker: _doing(words, worker),
     )
-    return _result(plan, found[0], [each.seconds for each in found])
+    return _make_result(plan, trials[0], [trial.seconds for trial in trials])
 
 
-def _tell(words: memoryview, worker: int, action: Action | None) -> None:
-    """Writes down where a worker is: how often it said so, stage, kind, micro-batch, begun."""
+def _note_action(words: memoryview, worker: int, action: Action | None) -> None:
+    """Note where a worker is: how often it said so, stage, kind, micro-batch, begun."""
     at = worker * WORDS
     words[at] += 1
     if action is not None:
@@ -175,41 +175,41 @@ def _tell(words: memoryview, worker: int, action: Action | None) -> None:
 
 
 def _doing(words: memoryview, worker: int) -> str:
-    """Where a worker is, for messages."""
-    stage, kind, m, begun = (words[worker * WORDS + k] for k in range(1, 5))
-    if not begun:
+    """Return where a worker is, for messages."""
+    stage, kind, m, has_begun = (words[worker * WORDS + k] for k in range(1, 5))
+    if not has_begun:
         return " before its first action"
     return f" at action {Action(stage, KINDS[kind], m)}"
 
 
-def _result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
+def _make_result(plan: Plan, first: Trial, seconds: list[list[float]]) -> PlanRun:
     verification = Verification(first.tensors, tuple(first.exact or first.first))
     slowest = tuple(max(times) for times in zip(*seconds, strict=True))
     return PlanRun(
-        plan,
-        verification,
-        max((d.relative for d in first.first), default=0.0),
-        tuple(first.losses),
-        tuple(first.expected),
-        slowest,
-        first.doubled,
-        first.beside,
+        plan=plan,
+        verification=verification,
+        single=max((d.relative for d in first.first), default=0.0),
+        losses=tuple(first.losses),
+        expected=tuple(first.expected),
+        seconds=slowest,
+        doubled=first.doubled,
+        beside=first.beside,
     )
 
 
 def _under_torchrun(
-    plan: Plan, make: Callable[[], Workload], timeout: float, **asked: Any
+    plan: Plan, make: Callable[[], Workload], timeout: float, **options: Any
 ) -> PlanRun | None:
-    """This process is one of the plan's; the first reports."""
+    """Run this process of the plan, which torchrun started; the first one reports."""
     gpus = torch.cuda.is_available()
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group(timeout=timedelta(seconds=timeout))
     try:
-        found = tried(plan, make(), device=device, **asked)
+        trial = run_trial(plan, make(), device=device, **options)
         seconds: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(seconds, found.seconds)
-        return _result(plan, found, seconds) if dist.get_rank() == 0 else None
+        dist.all_gather_object(seconds, trial.seconds)
+        return _make_result(plan, trial, seconds) if dist.get_rank() == 0 else None
     finally:
         dist.destroy_process_group()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans.plan import PlanFile
+from gnnplace.plans import PlanFile
 from gnnplace.sharding.run.move import told_group
 
 
@@ -25,9 +25,9 @@ class Seats:
     """All processes of a plan.
 
     Attributes:
-        replicas: of every rank, r.
-        axes: shards of every rank along each of their axes. [P]
-        devices: name of the device of each process.
+        replicas: Number of replicas of every rank, r.
+        axes: Number of shards of every rank along each of its axes. [P]
+        devices: Name of the device of each process.
     """
 
     replicas: int
@@ -36,28 +36,28 @@ class Seats:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Of every rank. [P]"""
+        """Number of shards of every rank. [P]"""
         return tuple(math.prod(axes) for axes in self.axes)
 
     @property
     def count(self) -> int:
-        """Processes."""
+        """Number of processes."""
         return len(self.devices)
 
     def process(self, rank: int, replica: int, shard: int) -> int:
-        """Number of a process."""
-        before = self.replicas * sum(self.shards[:rank])
-        return before + replica * self.shards[rank] + shard
+        """Return the number of a process."""
+        first = self.replicas * sum(self.shards[:rank])
+        return first + replica * self.shards[rank] + shard
 
     def members(self, rank: int) -> list[list[int]]:
-        """Processes of a rank, a row a replica."""
+        """Return the processes of a rank, a row for each replica."""
         return [
             [self.process(rank, r, s) for s in range(self.shards[rank])]
             for r in range(self.replicas)
         ]
 
     def of(self, process: int) -> tuple[int, int, int]:
-        """Rank, replica and shard of a process."""
+        """Return rank, replica and shard of a process."""
         for rank, shards in enumerate(self.shards):
             first = self.process(rank, 0, 0)
             if process < first + self.replicas * shards:
@@ -66,7 +66,7 @@ class Seats:
 
 
 def seats_of(file: PlanFile) -> Seats:
-    """The processes of a plan that was checked.
+    """Return the processes of a plan that was checked.
 
     Raises:
         MismatchError: its meshes cannot be run, with the reason.
@@ -75,10 +75,10 @@ def seats_of(file: PlanFile) -> Seats:
     rows = [stage.rows for stage in firsts]
     counts = {len(row) for row in rows}
     if len(counts) > 1:
-        told = " and ".join(map(str, sorted(counts)))
+        listed = " and ".join(map(str, sorted(counts)))
         raise MismatchError(
-            f"plan: stages[..].devices: stages of {told} replicas; plans whose stages have unlike "
-            "numbers of replicas cannot be run, only predicted; plan again with --runnable"
+            f"plan: stages[..].devices: stages of {listed} replicas; plans whose stages have "
+            "unlike numbers of replicas cannot be run, only predicted; plan again with --runnable"
         )
     devices = [name for mesh in rows for row in mesh for name in row]
     axes = tuple(stage.axes for stage in firsts)
@@ -87,7 +87,7 @@ def seats_of(file: PlanFile) -> Seats:
 
 @dataclass(frozen=True, eq=False)
 class Seat:
-    """One process.
+    """The place of one process in a plan, with its groups.
 
     Attributes:
         seats: the places of all processes.
@@ -114,17 +114,17 @@ class Seat:
 
     @property
     def replicas(self) -> int:
-        """Replicas, r."""
+        """Number of replicas, r."""
         return self.seats.replicas
 
     @property
     def shards(self) -> int:
-        """Shards of this rank."""
+        """Number of shards of this rank."""
         return self.seats.shards[self.rank]
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Along each of their axes."""
+        """Number of shards of this rank along each axis."""
         return self.seats.axes[self.rank]
 
     @property
@@ -133,21 +133,20 @@ class Seat:
         return divmod(self.shard, self.axes[-1])[-len(self.axes) :]
 
     def sources(self, rank: int) -> int:
-        """The process of another rank that this one has messages from."""
+        """Return the process of another rank that this one receives from."""
         return self.seats.process(rank, self.replica, self.shard % self.seats.shards[rank])
 
     def targets(self, rank: int) -> list[int]:
-        """Those of another rank that have messages from this one."""
-        there, here = self.seats.shards[rank], self.shards
+        """Return the processes of another rank that this one sends to."""
         return [
             self.seats.process(rank, self.replica, shard)
-            for shard in range(there)
-            if shard % here == self.shard
+            for shard in range(self.seats.shards[rank])
+            if shard % self.shards == self.shard
         ]
 
 
 def check_processes(count: int) -> None:
-    """Refuses to run a plan of so many devices on more or fewer processes.
+    """Refuse to run a plan of so many devices on more or fewer processes.
 
     Raises:
         InputError: there is no process group, or one of another size.
@@ -165,7 +164,7 @@ def check_processes(count: int) -> None:
 
 
 def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]]) -> Seat:
-    """This process's seat; makes the groups of all.
+    """Make the groups of all processes, and return this process's seat.
 
     Args:
         seats: the places that the plan has.
@@ -182,23 +181,25 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     mesh: DeviceMesh | None = None
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
         row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
-        own = [_grouped(row, (k,), process) for k in range(row.ndim)]
-        all_own = _grouped(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
+        along_axes = [_make_groups(row, (k,), process) for k in range(row.ndim)]
+        over_all = _make_groups(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
         if (p, r) == (rank, replica) and row.numel() > 1:
-            groups = [group for group in own if group is not None]
-            names = ("outer", "inner")[-row.ndim :]
+            groups = [group for group in along_axes if group is not None]
             mesh = DeviceMesh.from_group(
-                groups if row.ndim > 1 else groups[0], device.type,
-                mesh=row if row.ndim > 1 else None, mesh_dim_names=names,
-            )  # fmt: skip
-            if all_own is not None:
-                told_group(mesh, all_own)
+                groups if row.ndim > 1 else groups[0],
+                device.type,
+                mesh=row if row.ndim > 1 else None,
+                mesh_dim_names=("outer", "inner")[-row.ndim :],
+            )
+            if over_all is not None:
+                told_group(mesh, over_all)
+    # Every process makes every group, in one order.
     owners: dict[tuple[bool, ...], dist.ProcessGroup | None] = {}
     for p in range(len(seats.shards)):
-        every = torch.tensor(seats.members(p)).view(seats.replicas, *seats.axes[p])
+        processes = torch.tensor(seats.members(p)).view(seats.replicas, *seats.axes[p])
         for over in itertools.product((False, True), repeat=len(seats.axes[p])):
             dims = (0, *(k + 1 for k, summed in enumerate(over) if summed))
-            group = _grouped(every, dims, process)
+            group = _make_groups(processes, dims, process)
             owners |= {over: group} if p == rank else {}
     tied = {}
     for ranks in sorted(set(ties)):
@@ -207,17 +208,29 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
             group = dist.new_group(firsts)
             if r == replica and rank in ranks:
                 tied[ranks] = group
-    return Seat(seats, process, rank, replica, shard, device, mesh, owners, tied)
+    return Seat(
+        seats=seats,
+        process=process,
+        rank=rank,
+        replica=replica,
+        shard=shard,
+        device=device,
+        mesh=mesh,
+        owners=owners,
+        tied=tied,
+    )
 
 
-def _grouped(
+def _make_groups(
     processes: torch.Tensor, dims: tuple[int, ...], process: int
 ) -> dist.ProcessGroup | None:
-    """This process's group along some dimensions; all groups are made. None if it is alone."""
-    rest = [k for k in range(processes.ndim) if k not in dims]
-    found = None
-    for row in processes.permute(*rest, *dims).flatten(len(rest)).reshape(-1, math.prod(
-            processes.shape[k] for k in dims)).tolist():  # fmt: skip
+    """Make all groups along dimensions; return this process's, None if it is alone in it."""
+    remaining = [k for k in range(processes.ndim) if k not in dims]
+    size = math.prod(processes.shape[k] for k in dims)
+    rows = processes.permute(*remaining, *dims).flatten(len(remaining)).reshape(-1, size)
+    own_group = None
+    for row in rows.tolist():
         group = dist.new_group(row) if len(row) > 1 else None
-        found = group if process in row else found
-    return found
+        if process in row:
+            own_group = group
+    return own_group

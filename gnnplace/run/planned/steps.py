@@ -1,4 +1,4 @@
-"""Whether an optimizer's step, on what a process of a plan has, is its step on the whole model.
+"""A check that an optimizer's step on a process's part of the model is its step on the whole.
 
 A process has an optimizer of its own, over parameters of its stages or over parts of them. That is
 right for a step that goes element by element (SGD, AdamW, Lion), and another step where it looks at
@@ -19,16 +19,18 @@ TRIALS = 3
 """Steps of a trial, since the first of some is alike."""
 OFF = 1e-5
 """Differences of updates, in parts of the largest, that float32 does not explain (it has 1e-7)."""
+OTHER_ON_PARTS = "is another one on parts of matrices, which a process has by shards and ZeRO"
+OTHER_ON_STAGES = "reads all parameters, and a process has those of its stages"
 RATE = 0.01
 """The learning rate of a trial; that of an optimizer may begin at 0."""
 
 
 def refuse_joint_step(optimizer: torch.optim.Optimizer, cut: bool) -> None:
-    """Refuses an optimizer whose step is another one on what a process has.
+    """Refuse an optimizer whose step is another one on what a process has.
 
     Args:
-        optimizer: of this process's parameters; it stays as it is.
-        cut: whether these are parts, and not whole ones of some stages.
+        optimizer: An optimizer of this process's parameters; it stays as it is.
+        cut: Whether these are parts of parameters, and not whole parameters of its stages.
 
     Raises:
         InputError: its step is another one, or cannot be tried.
@@ -36,32 +38,29 @@ def refuse_joint_step(optimizer: torch.optim.Optimizer, cut: bool) -> None:
     drawn = torch.randn(TRIALS + 1, 2, 4, 6, generator=torch.Generator().manual_seed(0)).double()
     kinds = {repr(_options(group)): k for k, group in enumerate(optimizer.param_groups)}
     for group in kinds.values():
-        whole = _update(optimizer, group, drawn)
-        for parted, made in zip(_parts(drawn, cut), _parts(whole[None], cut), strict=True):
-            for own, wanted in zip(parted, made, strict=True):
-                off = (_update(optimizer, group, own) - wanted[0]).abs().max()
-                if not off <= OFF * whole.abs().max():
-                    raise _refused(
-                        optimizer, "is another one on parts of matrices, which a process has by "
-                        "shards and ZeRO" if cut else "reads all parameters, and a process has "
-                        "those of its stages")  # fmt: skip
+        update = _update(optimizer, group, drawn)
+        splits = zip(_parts(drawn, cut), _parts(update[None], cut), strict=True)
+        for part, expected in (pair for split in splits for pair in zip(*split, strict=True)):
+            error = (_update(optimizer, group, part) - expected[0]).abs().max()
+            if not error <= OFF * update.abs().max():
+                raise _refused(optimizer, OTHER_ON_PARTS if cut else OTHER_ON_STAGES)
 
 
 def _options(group: dict[str, object]) -> dict[str, object]:
-    """What tells apart groups whose steps may be of other kinds."""
+    """Return the options of a group that may change what kind of step it takes."""
     numbers = ("params", "lr", "initial_lr", "weight_decay")
     return {key: value for key, value in group.items() if key not in numbers}
 
 
 def _parts(drawn: torch.Tensor, cut: bool) -> list[tuple[torch.Tensor, ...]]:
-    """What two processes have of matrices, in each way. [steps, matrices, rows, columns] of each"""
+    """Split matrices over two processes, in each way. [steps, matrices, rows, columns] of each"""
     if not cut:
         return [drawn.chunk(2, 1)]
     return [drawn.flatten(2).unsqueeze(2).chunk(2, 3), drawn.chunk(2, 2), drawn.chunk(2, 3)]
 
 
 def _update(optimizer: torch.optim.Optimizer, group: int, drawn: torch.Tensor) -> torch.Tensor:
-    """What some steps change of the first matrices, by the others as gradients. [matrices, r, c]"""
+    """Return how steps change the first matrices; the later ones are gradients. [matrices, r, c]"""
     weights = [torch.nn.Parameter(table.clone()) for table in drawn[0]]
     twin = make_twin(optimizer, [(group, weight) for weight in weights])
     if "lr" in twin.param_groups[0] and twin.param_groups[0]["lr"] is not None:

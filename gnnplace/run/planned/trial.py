@@ -14,7 +14,7 @@ of gradients that are zero but for rounding.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite, isnan
@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from gnnplace.plans import Plan
 from gnnplace.plans.order.orders import Action
-from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
 from gnnplace.plans.segments.recording import precision_of
 from gnnplace.plans.segments.stage_calls import drawn_alike
@@ -90,17 +90,17 @@ class Trial:
     beside: Seconds = field(default_factory=dict)
 
 
-def tried(
+def run_trial(
     plan: Plan,
     workload: Workload,
     *,
     train: int = 20,
     steps: int = 5,
     device: str = "cpu",
-    told: Callable[[Action | None], None] | None = None,
+    notify: Callable[[Action | None], None] | None = None,
     beside: bool = False,
 ) -> Trial:
-    """Compares and times a plan; every process of it calls this.
+    """Compare and time a plan; every process of it calls this.
 
     Args:
         plan: the plan that is run.
@@ -108,53 +108,73 @@ def tried(
         train: how many steps of AdamW are taken.
         steps: how many steps are timed.
         device: the device of this process, as torch names it.
-        told: is called before every action, and with None while things get ready.
+        notify: is called before every action, and with None while things get ready.
         beside: whether DistributedDataParallel and one device are timed by turns with it.
     """
     workload = with_batch(workload, plan.file.batch)
-    found, alike = _steps(plan, workload, device, told)
-    first = off(found, alike, TOLERANCE[plan.file.precision])
+    computed, eager = _compute_steps(plan, workload, device, notify)
+    first = compare_gradients(computed, eager, TOLERANCE[plan.file.precision])
+    # Steps that are not bitwise equal are judged in double precision.
     exact: list[Difference] = []
     if _any(bool(first)):
-        exact = _judged(plan, workload, (found, alike), device, told)
-    expected = _trained_alone(plan, workload, train) if train else []
-    runner = _applied(plan, workload, device, told)
+        exact = _judge(plan, workload, (computed, eager), device, notify)
+    expected = _train_alone(plan, workload, train) if train else []
+    runner = _apply(plan, workload, device, notify)
     share = runner.share(workload.inputs)
     if runner.scale is not None:
-        _settled(runner, share)
-    losses = _trained(runner, share, train)
-    runs = {"plan": lambda: _step_of_all(runner, share), **(_rivals(workload) if beside else {})}
+        _settle(runner, share)
+    losses = _train(runner, share, train)
+    runs = {
+        "plan": lambda: _step_of_all(runner, share),
+        **(_make_rivals(workload) if beside else {}),
+    }
     wall = time_steps(runs, steps, warm_up=int(beside))[0]
     seconds = wall.pop("plan")
-    doubled = _any(apart(losses, expected) > LOSSES) and plan.file.precision == "32-true"
+    doubled = _any(loss_difference(losses, expected) > LOSSES) and plan.file.precision == "32-true"
     if doubled:
         exactly = in_double(workload)
-        expected = _trained_alone(plan, exactly, train)
-        runner = apply_plan(plan, exactly.model, exactly.inputs, loss=exactly.loss, device=device,
-                            told=told, attention=attends(plan))  # fmt: skip
-        losses = _trained(runner, runner.share(exactly.inputs), train)
-    return Trial(len(alike), first, exact, losses, expected, seconds, doubled, wall)
+        expected = _train_alone(plan, exactly, train)
+        runner = apply_plan(
+            plan,
+            exactly.model,
+            exactly.inputs,
+            loss=exactly.loss,
+            device=device,
+            notify=notify,
+            attention=attends(plan),
+        )
+        losses = _train(runner, runner.share(exactly.inputs), train)
+    return Trial(
+        tensors=len(eager),
+        first=first,
+        exact=exact,
+        losses=losses,
+        expected=expected,
+        seconds=seconds,
+        doubled=doubled,
+        beside=wall,
+    )
 
 
-def _rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
-    """A step of DistributedDataParallel, where the batch has equal parts, and one of one device."""
+def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
+    """Return a step of DistributedDataParallel, if the batch has equal parts, and of one device."""
     count, rank = dist.get_world_size(), dist.get_rank()
     steps: dict[str, nn.Module | None] = {}
     if batch_of(workload) % count == 0:
         steps["data parallelism (DDP)"] = Replica(workload, shares_of(workload, count)[rank])
     one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
     steps["one device"] = None if rank else one
-    return {name: None if it is None else partial(_pass, it) for name, it in steps.items()}
+    return {name: None if it is None else partial(_run_pass, it) for name, it in steps.items()}
 
 
-def _pass(step: nn.Module) -> None:
-    """A forward and a backward pass."""
+def _run_pass(step: nn.Module) -> None:
+    """Run a forward and a backward pass."""
     step.zero_grad()
     (step(*step.inputs()) if isinstance(step, StepModule) else step()).backward()
 
 
-def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
-    """Largest relative difference of losses, infinite where one alone is no finite number.
+def loss_difference(losses: Sequence[float], expected: Sequence[float]) -> float:
+    """Return the largest relative difference of losses, infinite if one alone is not finite.
 
     0 where there are none to compare with.
     """
@@ -164,88 +184,96 @@ def apart(losses: Sequence[float], expected: Sequence[float]) -> float:
     return max((x if isfinite(x) else inf for x in far), default=0.0)
 
 
-def _any(found: bool) -> bool:
-    """Whether any process found something."""
+def _any(flag: bool) -> bool:
+    """Return whether a flag is set on any process."""
     if not dist.is_initialized():
-        return found
-    word = torch.tensor(float(found))
+        return flag
+    word = torch.tensor(float(flag))
     dist.all_reduce(word)
     return bool(word > 0)
 
 
-def _applied(
-    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
+def _apply(
+    plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
 ) -> PlanRunner:
-    """The plan on a copy of the workload's model."""
+    """Apply the plan to a copy of the workload's model."""
     return apply_plan(
         plan,
         copy.deepcopy(workload.model),
         workload.inputs,
         loss=workload.loss,
         device=device,
-        told=told,
+        notify=notify,
         attention=attends(plan),
     )
 
 
-def _steps(
-    plan: Plan, workload: Workload, device: str, told: Callable[[Action | None], None] | None
+def _compute_steps(
+    plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
 ) -> tuple[Gradients, Gradients]:
-    """Loss and gradients of a step, and one device's; on the first process, else nothing."""
-    mine = not dist.is_initialized() or dist.get_rank() == 0
-    expected = alone(plan, workload) if mine else {}
-    runner = _applied(plan, workload, device, told)
-    loss = _settled(runner, runner.share(workload.inputs))
-    found = collected(runner)
-    if not mine:
+    """Return a step's loss and gradients, and one device's; empty but on the first process."""
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    expected = compute_alone(plan, workload) if is_first else {}
+    runner = _apply(plan, workload, device, notify)
+    loss = _settle(runner, runner.share(workload.inputs))
+    computed = gather_gradients(runner)
+    if not is_first:
         return {}, {}
-    found["loss"] = loss.detach().cpu()
-    return found, expected
+    computed["loss"] = loss.detach().cpu()
+    return computed, expected
 
 
-def _judged(
+def _judge(
     plan: Plan,
     workload: Workload,
     steps: tuple[Gradients, Gradients],
     device: str,
-    told: Callable[[Action | None], None] | None,
+    notify: Callable[[Action | None], None] | None,
 ) -> list[Difference]:
-    """Differences of a step whose roundings are others, the worst beside what it may be first.
+    """Return the differences of a step that is not bitwise equal, the worst by its tolerance first.
 
     Args:
         plan: that was run.
         workload: model, loss and inputs of the whole batch.
-        steps: what `_steps` gave in the plan's own precision.
+        steps: what `_compute_steps` gave in the plan's own precision.
         device: of this process.
-        told: is called before every action.
+        notify: is called before every action.
     """
     full = replace(plan, file=plan.file.model_copy(update={"precision": "32-true"}))
     with _Doubled():
-        found, exact = _steps(full, in_double(workload), device, told)
-    double = off(found, exact, TOLERANCE["32-true"])
+        computed, exact = _compute_steps(full, in_double(workload), device, notify)
+    double = compare_gradients(computed, exact, TOLERANCE["32-true"])
     if plan.file.precision == "32-true":
         return double
     run, eager = steps
     allowed = TOLERANCE[plan.file.precision]
-    half, wrong = off(run, eager, allowed), [d for d in double if not d.passed]
+    half, wrong = compare_gradients(run, eager, allowed), [d for d in double if not d.passed]
     if not all(d.passed for d in half):
-        own = {d.name: min(TIMES * d.relative, MOST) for d in off(eager, exact, 0.0)}
-        half = [replace(d, tolerance=max(allowed, own.get(d.name, 0.0)))
-                for d in off(run, exact, 0.0)]  # fmt: skip
+        of_eager = {
+            d.name: min(TIMES * d.relative, MOST) for d in compare_gradients(eager, exact, 0.0)
+        }
+        half = [
+            replace(d, tolerance=max(allowed, of_eager.get(d.name, 0.0)))
+            for d in compare_gradients(run, exact, 0.0)
+        ]
     return sorted([*wrong, *half], key=lambda d: -d.relative / d.tolerance)
 
 
-def off(found: Gradients, expected: Gradients, tolerance: float) -> list[Difference]:
-    """Tensors that are not equal, the worst first; one that is missing is infinitely so."""
-    odd = {name: found.get(name, expected.get(name)) for name in found.keys() ^ expected.keys()}
-    missing = sorted(n for n, t in odd.items() if t is not None and bool(t.abs().max() > 0))
+def compare_gradients(
+    computed: Gradients, expected: Gradients, tolerance: float
+) -> list[Difference]:
+    """Return the tensors that are not equal, the worst first; a missing one is infinitely so."""
+    unpaired = {
+        name: computed.get(name, expected.get(name)) for name in computed.keys() ^ expected.keys()
+    }
+    missing = sorted(n for n, t in unpaired.items() if t is not None and bool(t.abs().max() > 0))
     infinite = [Difference(name, inf, inf, tolerance) for name in missing]
     ordered = dict(sorted(expected.items()))
-    return [*infinite, *differences(found, ordered, tolerance, nothing=NOTHING)]
+    return [*infinite, *differences(computed, ordered, tolerance, nothing=NOTHING)]
 
 
-def _settled(runner: PlanRunner, share: Any) -> torch.Tensor:
-    """The loss of a first step, again until the factor on the loss is one that keeps gradients."""
+def _settle(runner: PlanRunner, share: object) -> torch.Tensor:
+    """Return the loss of a first step, repeated until the factor on the loss keeps gradients."""
     loss = runner.step(share)
     while runner.scale is not None and runner.scale.good == 0 and runner.scale.factor > 1.0:
         runner.steps = 0  # of which the random numbers are
@@ -254,31 +282,31 @@ def _settled(runner: PlanRunner, share: Any) -> torch.Tensor:
     return loss
 
 
-def collected(runner: PlanRunner) -> Gradients:
-    """Whole gradients of all stages, on the first process."""
-    own = {f"gradient of {name}": g.cpu() for name, g in runner.gradients().items()}
+def gather_gradients(runner: PlanRunner) -> Gradients:
+    """Gather whole gradients of all stages on the first process."""
+    local = {f"gradient of {name}": g.cpu() for name, g in runner.gradients().items()}
     seat = runner.parameters_here.seat
     if seat.seats.count == 1:
-        return own
-    mine = {n: (tuple(g.shape), g.dtype) for n, g in own.items()}
+        return local
+    forms = {n: (tuple(g.shape), g.dtype) for n, g in local.items()}
     tellers = seat.replica == 0 and seat.shard == 0
     everyone: list[Any] = [None] * seat.seats.count
-    dist.all_gather_object(everyone, mine if tellers else {})
-    found: Gradients = {}
-    for process, told in enumerate(everyone):
-        for name, (shape, dtype) in told.items():
+    dist.all_gather_object(everyone, forms if tellers else {})
+    gradients: Gradients = {}
+    for process, process_forms in enumerate(everyone):
+        for name, (shape, dtype) in process_forms.items():
             if seat.process == process:
-                found[name] = own[name]
+                gradients[name] = local[name]
                 if process:
-                    dist.send(own[name].contiguous(), 0)
+                    dist.send(local[name].contiguous(), 0)
             elif seat.process == 0:
-                found[name] = torch.empty(shape, dtype=dtype)
-                dist.recv(found[name], process)
-    return found
+                gradients[name] = torch.empty(shape, dtype=dtype)
+                dist.recv(gradients[name], process)
+    return gradients
 
 
 def attends(plan: Plan) -> bool:
-    """Whether the dropout of attention can be compared: not where heads are split."""
+    """Return whether the dropout of attention can be compared: not if heads are split."""
     return all(len(stage.rows[0]) == 1 for stage in plan.file.stages)
 
 
@@ -289,39 +317,53 @@ class _Doubled(TorchFunctionMode):
     any number of them, such as the gradient of a factor that a norm takes out.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = args, kwargs or {}
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        arguments = args, kwargs or {}
         if func is torch.Tensor.float:
             func = torch.Tensor.double
         elif func is not torch.Tensor.view:  # which reads the same bits as another type
-            given = pytree.tree_map(lambda x: torch.float64 if x is torch.float32 else x, given)
-        return func(*given[0], **given[1])
+            arguments = pytree.tree_map(
+                lambda x: torch.float64 if x is torch.float32 else x, arguments
+            )
+        return func(*arguments[0], **arguments[1])
 
 
-class _Apart(TorchDispatchMode):
-    """Notes whether an op draws random numbers or norms by the statistics of the batch."""
+class _RandomnessWatch(TorchDispatchMode):
+    """A mode that notes whether an op draws random numbers or norms by the batch's statistics."""
 
-    found = False
+    has_found = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         norms = "batch_norm" in func.__name__ and bool(args[5])
-        self.found = self.found or norms or may_draw(func, args, kwargs)
+        self.has_found = self.has_found or norms or may_draw(func, args, kwargs)
         return func(*args, **kwargs)
 
 
 def shares_alone(plan: Plan, workload: Workload) -> int:
-    """Shares that one device takes one after the other: 1, but for draws and batch norms."""
+    """Return how many shares one device runs in sequence: 1, but for draws and batch norms."""
     if plan.file.batch == plan.file.microbatch_size:
         return 1
     step = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _Apart() as apart:
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _RandomnessWatch() as watch:
         step(*step.inputs())
-    return plan.file.batch // plan.file.microbatch_size if apart.found else 1
+    return plan.file.batch // plan.file.microbatch_size if watch.has_found else 1
 
 
 def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> torch.Tensor:
-    """One step of the user's model, eagerly: gradients of the mean or sum of its shares' losses.
+    """Run one step of the user's model eagerly, with gradients of its shares' mean or sum.
 
     Args:
         plan: that it is compared with.
@@ -329,20 +371,20 @@ def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> t
         count: shares, 1 for the whole batch at once.
         number: of the step, on which random numbers depend.
     """
-    part = 1.0 if plan.file.loss == "sum" else 1.0 / count
+    weight = 1.0 if plan.file.loss == "sum" else 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(shares_of(workload, count) if count > 1 else [workload.inputs]):
         step = StepModule(workload.model, workload.loss, inputs)
         with drawn_alike(0, number, k, attention=attends(plan)):
             with precision_of(plan.file.precision):
                 loss = step(*step.inputs())
-            (loss * part).backward()
+            (loss * weight).backward()
         total += loss.detach()
-    return (total * part).to(loss.dtype)
+    return (total * weight).to(loss.dtype)
 
 
-def typed(plan: Plan, workload: Workload) -> Workload:
-    """A copy of a workload in the type of the plan's parameters."""
+def convert_workload(plan: Plan, workload: Workload) -> Workload:
+    """Return a copy of a workload in the type of the plan's parameters."""
     model, precision = copy.deepcopy(workload.model), plan.file.precision
     if precision in TYPES:
         retyped(model, TYPES[precision])
@@ -350,22 +392,22 @@ def typed(plan: Plan, workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def alone(plan: Plan, workload: Workload) -> Gradients:
-    """Loss and gradients of the user's model on one device."""
-    own = typed(plan, workload)
-    model = own.model
+def compute_alone(plan: Plan, workload: Workload) -> Gradients:
+    """Return loss and gradients of the user's model on one device."""
+    copied = convert_workload(plan, workload)
+    model = copied.model
     with torch.random.fork_rng(devices=[]):
-        loss = alone_step(plan, own, shares_alone(plan, own))
+        loss = alone_step(plan, copied, shares_alone(plan, copied))
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss, **{f"gradient of {n}": g for n, g in grads.items()}}
 
 
-def _optimizer(parameters: Any) -> torch.optim.Optimizer:
+def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(parameters), lr=RATE)
 
 
-def _trained(runner: PlanRunner, share: Any, steps: int) -> list[float]:
-    """Losses of steps of AdamW under the plan."""
+def _train(runner: PlanRunner, share: object, steps: int) -> list[float]:
+    """Train by AdamW under the plan, and return the losses."""
     optimizer, losses = _optimizer(runner.parameters()), []
     optimizer.zero_grad()  # what was compared is not trained by
     for _ in range(steps):
@@ -374,41 +416,41 @@ def _trained(runner: PlanRunner, share: Any, steps: int) -> list[float]:
     return losses
 
 
-def _trained_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
-    """The same on one device; on the first process."""
+def _train_alone(plan: Plan, workload: Workload, steps: int) -> list[float]:
+    """Train by AdamW on one device, on the first process, and return the losses."""
     if dist.is_initialized() and dist.get_rank() > 0:
         return []
-    own = typed(plan, workload)
-    learned: list[nn.Parameter] = list(own.model.parameters())
+    copied = convert_workload(plan, workload)
+    learned: list[nn.Parameter] = list(copied.model.parameters())
     masters = learned
     if plan.file.precision.endswith("-master"):
         masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in learned]
     optimizer, losses = _optimizer(masters), []
-    count = shares_alone(plan, own)
+    count = shares_alone(plan, copied)
     for number in range(steps):
-        losses.append(float(alone_step(plan, own, count, number)))
-        _stepped(optimizer, learned, masters)
+        losses.append(float(alone_step(plan, copied, count, number)))
+        _step_masters(optimizer, learned, masters)
     return losses
 
 
 @torch.no_grad()
-def _stepped(
+def _step_masters(
     optimizer: torch.optim.Optimizer,
     learned: Sequence[nn.Parameter],
     masters: Sequence[nn.Parameter],
 ) -> None:
-    """A step of the optimizer on the copies that it learns, then the parameters follow."""
-    for master, own in zip(masters, learned, strict=True):
-        if master is not own:
-            master.grad = None if own.grad is None else own.grad.float()
+    """Step the optimizer on the copies that it updates, then copy them to the parameters."""
+    for master, parameter in zip(masters, learned, strict=True):
+        if master is not parameter:
+            master.grad = None if parameter.grad is None else parameter.grad.float()
     optimizer.step()
-    for master, own in zip(masters, learned, strict=True):
-        own.grad = None
-        if master is not own:
-            own.copy_(master)
+    for master, parameter in zip(masters, learned, strict=True):
+        parameter.grad = None
+        if master is not parameter:
+            parameter.copy_(master)
 
 
-def _step_of_all(runner: PlanRunner, share: Any) -> None:
-    """A step, which is over when all processes are done with it."""
+def _step_of_all(runner: PlanRunner, share: object) -> None:
+    """Run a step, which is over when all processes are done with it."""
     runner.step(share)
     meet()

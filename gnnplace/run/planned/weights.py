@@ -38,14 +38,14 @@ class Queue:
 
     @torch.no_grad()
     def run(self) -> None:
-        """Makes all of them."""
+        """Make all gradients that wait."""
         for make in self.waiting:
             make()
         self.waiting.clear()
 
 
 def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Adds to a parameter's gradient as autograd does."""
+    """Add to a parameter's gradient as autograd does."""
     gradient = gradient.to(parameter.dtype)
     if parameter.grad is None:
         parameter.grad = gradient.contiguous()
@@ -67,9 +67,9 @@ class _Product(torch.autograd.Function):
         queue: Queue,
         pack: Pack | None,
     ) -> torch.Tensor:
-        kept = x if pack is None else pack(x)
-        ctx.save_for_backward(weight, *([x] if kept is x else []))
-        ctx.part, ctx.shape = None if kept is x else kept, x.shape
+        packed = x if pack is None else pack(x)
+        ctx.save_for_backward(weight, *([x] if packed is x else []))
+        ctx.part, ctx.shape = None if packed is x else packed, x.shape
         ctx.leaves, ctx.transposed, ctx.queue = leaves, transposed, queue
         if transposed:
             return functional.linear(x, weight, bias)
@@ -77,29 +77,31 @@ class _Product(torch.autograd.Function):
         return torch.addmm(bias, x, weight)
 
     @staticmethod
-    def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         weight, *saved = ctx.saved_tensors
-        own, bias = ctx.leaves
-        rows = given.reshape(-1, given.shape[-1])
+        leaf, bias = ctx.leaves
+        rows = gradient.reshape(-1, gradient.shape[-1])
         part, transposed = saved[0] if saved else ctx.part, ctx.transposed
 
-        def later() -> None:
+        def compute_weight_gradients() -> None:
             x = unpacked(part)  # all shards come here in the same order
             inputs = x.reshape(-1, x.shape[-1])
-            if own.requires_grad:
+            if leaf.requires_grad:
                 # As ATen's mm_mat2_backward: by the layout of the second factor.
-                made = rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
-                add_gradient(own, made)
+                weight_gradient = rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
+                add_gradient(leaf, weight_gradient)
             if bias is not None and bias.requires_grad:
                 add_gradient(bias, rows.sum(0))
 
-        ctx.queue.waiting.append(later)
-        back = None
-        apart = rows.sum(0) if ctx.needs_input_grad[2] else None  # of a bias that is no leaf
+        ctx.queue.waiting.append(compute_weight_gradients)
+        input_gradient = None
+        bias_gradient = (
+            rows.sum(0) if ctx.needs_input_grad[2] else None
+        )  # of a bias that is no leaf
         if ctx.needs_input_grad[0]:
             factor = weight if transposed else weight.t()
-            back = rows.mm(factor).view(ctx.shape)
-        return back, None, apart, None, None, None, None
+            input_gradient = rows.mm(factor).view(ctx.shape)
+        return input_gradient, None, bias_gradient, None, None, None, None
 
 
 def product(
@@ -109,7 +111,7 @@ def product(
     queue: Queue,
     pack: Pack | None = None,
 ) -> torch.Tensor | None:
-    """A product whose weight gradients wait; None where it is not of that form.
+    """Compute a product whose weight gradients wait; return None if it is not of that form.
 
     Args:
         kind: "linear" or "addmm".
@@ -136,21 +138,26 @@ def product(
         x, weight = x.to(kind_of), weight.detach().to(kind_of)
         bias = None if bias is None else bias.to(kind_of)
     with torch.autocast(x.device.type, enabled=False):
-        made: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, weight.detach(), bias if leaves[1] is None or bias is None else bias.detach(),
-            leaves, kind == "linear", queue, pack,
-        )  # fmt: skip
-    return made
+        result: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x,
+            weight.detach(),
+            bias if leaves[1] is None or bias is None else bias.detach(),
+            leaves,
+            kind == "linear",
+            queue,
+            pack,
+        )
+    return result
 
 
 def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    given = dict(zip(names, args, strict=False)) | kwargs
-    return [given.get(name) for name in names]
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    return [arguments.get(name) for name in names]
 
 
 @dataclass(eq=False)
 class LossScale:
-    """Of one training.
+    """The factor on the loss of one training, which keeps gradients in half precision from zero.
 
     Attributes:
         most: the largest factor that there may be.
@@ -163,7 +170,7 @@ class LossScale:
     good: int = 0
 
     def update(self, finite: bool) -> None:
-        """After a step whose gradients were finite, or not."""
+        """Adapt the factor after a step whose gradients were finite, or not."""
         self.good = self.good + 1 if finite else 0
         if not finite:
             self.factor = max(self.factor / 2.0, 1.0)
@@ -172,5 +179,5 @@ class LossScale:
 
 
 def scale_for(precision: str) -> LossScale | None:
-    """The factor that a precision needs; None: none."""
+    """Return the factor on the loss that a precision needs; None if it needs none."""
     return LossScale(MOST[precision]) if precision in MOST else None

@@ -49,7 +49,7 @@ TAKEN: WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = WeakKeyDic
 
 
 def is_whole(store: Parameters, model: nn.Module) -> bool:
-    """Whether a model has all its parameters on this process, whole and as the optimizer left."""
+    """Return whether a model has all parameters on this process, whole and as they are trained."""
     names = dict(model.named_parameters())
     return store.seat.mesh is None and all(
         name in store.held and store.held[name].learned is store.held[name].leaf for name in names
@@ -57,7 +57,7 @@ def is_whole(store: Parameters, model: nn.Module) -> bool:
 
 
 def refuse_parts(model: nn.Module) -> None:
-    """Has calls, states and copies of a model refused that has parts of its parameters.
+    """Have calls, states and copies of a model refused that has parts of its parameters.
 
     The hooks raise InputError, on every process alike, but within `whole_weights`.
     """
@@ -66,7 +66,7 @@ def refuse_parts(model: nn.Module) -> None:
         if not vars(module).get(WHOLE, False):
             raise InputError(f"the model has parts of its weights on this process: {mend}")
 
-    def refuse(module: nn.Module, *_: Any) -> None:
+    def refuse(module: nn.Module, *_: object) -> None:
         check(
             module,
             "evaluate it by runner.evaluate(batch), save runner.state_dict(), load by "
@@ -81,10 +81,10 @@ def refuse_parts(model: nn.Module) -> None:
         finally:
             vars(model)["__deepcopy__"] = copied
 
-    def moved(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    def moved(module: nn.Module, *args: object, **options: object) -> nn.Module:
         check(module, "move it, or change its type, before apply")
-        made: nn.Module = type(module)._apply(module, *args, **options)
-        return made
+        result: nn.Module = type(module)._apply(module, *args, **options)
+        return result
 
     for module in model.modules():
         vars(module)["_apply"] = partial(moved, module)  # behind `to`, `cuda`, `half` and the like
@@ -106,13 +106,13 @@ class _Wrapped:
 
 
 def refuse_again(model: nn.Module) -> None:
-    """Refuses a model that has parts of its weights already."""
+    """Refuse a model that has parts of its weights already."""
     if "__deepcopy__" in vars(model):
         raise InputError("apply: the model has parts of its weights already; build it anew")
 
 
 def replaced(parameter: nn.Parameter) -> None:
-    """Has optimizers refused that update a parameter for which another one stands now.
+    """Have optimizers refused that update a parameter for which another one stands now.
 
     It gets no gradients any more, and its optimizer would train nothing, without a word.
     """
@@ -122,66 +122,68 @@ def replaced(parameter: nn.Parameter) -> None:
 
 @cache
 def _watch() -> None:
-    """Has every optimizer of this process asked before its steps."""
+    """Have every optimizer of this process checked before its steps."""
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
 
 
-def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Refuses a step that is not the model's; its tensors are plain within it."""
-    own = [p for group in optimizer.param_groups for p in group["params"]]
-    if any(p in REPLACED for p in own):
+def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Refuse a step that is not the model's; its tensors are plain within it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(p in REPLACED for p in parameters):
         raise InputError(
             "optimizer: it updates parameters of the model in whose place the plan has put others; "
             "make it of runner.parameters(), or after apply of a split model's own"
         )
     with DisableTorchFunctionSubclass():
-        if any(DROPPED.get(p, False) and p.grad is not None and p.grad.any() for p in own):
+        if any(DROPPED.get(p, False) and p.grad is not None and p.grad.any() for p in parameters):
             raise InputError(
                 "optimizer: gradients of an earlier runner.step are lost, since those of several "
                 "steps do not add up: take a plan of a larger batch, which has more micro-batches, "
                 "or call optimizer.zero_grad() where they are not wanted"
             )
-    local = [p for p in own if p in CUT]
+    local = [p for p in parameters if p in CUT]
     if local and optimizer not in TAKEN:
         refuse_joint_step(optimizer, any(CUT[p] for p in local))
     if local:
-        state = [x for kept in optimizer.state.values() for x in kept.values()]
-        kept = [p for p in local if type(p) is Local]
-        TAKEN[optimizer] = kept + [p.grad for p in kept if p.grad is not None]
+        state = [x for marked in optimizer.state.values() for x in marked.values()]
+        marked = [p for p in local if type(p) is Local]
+        TAKEN[optimizer] = marked + [p.grad for p in marked if p.grad is not None]
         for tensor in (*TAKEN[optimizer], *state):
             unmark(tensor)
 
 
-def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    own = [p for group in optimizer.param_groups for p in group["params"]]
-    USED.update({p.grad: None for p in own if p in DROPPED and p.grad is not None})
+def _after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    USED.update({p.grad: None for p in parameters if p in DROPPED and p.grad is not None})
     for tensor in TAKEN.get(optimizer, ()):
         mark(tensor, Local)
 
 
 def note_dropped(store: Parameters) -> None:
-    """Notes whose gradients a step drops though no optimizer took them, as who adds them up does.
+    """Note whose gradients a step drops though no optimizer took them, as in accumulation.
 
     Optimizers that find some of a later step in their place are refused.
     """
-    for held in store.held.values():
-        left = held.learned.grad
-        DROPPED[held.learned] = left is not None and left not in USED and bool(left.any())
+    for local in store.held.values():
+        gradient = local.learned.grad
+        DROPPED[local.learned] = (
+            gradient is not None and gradient not in USED and bool(gradient.any())
+        )
 
 
 def marks_of(store: Parameters, model: nn.Module) -> Marks:
-    """What numbers are refused of: a model's parameters, if this process has not all, or parts."""
+    """Return the marks that refuse numbers of a model's parameters unless all are here, whole."""
     _watch()
     named = dict(model.named_parameters())
     complete = store.seat.mesh is None and not any(h.split for h in store.held.values())
-    local = () if complete and named.keys() <= store.held.keys() else tuple(store.held.values())
-    for held in local:
-        CUT[held.learned] = held.split or any(place.cuts for place in held.home)
-    trained = {name: held.learned for name, held in store.held.items()}
+    parts = () if complete and named.keys() <= store.held.keys() else tuple(store.held.values())
+    for part in parts:
+        CUT[part.learned] = part.split or any(place.cuts for place in part.home)
+    trained = {name: part.learned for name, part in store.held.items()}
     pairs = ((named[name], trained.get(name)) for name in named)
     return Marks(
-        tuple(held.learned for held in local),
+        tuple(part.learned for part in parts),
         tuple(pair for pair in pairs if pair[0] is not pair[1]),
     )
 
@@ -194,7 +196,7 @@ def whole_weights(
     keepers: Mapping[str, tuple[int, ...]],
     marks: Marks,
 ) -> Iterator[None]:
-    """Whole parameters and buffers in a model; all processes enter and leave together.
+    """Have whole parameters and buffers in a model; all processes enter and leave together.
 
     Args:
         model: the user's.
@@ -203,29 +205,29 @@ def whole_weights(
         keepers: ranks that keep each buffer up to date.
         marks: of the parts.
     """
-    made: dict[int, torch.Tensor] = {}
+    whole_tensors: dict[int, torch.Tensor] = {}
     with torch.no_grad(), marks.plain():
         for name, parameter in model.named_parameters():
             first = holders[name][0]
             if store.seat.rank == first:
-                held = store.held[name]
-                data = store.whole(held, held.learned.detach()).to(parameter.dtype).contiguous()
+                local = store.held[name]
+                data = store.whole(local, local.learned.detach()).to(parameter.dtype).contiguous()
             else:
                 shape, device = store.whole_shapes[name], store.seat.device
                 data = torch.empty(shape, dtype=parameter.dtype, device=device)
             data = _sent(data, store, first)
-            made[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
+            whole_tensors[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
         for name, buffer in model.named_buffers():
-            found = _sent(buffer.detach().clone(), store, keepers.get(name, (0,))[0])
-            made[id(buffer)] = found
+            sent_buffer = _sent(buffer.detach().clone(), store, keepers.get(name, (0,))[0])
+            whole_tensors[id(buffer)] = sent_buffer
     tables: list[Registered] = [
         table  # type: ignore[misc]
         for module in model.modules()
         for table in (module._parameters, module._buffers)
     ]
-    before = [dict(table) for table in tables]
+    saved_tables = [dict(table) for table in tables]
     for table in tables:
-        table.update({key: made[id(x)] for key, x in table.items() if x is not None})
+        table.update({key: whole_tensors[id(x)] for key, x in table.items() if x is not None})
     for module in model.modules():
         vars(module)[WHOLE] = True
     try:
@@ -233,12 +235,12 @@ def whole_weights(
     finally:
         for module in model.modules():
             vars(module).pop(WHOLE, None)
-        for table, old in zip(tables, before, strict=True):
+        for table, old in zip(tables, saved_tables, strict=True):
             table.update(old)
 
 
 def _sent(data: torch.Tensor, store: Parameters, rank: int) -> torch.Tensor:
-    """A tensor of a rank's first process, on all."""
+    """Broadcast a tensor of a rank's first process to all."""
     if store.seat.seats.count > 1:
         dist.broadcast(data, store.seat.seats.process(rank, 0, 0))
     return data

@@ -33,9 +33,9 @@ from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.files import write_json
 from gnnplace.lightning_names import trainer_of
 from gnnplace.policy.placing import DEFAULT_BUDGET, place
-from gnnplace.problem import Cluster, Problem
+from gnnplace.problem import OPTIONS_KEY, Cluster, Placement, Problem
 from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.problem.placement import placement_to_data
 from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.run.training.training_step import compile as compile_step
 from gnnplace.torch_names import pytree

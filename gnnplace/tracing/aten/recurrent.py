@@ -21,6 +21,7 @@ import torch
 
 from gnnplace.torch_names import decompositions
 
+State = torch.Tensor | tuple[torch.Tensor, ...]
 LayerFunction = Callable[..., tuple[torch.Tensor, Any]]
 
 
@@ -74,11 +75,12 @@ def _run_layers(
     return (x.transpose(0, 1) if batch_first else x), final_states
 
 
-def _with_shape_of(final_state: Any, initial_state: Any) -> Any:  # noqa: ANN401 (torch's own)
+def _with_shape_of(final_state: State, initial_state: State) -> State:
     """Return a layer's final state, a tensor or two, in the shape of its initial one."""
-    if isinstance(final_state, tuple):
-        pairs = zip(final_state, initial_state, strict=True)
-        return tuple(_with_shape_of(final, initial) for final, initial in pairs)
-    if final_state.shape == initial_state.shape:
-        return final_state
-    return final_state.reshape(initial_state.shape)
+    if isinstance(final_state, torch.Tensor):
+        assert isinstance(initial_state, torch.Tensor)
+        if final_state.shape == initial_state.shape:
+            return final_state
+        return final_state.reshape(initial_state.shape)
+    pairs = zip(final_state, initial_state, strict=True)
+    return tuple(final.reshape(initial.shape) for final, initial in pairs)

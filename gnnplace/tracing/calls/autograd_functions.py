@@ -178,7 +178,7 @@ def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable
     """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
 
     @wraps(forward)  # torch reads its defaults
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         caller = next((one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None)
         if caller is None:
             name = function.__name__

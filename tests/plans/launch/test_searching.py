@@ -152,7 +152,7 @@ def test_the_fewest_devices_are_those_below_which_nothing_fits():
 def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
     with pytest.raises(InfeasibleError, match="nothing fits"):
         gnnplace.plan(MODELS["llama3_405b"][1].model, "dgx-h100-2x8", launcher="nanotron", batch=8)
-    with pytest.raises(InputError, match="decoders of text"):
+    with pytest.raises(InputError, match="no decoder of text"):
         gnnplace.plan("resnet50", "dgx-h100-2x8", launcher="nanotron", batch=8)
     with pytest.raises(InputError, match="does not say microbatch_size and batch"):
         price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import FormatError
-from gnnplace.plans.launch.torchtitan import MODELS, read_torchtitan
+from gnnplace.plans.launch.torchtitan import (
+    MODELS,
+    nearest_torchtitan,
+    read_torchtitan,
+    write_torchtitan,
+)
 
 FIRST = """[model]
 name = "llama3"
@@ -71,6 +76,21 @@ def test_a_part_of_the_replicas_is_a_group_and_keys_can_be_given():
     assert plan.sizes.length == 128
     rest = read_torchtitan(THIRD.replace("shard_degree = 4", "shard_degree = -1"), "a.toml")
     assert (rest.dp, rest.accumulation) == (None, 2)
+
+
+def test_parameters_that_stay_gathered_are_zero_2_without_stages():
+    """With stages they stay for the whole step, whatever the file says."""
+    text = THIRD.replace("[parallelism]", '[parallelism]\nfsdp_reshard_after_forward = "never"')
+    assert read_torchtitan(text, "a.toml").zero == 3
+    alone = text.replace("pipeline_parallel_degree = 2", "pipeline_parallel_degree = 1")
+    plan = read_torchtitan(alone, "a.toml")
+    assert plan.zero == 2
+    assert list(nearest_torchtitan(plan)) == []
+    written = write_torchtitan(plan, [])
+    assert "config.parallelism.fsdp_reshard_after_forward = 'never'" in written
+    assert read_torchtitan(written, "a.py").zero == 2
+    always = read_torchtitan(text.replace('"never"', '"always"'), "a.toml")
+    assert "priced as gathered once a step" in always.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gnnplace.run.planned import parameters
-from gnnplace.run.planned.parameters import Parameters, fill, held_of, in_parts
+from gnnplace.run.planned.parameters import Parameters, fill, make_local_parameter, split_into_rows
 from gnnplace.run.planned.seats import Seat, Seats
 from gnnplace.sharding.captured.layout import REPLICATED
 
@@ -20,7 +20,7 @@ def seat(replica=0, replicas=1):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 20])
 def test_parts_are_equal_and_side_by_side_the_whole(count):
     tensor = torch.arange(14.0).view(2, 7)
-    rows = in_parts(tensor, count)
+    rows = split_into_rows(tensor, count)
     assert rows.shape == (count, -(-14 // count))
     assert torch.equal(rows.reshape(-1)[:14], tensor.reshape(-1))
     assert not rows.reshape(-1)[14:].any()
@@ -28,17 +28,20 @@ def test_parts_are_equal_and_side_by_side_the_whole(count):
 
 def test_without_replicas_the_optimizer_has_the_leaf_itself():
     parameter = nn.Parameter(torch.ones(3))
-    held = held_of(seat(), "w", parameter, WHOLE, (False,), (0,), 3)
+    held = make_local_parameter(seat(), "w", parameter, WHOLE, (False,), (0,), 3)
     assert held.part is held.leaf is parameter
     assert not held.split
 
 
 def test_with_zero_every_replica_has_its_run_of_elements():
     parameter = nn.Parameter(torch.arange(5.0))
-    parts = [held_of(seat(r, 2), "w", parameter, WHOLE, (False,), (0,), 1).part for r in range(2)]
+    parts = [
+        make_local_parameter(seat(r, 2), "w", parameter, WHOLE, (False,), (0,), 1).part
+        for r in range(2)
+    ]
     assert torch.equal(torch.cat([p.detach() for p in parts]), torch.tensor([0, 1, 2, 3, 4, 0.0]))
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
-    assert not held_of(seat(0, 2), "w", frozen, WHOLE, (False,), (0,), 1).split
+    assert not make_local_parameter(seat(0, 2), "w", frozen, WHOLE, (False,), (0,), 1).split
 
 
 def test_a_freed_leaf_gets_its_memory_back_and_graphs_that_saved_it_go_on():
@@ -53,7 +56,9 @@ def test_a_freed_leaf_gets_its_memory_back_and_graphs_that_saved_it_go_on():
 
 def test_squares_count_what_several_processes_have_once():
     held = [
-        held_of(seat(r, 2), "w", nn.Parameter(torch.zeros(4)), WHOLE, (False,), (0,), 0)
+        make_local_parameter(
+            seat(r, 2), "w", nn.Parameter(torch.zeros(4)), WHOLE, (False,), (0,), 0
+        )
         for r in range(2)
     ]
     total = 0.0

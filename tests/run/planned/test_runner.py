@@ -14,7 +14,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.run.planned.apply import apply_plan
-from gnnplace.run.planned.trial import off
+from gnnplace.run.planned.trial import compare_gradients
 from tests.run.planned.toys import attending, eager, plan_for, toy, toy_plan
 
 WORDS = "pp=1,microbatch_size=4"
@@ -50,7 +50,7 @@ def step_of(plan, workload):
 
 def assert_same(found, expected, kinds):
     """Bitwise, but for a tied weight, whose two gradients I and W add in another order."""
-    different = off(found, expected, 1e-6)
+    different = compare_gradients(found, expected, 1e-6)
     assert {d.name for d in different} <= ({TIED} if kinds == "IW" else set())
     assert all(d.passed for d in different)
 
@@ -278,7 +278,7 @@ def test_half_gradients_are_scaled_and_steps_that_overflow_are_dropped(precision
     plain = applied(plan, toy())
     plain.scale = None
     assert torch.equal(plain.step(workload.inputs), loss)
-    different = off(runner.gradients(), plain.gradients(), 5e-2)
+    different = compare_gradients(runner.gradients(), plain.gradients(), 5e-2)
     assert all(d.passed for d in different)
     factor = runner.scale.factor
     runner.step(tuple(1e30 * x for x in workload.inputs))

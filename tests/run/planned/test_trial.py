@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.run.planned import trial
-from gnnplace.run.planned.trial import TOLERANCE, apart, tried
+from gnnplace.run.planned.trial import TOLERANCE, loss_difference, run_trial
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for
 
@@ -26,7 +26,7 @@ from tests.run.planned.toys import plan_for
     ],
 )
 def test_losses_that_are_no_numbers_are_as_far_apart_as_can_be(losses, expected, far):
-    assert apart(losses, expected) == far
+    assert loss_difference(losses, expected) == far
 
 
 class Odd(nn.Module):
@@ -58,18 +58,18 @@ def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(precision, 
     """The plan is made once and run six times on this process: 1.5 s."""
     plan = plan_for(cancelling(), "microbatch_size=2", 1)
     plan = replace(plan, file=plan.file.model_copy(update={"precision": precision}))
-    right = tried(plan, cancelling(), train=0, steps=0)
+    right = run_trial(plan, cancelling(), train=0, steps=0)
     if precision == "16-true":
         assert right.first[0].relative > TOLERANCE[precision]  # of eager PyTorch's in that type
     assert all(d.passed for d in right.exact)
-    whole = trial.collected
+    whole = trial.gather_gradients
 
     def wrong(runner):
         found = whole(runner)
         return found | {"gradient of layers.5.bias": 1.7 * found["gradient of layers.5.bias"]}
 
-    monkeypatch.setattr(trial, "collected", wrong)
-    found = tried(plan, cancelling(), train=0, steps=0)
+    monkeypatch.setattr(trial, "gather_gradients", wrong)
+    found = run_trial(plan, cancelling(), train=0, steps=0)
     assert {d.name for d in found.exact if not d.passed} == {"gradient of layers.5.bias"}
 
 
@@ -89,6 +89,6 @@ def test_single_precision_that_a_model_asks_for_is_no_rounding_in_double_precisi
     """DeepSeek-V4's streams: their factors' gradients were off by 1.9e-5 under `tp=2`."""
     torch.manual_seed(0)
     work = Workload("Narrow", Narrow(), (torch.randn(8, 8), torch.randn(8, 8)), functional.mse_loss)
-    found = tried(plan_for(work, "microbatch_size=2", 1), work, train=0, steps=0)
+    found = run_trial(plan_for(work, "microbatch_size=2", 1), work, train=0, steps=0)
     assert found.first[0].relative > TOLERANCE["32-true"]
     assert all(d.relative < 1e-12 for d in found.exact)
