@@ -3,7 +3,7 @@
 A row has a name (``-o --output``), a kind (of ``KINDS``, ``flag``, ``list`` or ``text or none``; a
 text, where it says none), a default, its help, and what else argparse takes. ``@NAME`` stands for
 all rows of a group, or for the options that placers have. A name in braces of a help stands for
-what there is to choose from (``CHOICES``).
+what there is to choose from (``NAMES``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _add_option(
         more["action"] = ACTIONS[kind]
     elif kind == "text or none":
         more["type"] = str | None
-    told = re.sub(r"\{(\w+)\}", lambda found: CHOICES[found[1]](), help)
+    told = re.sub(r"\{(\w+)\}", lambda found: _choices_text(found[1]), help)
     parser.add_argument(*name.split(), help=told, **more)
 
 
@@ -88,11 +88,6 @@ def _listed(module: str, names: str) -> tuple[str, ...]:
     return tuple(getattr(import_module(module), names))
 
 
-def _join(find: Callable[[], tuple[str, ...]]) -> str:
-    """Return names as a sentence lists them."""
-    return ", ".join(find())
-
-
 def _catalogue() -> tuple[str, ...]:
     """Return the names of models, with and without their owners, and those of the zoo."""
     names = import_module("gnnplace.models").model_names()
@@ -109,16 +104,18 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
 """What there is to choose from, by the name in braces of a help."""
-CHOICES: Mapping[str, Callable[[], str]] = {
-    **{name: partial(_join, find) for name, find in NAMES.items()},
-    "model": lambda: (
-        "module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
-        "a name of the catalogue (Qwen/Qwen3-8B, llama-3.1-70b), hf:CONFIG (a model type or a "
-        "local folder with a config.json; nothing is downloaded), or a name of the zoo, with or "
-        f"without zoo: before it: {', '.join(ZOO)}."
-    ),
-}
-"""What a help says there is to choose from."""
+MODELS = (
+    "module:callable, path/to/file.py:callable (it returns model, inputs[, loss]), "
+    "a name of the catalogue (Qwen/Qwen3-8B, llama-3.1-70b), hf:CONFIG (a model type or a "
+    "local folder with a config.json; nothing is downloaded), or a name of the zoo, with or "
+    f"without zoo: before it: {', '.join(ZOO)}."
+)
+"""What a help says of the models that there are."""
+
+
+def _choices_text(name: str) -> str:
+    """Return what a help says there is to choose from, by the name in its braces."""
+    return MODELS if name == "model" else ", ".join(NAMES[name]())
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:

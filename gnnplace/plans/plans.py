@@ -307,7 +307,8 @@ def plan_model(
         imbalance=imbalance,
     )
     named = find_named(question.job, devices)
-    if named is None and _is_of_sizes(question, devices, options):
+    may_be_of_sizes = options.is_of_words or isinstance(question.given, Plan)
+    if named is None and may_be_of_sizes and _is_of_sizes(question, devices, options):
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
@@ -400,12 +401,11 @@ def _is_of_sizes(question: PlanQuestion, devices: Cluster, options: SearchOption
         devices: The cluster: frameworks are priced on GPUs of one kind that have tables.
         options: What is searched.
     """
-    has_tables = all(has_step_constants(kind) for kind in devices.kinds)
-    if len(devices.kinds) > 1 or not has_tables:
-        return False
-    if question.given is None:
-        return options.is_of_words
-    return isinstance(question.given, Plan) and question.given.file.words is not None
+    given = question.given
+    is_in_words = options.is_of_words if given is None else isinstance(given, Plan)
+    if isinstance(given, Plan):
+        is_in_words = given.file.words is not None
+    return is_in_words and len(devices.kinds) == 1 and has_step_constants(devices.kinds[0])
 
 
 def _check_only(**words: str | None) -> None:

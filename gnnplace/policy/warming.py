@@ -106,9 +106,16 @@ def warm(
     names = list(names or shown_placers())
     scope = find_scope(num_ops, budget)
     announced = scope._replace(tight=space is None)
-    if progress is not None and not all(_is_noted(name, objective, announced) for name in names):
+    unnoted: list[str] = []
+    registered: list[str] = []
+    for name in names:
+        if not _is_noted(name, objective, announced):
+            unnoted.append(name)
+        if _is_known(name, objective):
+            registered.append(name)
+    if progress is not None and unnoted:
         progress(f"compiling kernels (once; kept in {cache_folder().parent})")
-    names = [name for name in names if _is_known(name, objective)]
+    names = registered
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
     with uncollected(), _telling(progress, names, scope.large):
         if space is not None and all(find_placer(name)[0].is_construction for name in names):

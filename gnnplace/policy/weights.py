@@ -165,20 +165,18 @@ def read_weights(path: str | Path) -> PolicyWeights:
     if parameters:
         arrays = {name: value.detach().numpy() for name, value in parameters.items()}
     else:
-        arrays = _read_arrays(path / WEIGHTS_FILE)
-    sizes = {name: array.shape for name, array in arrays.items()}
-    if sizes != {"decoder": (len(DYNAMIC),), "refiner": (len(REFINING),)}:
+        from safetensors.numpy import load_file
+
+        try:
+            arrays = load_file(path / WEIGHTS_FILE)
+        except (OSError, SafetensorError) as error:
+            raise unreadable(path / WEIGHTS_FILE, error) from None
+    if set(arrays) != {"decoder", "refiner"}:
         raise misfit(path)
-    return PolicyWeights(**{name: array.astype(np.float32) for name, array in arrays.items()})
-
-
-def _read_arrays(path: Path) -> dict[str, Any]:
-    from safetensors.numpy import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise unreadable(path, error) from None
+    decoder, refiner = arrays["decoder"], arrays["refiner"]
+    if (decoder.shape, refiner.shape) != ((len(DYNAMIC),), (len(REFINING),)):
+        raise misfit(path)
+    return PolicyWeights(decoder.astype(np.float32), refiner.astype(np.float32))
 
 
 def unreadable(path: Path, error: Exception) -> FormatError:

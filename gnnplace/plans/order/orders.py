@@ -164,7 +164,8 @@ def as_arrays(line: Pipeline) -> Line:
 def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
     """Step time and actions of a list schedule, in order of their start."""
     limit = np.array(rules.limit, dtype=np.int64)
-    late, weights = (np.array(x, dtype=np.bool_) for x in (rules.late, rules.weights))
+    late = np.array(rules.late, dtype=np.bool_)
+    weights = np.array(rules.weights, dtype=np.bool_)
     seconds, made = listed(as_arrays(line), limit, late, weights, np.array(ends))
     return float(seconds), made
 
@@ -216,11 +217,10 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
         listed_actions: Chunk, kind and micro-batch in order of their start. [A, 3]
     """
     rank = np.array(line.rank)[listed_actions[:, 0]]
-    by_rank = [listed_actions[rank == p] for p in range(line.ranks)]
-    length = np.array([len(actions) for actions in by_rank])
+    length = np.bincount(rank, minlength=line.ranks)
     rows = np.zeros((line.ranks, int(length.max(initial=0)), 3), dtype=np.int64)
-    for p, actions in enumerate(by_rank):
-        rows[p, : len(actions)] = actions
+    for p, count in enumerate(length.tolist()):
+        rows[p, :count] = listed_actions[rank == p]
     return ActionRows(rows, length, line.apart)
 
 

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -30,7 +32,6 @@ from gnnplace.plans.order.orders import SEARCHED, Rules, is_apart, listed_by
 from gnnplace.plans.search.bound import bounds_of
 from gnnplace.plans.search.draft import Draft, Priced, fitted, realized
 from gnnplace.plans.search.drafts import (
-    BASELINES,
     Timed,
     baselines_of,
     drafts_of,
@@ -39,7 +40,7 @@ from gnnplace.plans.search.drafts import (
 )
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.space import Space, micro_batch_sizes, space_of
-from gnnplace.plans.search.stage import Pricer
+from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.problem import Cluster
 
@@ -47,6 +48,8 @@ EACH = 4  # drafts of each baseline that are timed
 SHORT_LIST, FEW = 24, 4  # drafts that are timed, and those under every schedule
 LONG_LIST = 400  # drafts that are timed if there is time
 ORDERED = ("1f1b", "zero-bubble", "v")  # schedules whose order of actions is searched
+NEAR = 1.25
+"""By how much a plan may be slower than the best to be searched for other orders."""
 GIVEN = "given"  # the name of the seeds among the baselines
 OTHERS = ("zero-bubble", "v", "interleaved:2")
 CHANGES = 2000  # of the order of each plan
@@ -105,7 +108,7 @@ def search(
     fabric = MeshFabric(cluster)
     drafts: list[Timed] = []
     spaces: list[Space] = []
-    known: dict[str, list[Timed]] = {name: [] for name in BASELINES}
+    known: defaultdict[str, list[Timed]] = defaultdict(list)
     searched = _micro_batch_sizes(chain, seeds)
     every = _micro_batch_sizes(chain, ()) if all_baselines else searched
     for size in sorted({*searched, *every}, reverse=True):
@@ -159,19 +162,22 @@ class Shortlist:
     @property
     def best(self) -> list[Priced]:
         """The fastest first."""
-        return sorted(self.found.values(), key=lambda x: x.step_time)
+        return sorted(self.found.values(), key=attrgetter("step_time"))
 
     def pipelines(self, schedules: Sequence[str]) -> list[Priced]:
-        """Return the fastest `FEW` plans of several stages under some schedules.
+        """Return the fastest `FEW` plans of several stages that are near the best.
 
         Args:
             schedules: Their names, without what follows a colon.
         """
-        plans = [
-            priced
-            for priced in self.best
-            if len(priced.draft.stages) > 1 and priced.draft.schedule.partition(":")[0] in schedules
-        ]
+        plans: list[Priced] = []
+        best = self.best
+        limit = NEAR * best[0].step_time if best else 0.0
+        for priced in best:
+            name = priced.draft.schedule.partition(":")[0]
+            is_pipeline = len(priced.draft.stages) > 1 and name in schedules
+            if is_pipeline and priced.step_time <= limit:
+                plans.append(priced)
         return plans[:FEW]
 
     def pricer(self, size: int) -> Pricer:
@@ -235,8 +241,12 @@ def shortlisted(
         deadline: when to stop, by `time.monotonic`.
     """
     made = Shortlist(chain, fabric)
-    known = {name: made.seeded(drafts) for name, drafts in seeds.items()}
-    queue = iter([draft for _, draft in sorted(drafts, key=lambda pair: pair[0])][:LONG_LIST])
+    known: dict[str, Priced] = {}
+    for name, starts in seeds.items():
+        priced = made.seeded(starts)
+        if priced is not None:
+            known[name] = priced
+    queue = iter([draft for _, draft in sorted(drafts, key=itemgetter(0))][:LONG_LIST])
     for draft in queue:
         made.add(draft)
         if len(made.found) >= SHORT_LIST:
@@ -249,7 +259,7 @@ def shortlisted(
     for _ in _more(made, queue):
         if time.monotonic() > deadline:
             break
-    return made.best, {name: priced for name, priced in known.items() if priced is not None}
+    return made.best, known
 
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
@@ -268,12 +278,16 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
         return None
     if schedule == "zero-bubble":
         return replace(draft, schedule=schedule)
-    if len({(s.mesh.replicas, s.mesh.shards) for s in draft.stages}) > 1:
+    shapes: set[tuple[int, int]] = set()
+    halves: set[int] = set()
+    for stage in draft.stages:
+        shapes.add((stage.mesh.replicas, stage.mesh.shards))
+        halves |= {stage.first, (stage.first + stage.last) // 2, stage.last}
+    if len(shapes) > 1:
         return None
     if schedule.startswith("interleaved") and draft.microbatches % ranks:
         return None
-    halves = ((s.first, (s.first + s.last) // 2, s.last) for s in draft.stages)
-    bounds = sorted({b for half in halves for b in half})
+    bounds = sorted(halves)
     if len(bounds) - 1 != 2 * ranks:
         return None
     chunks = list(itertools.pairwise(bounds))
@@ -318,7 +332,7 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
         yield
     if not starts:
         return
-    best = min(starts, key=lambda x: x.step_time)
+    best = min(starts, key=attrgetter("step_time"))
     rng = np.random.default_rng(0)
     for _ in range(CHANGES // TOGETHER):
         best = _changed(best, rng, keep)
@@ -330,13 +344,15 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
     name = "v" if draft.schedule.startswith("v") else "zero-bubble"
     if draft.schedule.startswith("interleaved"):
         return None
-    limit = tuple(min(max(x + more, 1), draft.microbatches) for x in draft.limit)
+    limit = tuple(np.clip(np.array(draft.limit) + more, 1, draft.microbatches).tolist())
     if more and limit == draft.limit:
         return None
     no = (False,) * len(limit)
-    stages = tuple(replace(s, recompute=frozenset()) for s in draft.stages)
+    stages: list[Stage] = []
+    for stage in draft.stages:
+        stages.append(replace(stage, recompute=frozenset()))
     rules = Rules(limit, no, no)
-    return replace(draft, schedule=f"{name}:{SEARCHED}", stages=stages, rules=rules)
+    return replace(draft, schedule=f"{name}:{SEARCHED}", stages=tuple(stages), rules=rules)
 
 
 def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:

@@ -9,7 +9,7 @@ devices (0 takes no less than 1 and holds more).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -216,10 +216,13 @@ def _choices(
     """Yield what a menu is of, with shards along the outer axis; what sends least first."""
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
+    whole: Iterable[SplitChoice] = ()
     if pricer.chain.framework is not None:
-        yield from ((1, choice) for choice in _priced_choices(shards, server, experts))
-    if plain is not None:
-        yield from ((1, choice) for choice in _free_choices(pricer, plain))
+        whole = _priced_choices(shards, server, experts)
+    elif plain is not None:
+        whole = _free_choices(pricer, plain)
+    for choice in whole:
+        yield 1, choice
     if experts and experts % shards == examples % shards == 0:
         yield 1, SplitChoice(EXAMPLES, "", "examples", once=once)
     for outer in (2**k for k in range(1, shards.bit_length() - 1)):

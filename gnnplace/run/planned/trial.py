@@ -112,14 +112,15 @@ def run_trial(
         beside: whether DistributedDataParallel and one device are timed by turns with it.
     """
     workload = with_batch(workload, plan.file.batch)
-    computed, eager = _compute_steps(plan, workload, device, notify)
+    apply = partial(_apply, device=device, notify=notify)
+    computed, eager = _compute_steps(plan, workload, apply)
     first = compare_gradients(computed, eager, TOLERANCE[plan.file.precision])
     # Steps that are not bitwise equal are judged in double precision.
     exact: list[Difference] = []
     if _any(bool(first)):
-        exact = _judge(plan, workload, (computed, eager), device, notify)
+        exact = _judge(plan, workload, (computed, eager), apply)
     expected = _train_alone(plan, workload, train) if train else []
-    runner = _apply(plan, workload, device, notify)
+    runner = apply(plan, workload)
     share = runner.share(workload.inputs)
     if runner.scale is not None:
         _settle(runner, share)
@@ -193,8 +194,12 @@ def _any(flag: bool) -> bool:
     return bool(word > 0)
 
 
+Apply = Callable[[Plan, Workload], PlanRunner]
+"""Applies a plan to a copy of a workload's model on this process."""
+
+
 def _apply(
-    plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
+    plan: Plan, workload: Workload, *, device: str, notify: Callable[[Action | None], None] | None
 ) -> PlanRunner:
     """Apply the plan to a copy of the workload's model."""
     return apply_plan(
@@ -208,13 +213,11 @@ def _apply(
     )
 
 
-def _compute_steps(
-    plan: Plan, workload: Workload, device: str, notify: Callable[[Action | None], None] | None
-) -> tuple[Gradients, Gradients]:
+def _compute_steps(plan: Plan, workload: Workload, apply: Apply) -> tuple[Gradients, Gradients]:
     """Return a step's loss and gradients, and one device's; empty but on the first process."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     expected = compute_alone(plan, workload) if is_first else {}
-    runner = _apply(plan, workload, device, notify)
+    runner = apply(plan, workload)
     loss = _settle(runner, runner.share(workload.inputs))
     computed = gather_gradients(runner)
     if not is_first:
@@ -227,8 +230,7 @@ def _judge(
     plan: Plan,
     workload: Workload,
     steps: tuple[Gradients, Gradients],
-    device: str,
-    notify: Callable[[Action | None], None] | None,
+    apply: Apply,
 ) -> list[Difference]:
     """Return the differences of a step that is not bitwise equal, the worst by its tolerance first.
 
@@ -236,12 +238,11 @@ def _judge(
         plan: that was run.
         workload: model, loss and inputs of the whole batch.
         steps: what `_compute_steps` gave in the plan's own precision.
-        device: of this process.
-        notify: is called before every action.
+        apply: applies a plan on this process.
     """
     full = replace(plan, file=plan.file.model_copy(update={"precision": "32-true"}))
     with _Doubled():
-        computed, exact = _compute_steps(full, in_double(workload), device, notify)
+        computed, exact = _compute_steps(full, in_double(workload), apply)
     double = compare_gradients(computed, exact, TOLERANCE["32-true"])
     if plan.file.precision == "32-true":
         return double
