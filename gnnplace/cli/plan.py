@@ -45,7 +45,7 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans import Plan
+    from gnnplace.plans import LaunchAnswer, Plan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST, LEANEST, CHEAPEST = "time", "gpus", "memory", "cost"
@@ -124,21 +124,7 @@ def _price_launch_file(
         prices: USD a GPU-hour by kind; None where costs are not asked for.
         tokens: Of a whole run.
     """
-    if args.lora is not None:
-        raise InputError(
-            f"--lora {args.lora}: is of a model of the catalogue by its name, without a launch file"
-        )
-    plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
-    priced = gnnplace.price_launch_plan(
-        plan,
-        launcher,
-        args.cluster,
-        model=args.what,
-        framework=args.framework,
-        environment=args.environment,
-        batch=args.batch,
-        memory_limit=args.memory_limit,
-    )
+    priced = _priced_launch_file(args)
     lines = launch_answer_lines(priced, args.what or args.given, args.cluster)
     data = launch_answer_data(priced)
     if prices is not None and priced.answer.step_time is not None:
@@ -317,10 +303,20 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
 
 def _launch_file_fit(args: Namespace) -> FitAnswer:
     """Return whether the plan of a launch file fits."""
+    priced = _priced_launch_file(args)
+    return fit_of(priced.setting, priced_spec(priced.plan))
+
+
+def _priced_launch_file(args: Namespace) -> LaunchAnswer:
+    """Return what the plan of the given launch file takes.
+
+    Raises:
+        InputError: Adapters are asked for, which the file itself says.
+    """
     if args.lora is not None:
         raise InputError(f"--lora {args.lora}: is of a plan in words; the launch file says its own")
     plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
-    priced = gnnplace.price_launch_plan(
+    return gnnplace.price_launch_plan(
         plan,
         launcher,
         args.cluster,
@@ -330,7 +326,6 @@ def _launch_file_fit(args: Namespace) -> FitAnswer:
         batch=args.batch,
         memory_limit=args.memory_limit,
     )
-    return fit_of(priced.setting, priced_spec(priced.plan))
 
 
 def _check_goal(args: Namespace, rate: float | None) -> None:
