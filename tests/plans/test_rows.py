@@ -49,9 +49,12 @@ def test_what_a_framework_does_not_price_is_said():
         gnnplace.price_plans(MODEL, "pcie-t4-4", "dp=2", framework_name="nanotron")
 
 
-def test_a_framework_is_not_searched_for(capsys):
-    assert run(["plan", MODEL, "--cluster", "nvswitch-h100-8", "--framework", "nanotron"]) == 2
-    assert "is searched for models of the catalogue" in capsys.readouterr().err
+def test_a_framework_is_searched_for_decoders_alone(capsys):
+    asked = ["--cluster", "nvswitch-h100-8", "--framework", "nanotron"]
+    assert run(["plan", MODEL, *asked, "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["alternatives"]) == ["nanotron"]
+    assert run(["plan", "mlp", *asked]) == 2
+    assert "is no decoder of text that is known by its sizes" in capsys.readouterr().err
 
 
 def test_one_plan_in_words_answers_as_any_plan_does(capsys):

@@ -13,7 +13,7 @@ import torch
 from gnnplace.costs.profiling import cache, targets
 from gnnplace.errors import ExecutionError, InputError
 from gnnplace.problem.cluster import Link
-from gnnplace.run.workers import links
+from gnnplace.run import workers
 from gnnplace.run.workers.tasks import available_cores
 
 LINK = Link(
@@ -44,7 +44,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(devices)
         return LINK
 
-    monkeypatch.setattr(links, "measure_link", fake)
+    monkeypatch.setattr(workers, "measure_link", fake)
     return calls
 
 
@@ -112,7 +112,7 @@ def test_links_between_gpus_that_cannot_be_measured_are_assumed(
         raise ExecutionError("worker 'link end 0' failed: out of memory")
 
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 2)
-    monkeypatch.setattr(links, "measure_link", broken)
+    monkeypatch.setattr(workers, "measure_link", broken)
     found = targets.detect("cuda:2").links
     assert {(link.bandwidth, link.channel) for link in found} == {(targets.PCIE_BANDWIDTH, "pcie")}
 
