@@ -153,7 +153,7 @@ class SearchOptions:
     def is_of_words(self) -> bool:
         """Whether plans in words alone answer what is asked: those of a model's sizes."""
         words = (self.launcher, self.framework, self.environment, self.trades, self.modes)
-        return self.goal == LEANEST or set(map(type, words)) != {type(None)}
+        return self.goal == LEANEST or words != (None,) * len(words)
 
 
 def _only_modes(plan: PlanSpec) -> PlanSpec:

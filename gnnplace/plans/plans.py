@@ -70,6 +70,11 @@ class PlanQuestion:
     given: PlanSpec | Plan | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_file_in_words(self) -> bool:
+        """Whether the given plan is that of a file that has words."""
+        return isinstance(self.given, Plan) and self.given.file.words is not None
+
 
 def read_question(
     given: str | PlanSpec | Plan | LaunchPlan | None,
@@ -307,8 +312,10 @@ def plan_model(
         imbalance=imbalance,
     )
     named = find_named(question.job, devices)
-    may_be_of_sizes = options.is_of_words or isinstance(question.given, Plan)
-    if named is None and may_be_of_sizes and _is_of_sizes(question, devices, options):
+    # Words are priced by a framework, on GPUs of one kind that have tables.
+    is_in_words = options.is_of_words if question.given is None else question.is_file_in_words
+    is_searched = named is None and is_in_words and len(devices.kinds) == 1
+    if is_searched and has_step_constants(devices.kinds[0]):
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
@@ -391,21 +398,6 @@ def _plans_in_words(
         if options.launcher or options.framework or is_exact or options.trades:
             raise
         return []
-
-
-def _is_of_sizes(question: PlanQuestion, devices: Cluster, options: SearchOptions) -> bool:
-    """Return whether a question is one of a model's sizes, in words that frameworks price.
-
-    Args:
-        question: What is planned.
-        devices: The cluster: frameworks are priced on GPUs of one kind that have tables.
-        options: What is searched.
-    """
-    given = question.given
-    is_in_words = options.is_of_words if given is None else isinstance(given, Plan)
-    if isinstance(given, Plan):
-        is_in_words = given.file.words is not None
-    return is_in_words and len(devices.kinds) == 1 and has_step_constants(devices.kinds[0])
 
 
 def _check_only(**words: str | None) -> None:

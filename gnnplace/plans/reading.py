@@ -201,7 +201,7 @@ def _stages(file: PlanFile) -> Iterator[str]:
         yield f"cluster_file: {file.cluster} has none"
     for k, stage in enumerate(file.stages):
         where = f"stages[{k}]"
-        yield from _devices(stage, f"{where}.devices", has_words=file.words is not None)
+        yield from _devices(stage, f"{where}.devices")
         yield from _twice(stage.modules, f"{where}.modules")
         yield from _twice(stage.members, f"{where}.members")
         for name in stage.members:
@@ -236,14 +236,12 @@ def _placed(words: list[str], stage: StageEntry, where: str) -> Iterator[str]:
         yield f"{where}: {words}: the stage has one shard"
 
 
-def _devices(stage: StageEntry, where: str, *, has_words: bool) -> Iterator[str]:
+def _devices(stage: StageEntry, where: str) -> Iterator[str]:
     """Yield what is wrong with the devices of a stage.
 
     Args:
         stage: The stage.
         where: Its place in the file.
-        has_words: Whether the plan has words, by whose degrees the outer axis is one of experts or
-            of contexts, beside tensor-parallel shards of one device.
     """
     if len({len(row) for row in stage.rows}) > 1:
         yield f"{where}: rows of different lengths"
@@ -252,7 +250,7 @@ def _devices(stage: StageEntry, where: str, *, has_words: bool) -> Iterator[str]
         yield f"{where}: replicas must have as many outer shards each, and these as many inner ones"
     if len(stage.borders) > len(stage.axes):
         yield f"{where.removesuffix('devices')}border: {stage.border!r} is of two axes of shards"
-    if inner == {1} and len(stage.devices[0]) > 1 and not has_words:
+    if inner == {1} and len(stage.devices[0]) > 1:
         yield f"{where}: one axis of shards is the inner one: [[[first, second, …]], …]"
     yield from _twice(stage.device_names, where)
 
