@@ -170,7 +170,9 @@ def plan_of(
     )
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
-    notices = [*chain.notices, whole, UNLIKE if unlike else "", offloading_notice(priced)]
+    notices = [*chain.notices, whole, UNLIKE if unlike else ""]
+    if chain.framework is not None:
+        notices.append(offloading_notice(priced))
     return Plan(
         file,
         reason,
