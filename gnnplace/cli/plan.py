@@ -18,8 +18,8 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
 from gnnplace.plans import (
+    ConvergenceOptions,
     FitAnswer,
-    HybridOptions,
     LaunchPlan,
     SearchOptions,
     TrainingJob,
@@ -192,7 +192,7 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
         name = unused or ("try" if args.tries else "fits" if args.fits else "top")
         raise InputError(f"--{name}: is of one batch; leave it out with --goal epochs")
     first = _search_plans(args, args.cluster, args.batch)[0]
-    options = from_args(HybridOptions, args, batch=None)
+    options = from_args(ConvergenceOptions, args)
     preset = preset_of(args.what)
     row_tokens = first.file.tokens
     if row_tokens is not None and first.parameters is not None:
