@@ -33,8 +33,15 @@ from gnnplace.plans import (
     token_preset,
     training_of,
 )
-from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
-from gnnplace.report.batches import batch_data, batch_lines
+from gnnplace.report import (
+    batch_data,
+    batch_lines,
+    fit_data,
+    fit_lines,
+    next_line,
+    side_by_side_lines,
+    trade_lines,
+)
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.money import (
     PlanCost,
