@@ -66,6 +66,7 @@ class LayerDetails:
         norm_epsilon: Of norms; None if it is not known.
         rotary_scaling: As `rope_scaling` of a `config.json`; empty for none.
         query_biases: Whether queries, keys and values have biases, unlike other products.
+        name: Of the model in the catalogue; empty if it is none of it.
     """
 
     type: str
@@ -73,6 +74,7 @@ class LayerDetails:
     norm_epsilon: float | None = None
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     query_biases: bool = False
+    name: str = ""
 
     @property
     def scaling(self) -> dict[str, Any]:
@@ -122,4 +124,5 @@ def layer_details(model: str) -> LayerDetails | None:
         norm_epsilon=row.details.get("norm_epsilon"),
         rotary_scaling=tuple(sorted(scaling.items())),
         query_biases=row.type in QUERY_BIASES,
+        name=row.name,
     )

@@ -26,7 +26,7 @@ from gnnplace.plans.launch import (
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
-from gnnplace.plans.launch.layer_details import LLAMA
+from gnnplace.plans.launch.layer_details import LLAMA, YARN
 from gnnplace.plans.launch.telling import launcher_told_by
 from gnnplace.plans.plan import PlanFile
 
@@ -80,7 +80,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "torchtitan": Launcher(
         torchtitan.write_torchtitan, torchtitan.read_torchtitan, torchtitan.nearest_torchtitan,
         (), "torchrun -m torchtitan.train --module MODULE --config gnnplace_plan (FILE)",
-        "torchtitan", torchtitan.schedule_csv,
+        "torchtitan", torchtitan.schedule_csv, scalings=(LLAMA, YARN),
     ),
     "deepspeed": Launcher(
         deepspeed.write_deepspeed, deepspeed_reading.read_deepspeed, deepspeed.nearest_deepspeed,

@@ -26,6 +26,7 @@ from gnnplace.plans.launch.importing import (
     priced_optimizer,
 )
 from gnnplace.plans.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
+from gnnplace.plans.launch.layer_details import LayerDetails
 from gnnplace.plans.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
@@ -190,6 +191,7 @@ class LauncherSearch:
         modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
             `cuda_graphs`.
         budget: Wall seconds of each search, after which the best so far counts.
+        details: What the model's layers have beside sizes; None: not known.
         progress: Is told what is done.
     """
 
@@ -206,6 +208,7 @@ class LauncherSearch:
     num_devices: int | None = None
     modes: PlanSpec = field(default_factory=PlanSpec)
     budget: float = math.inf
+    details: LayerDetails | None = None
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
@@ -270,7 +273,7 @@ class LauncherSearch:
             return None
         best = specs.best[0]
         return LaunchAnswer(
-            plan=launch_plan_of(setting, best.spec),
+            plan=self._launch_plan(setting, best.spec),
             answer=replace(best.answer, lower_bound=specs.bound),
             setting=setting,
             best=specs.best,
@@ -290,7 +293,7 @@ class LauncherSearch:
         priced = FoundSpec(spec, price(setting, spec))
         return replace(
             answer,
-            plan=launch_plan_of(setting, spec),
+            plan=self._launch_plan(setting, spec),
             answer=priced.answer,
             setting=setting,
             best=(priced,),
@@ -308,7 +311,7 @@ class LauncherSearch:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
         if launcher != OWN:
             try:
-                launcher_of(launcher).write(launch_plan_of(setting, free.spec), [], SERVER_GPUS)
+                launcher_of(launcher).write(self._launch_plan(setting, free.spec), [], SERVER_GPUS)
             except InfeasibleError as error:
                 return error
         message = "none of the plans that fit can be said"
@@ -347,7 +350,7 @@ class LauncherSearch:
         network = setting.framework.network.each
 
         def accepts(spec: PlanSpec) -> bool:
-            plan = launch_plan_of(setting, spec)
+            plan = self._launch_plan(setting, spec)
             is_priced = has_framework or framework_of(launcher, plan) == setting.framework.name
             return is_priced and can_say(target, plan, network)
 
@@ -380,8 +383,12 @@ class LauncherSearch:
         target = launcher_of(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
         spec = PlanSpec(dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch)
-        plan, steps = nearest_plan(launch_plan_of(setting, spec), target)
+        plan, steps = nearest_plan(self._launch_plan(setting, spec), target)
         target.write(steps[-1][1] if steps else plan, [], setting.framework.network.each)
+
+    def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
+        """Return a plan in words as a launch file says it of this model."""
+        return replace(launch_plan_of(setting, spec), details=self.details)
 
     def _setting(self, launcher: str, framework: str) -> PricingSetting:
         """Return what a launcher's plans are priced on, as a framework trains them."""

@@ -170,10 +170,11 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
         if not entry.compare or entry.name == "notes" or value == read_value or value is None:
             continue
         if entry.name == "sizes":
+            if read_value is None or _same_sizes(value, read_value):
+                continue
             # Details have the biases and norms of the model, which files say in other keys.
             plain = replace(value, vectors=None, end_vectors=None, expert_vectors=0)
-            sizes = value if plan.details is None else plain
-            if read_value is None or _same_sizes(sizes, read_value):
+            if plan.details is not None and _same_sizes(plain, read_value):
                 continue
         if entry.name == "accumulation" and plan.batch == back.batch:
             continue
