@@ -45,7 +45,7 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_groups import SpecSpace, groups_of
 from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
@@ -306,6 +306,9 @@ class LauncherSearch:
             check_framework(setting, self.modes)
         except InputError as error:
             return InfeasibleError(f"{launcher}: {error}")
+        reason = self._undivided_batch(launcher, setting)
+        if reason:
+            return InfeasibleError(f"{launcher}: {reason}")
         free = self.free(launcher)
         if free is None:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
@@ -316,6 +319,40 @@ class LauncherSearch:
                 return error
         message = "none of the plans that fit can be said"
         return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+
+    def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
+        """Return why no replicas of a launcher's plans divide the batch; empty if some do.
+
+        The batch that is named instead is the nearest one that all devices as replicas divide, if
+        the launcher has a plan of it that fits.
+        """
+        batch, num_devices = self.decoder.batch, self.used_devices
+        has_degrees = self._has_degrees(launcher, setting)
+        # A batch of as many examples as devices is divided by all replicas that there may be.
+        groups = groups_of(setting, num_devices, num_devices, self.modes)
+        replicas = sorted({group.spec.dp for group in groups if has_degrees(group.spec)})
+        if not replicas or any(batch % count == 0 for count in replicas):
+            return ""
+        *fewer, most = replicas
+        lower = batch // most * most
+        nearest = lower if lower and batch - lower <= lower + most - batch else lower + most
+        alike = replace(
+            self,
+            decoder=replace(self.decoder, batch=nearest),
+            fewest=False,
+            rate=None,
+            _settings={},
+            _spaces={},
+            _free={},
+        )
+        try:
+            alike.find(launcher)
+        except InfeasibleError:
+            return ""
+        reason = f"a batch of {batch:,} is not divisible by {most:,} replicas"
+        if fewer:
+            reason += f", nor by the {', '.join(map(str, fewer))} that its plans may have instead"
+        return f"{reason}; --batch {nearest} is"
 
     def free(self, launcher: str) -> FoundSpec | None:
         """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
