@@ -28,7 +28,7 @@ WORDS, OPTIMIZER, TRAINED = "words", "optimizer", "trained parameters"
 KINDS = (WORDS, OPTIMIZER, TRAINED)
 """What a change is of, in the order in which changes are preferred."""
 LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
-LEANER_TRAINING = ("r=16", "r=16,bits=4")
+LEANER_TRAINING = ("r=16", "r=16,bits=4", "r=16,bits=4,expert_bits=4")
 OFFLOADED_PARTS = ("0.5", "1")
 
 
@@ -185,7 +185,7 @@ def _candidates(
             continue
         try:
             decoder = with_adapters(setting.decoder, words)
-        except InputError:  # experts are not held in 4 bits
+        except InputError:  # it has no experts
             continue
         yield TRAINED, f"--lora {words}", replace(setting, decoder=decoder), spec
 

@@ -148,9 +148,7 @@ def test_the_command_answers_in_text_and_json(capsys):
     assert "smallest change that fits: zero=2: " in text
 
 
-@pytest.mark.parametrize(
-    ("model", "is_held"), [(QWEN, True), ("meta-llama/Llama-3.1-405B", False)]
-)
+@pytest.mark.parametrize(("model", "is_held"), [(QWEN, True), ("meta-llama/Llama-3.1-405B", False)])
 def test_plans_that_are_searched_have_the_modes(model, is_held, capsys):
     """With adapters, too; where nothing fits the leanest plan has them."""
     command = ["plan", model, "--cluster", "8xH100", "--fits", "--lora", "r=16", "--json"]
