@@ -18,7 +18,7 @@ too, where the script does no more than bitsandbytes, which knows linear layers 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnplace.errors import InputError
@@ -32,16 +32,6 @@ MAX_RANK = 65_536
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 """Products of a layer that may have adapters; of a feed-forward without a gate up and down."""
-MODULES: Mapping[str, str] = {
-    **{f"{name}_proj": name for name in TARGETS},
-    "qkv_proj": "q+k+v",
-    "gate_up_proj": "gate+up",
-    "linear_qkv": "q+k+v",
-    "linear_proj": "o",
-    "linear_fc1": "gate+up",
-    "linear_fc2": "down",
-}
-"""Products by the names of modules: transformers' of Llama's layers, and Megatron's."""
 
 
 @dataclass(frozen=True)

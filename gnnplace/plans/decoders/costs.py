@@ -246,8 +246,8 @@ def _adapter_columns(
     if has_experts and adapters.quantizes_experts:
         for linear in sizes.expert_linears():
             joined = 2 if sizes.gated and not sizes.joins_gate and linear.is_wide else 1
-            elements = joined * linear.count * linear.inputs * linear.outputs
-            unpacked = max(unpacked, elements / degrees.ep / degrees.expert_tp)
+            stacked = joined * linear.count * linear.inputs * linear.outputs
+            unpacked = max(unpacked, stacked / degrees.ep / degrees.expert_tp)
     elements = float(sizes.adapter_parameters(has_experts=has_experts, shards=degrees.tp))
     return {
         "parameters": elements,

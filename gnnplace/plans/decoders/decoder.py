@@ -307,15 +307,20 @@ class DecoderSizes:
 
     def dense_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that every token passes, but the router's."""
-        width = self.feed_forward
-        if has_experts and self.experts is not None:
-            width = self.experts.shared
+        width = self._shared_width if has_experts else self.feed_forward
         inside = self._feed_forward_linears(width) if width else ()
         return (*self.attention_linears, *inside)
 
+    @property
+    def _shared_width(self) -> int:
+        """Width inside of what every token passes in a layer with experts."""
+        return self.experts.shared if self.experts is not None else self.feed_forward
+
     def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products of a layer that have adapters: no router's and no expert's."""
-        linears = self.dense_linears(has_experts=has_experts)
+        width = self._shared_width if has_experts else self.feed_forward
+        inside = self._feed_forward_linears(width) if width else ()
+        linears = (*self.attention_linears, *inside)
         adapters = self.adapters
         if adapters is None:
             return linears

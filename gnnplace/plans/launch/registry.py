@@ -103,7 +103,7 @@ def _without_adapters(name: str, launcher: Launcher) -> Launcher:
     """Return a launcher that refuses to write a plan with adapters, by its name."""
 
     def write(plan: LaunchPlan, lines: Sequence[str], gpus: int) -> str:
-        adapters = None if plan.sizes is None else plan.sizes.adapters
+        adapters = plan.adapters
         if adapters is not None:
             raise InfeasibleError(
                 f"{name}: its file as gnnplace writes it trains all parameters, no adapters "

@@ -15,7 +15,7 @@ from gnnplace.costs import DEFAULT_FRAMEWORK, TRAITS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.causes import SlowdownCause
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.launch.importing import (
@@ -116,7 +116,7 @@ def price_launch_plan(
     plan = completed(plan, devices.num_devices, batch)
     check_known(plan)
     setting = setting_of(
-        _decoder(model, plan.sizes, plan.batch, devices.num_devices), devices,
+        _decoder(model, plan, devices.num_devices), devices,
         framework_name=framework or framework_of(launcher, plan), environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=priced_optimizer(plan), memory_limit=memory_limit,
@@ -507,24 +507,22 @@ def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bo
     return True
 
 
-def _decoder(
-    model: str | None, sizes: DecoderSizes | None, batch: int | None, num_devices: int
-) -> DecoderSizes:
-    """Return the sizes of a model by its name, or those that a file has.
+def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSizes:
+    """Return the sizes of a model by its name, or those that a file has, with its adapters.
 
     Args:
         model: Its name; None: the file's sizes count.
-        sizes: Those of the file.
-        batch: Examples of a step; None: the model's default.
-        num_devices: Devices of the cluster, which that default depends on.
+        plan: Of the file.
+        num_devices: Devices of the cluster, which the model's default batch depends on.
 
     Raises:
-        InputError: there are none.
+        InputError: There are none, or they have not the products that adapters are of.
     """
-    if model is None and sizes is None:
+    if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = decoder_of(model, num_devices=num_devices) if model is not None else sizes
+    decoder = decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
     if decoder is None:
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip
-    return replace(decoder, batch=batch or decoder.batch)
+    decoder = replace(decoder, batch=plan.batch or decoder.batch)
+    return decoder if plan.lora is None else with_adapters(decoder, plan.lora)

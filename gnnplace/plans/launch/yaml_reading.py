@@ -200,6 +200,7 @@ PLAN_WORDS = (
     "optimizer",
     "compile",
     "sizes",
+    "lora",
     "precision",
     "lines",
 )
