@@ -66,6 +66,7 @@ class LayerDetails:
         norm_epsilon: Of norms; None if it is not known.
         rotary_scaling: As `rope_scaling` of a `config.json`; empty for none.
         query_biases: Whether queries, keys and values have biases, unlike other products.
+        rotary_part: The part of a head that has rotary positions.
         name: Of the model in the catalogue; empty if it is none of it.
     """
 
@@ -74,6 +75,7 @@ class LayerDetails:
     norm_epsilon: float | None = None
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     query_biases: bool = False
+    rotary_part: float = 1.0
     name: str = ""
 
     @property
@@ -124,5 +126,6 @@ def layer_details(model: str) -> LayerDetails | None:
         norm_epsilon=row.details.get("norm_epsilon"),
         rotary_scaling=tuple(sorted(scaling.items())),
         query_biases=row.type in QUERY_BIASES,
+        rotary_part=row.config.get("partial_rotary_factor", 1.0),
         name=row.name,
     )

@@ -131,6 +131,11 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         raise InfeasibleError(
             f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
         )
+    if details is not None and details.rotary_part < 1:
+        raise InfeasibleError(
+            f"nanotron: rotates whole heads, and {details.name} {details.rotary_part:g} of each; "
+            "take another launcher"
+        )
     if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"

@@ -227,6 +227,8 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
         reason = "norms or biases beside those of Llama and Qwen"
     elif sizes.last_norm != sizes.hidden:
         reason = "a norm or biases at its ends beside those of Llama and Qwen"
+    elif details is not None and details.rotary_part < 1:
+        reason = f"rotary positions of {details.rotary_part:g} of a head"
     elif scaling not in ("", LLAMA):
         reason = f"rotary scaling {scaling} in its blocks of Llama and Qwen3"
     if reason:
