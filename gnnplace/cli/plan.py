@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
-from gnnplace.cli.launch_files import read_launch_file
+from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
@@ -354,6 +354,7 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
 def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
+    check_launch_output(args.output, args.launcher)
     check_table(args.table)
     if args.html is not None:
         check_installed("matplotlib")
