@@ -102,6 +102,8 @@ LAYERS: Mapping[str, LayerDetails] = {
     "qwen3": LayerDetails(type="qwen3", rotary_base=1_000_000, norm_epsilon=1e-6),
 }
 """What layers of its configurations have beside sizes, by what the names of these begin with."""
+DEEPSEEK_EPSILON = 1e-5
+"""Of norms of its DeepSeek-V3, which the published models do not have."""
 FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
 SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
@@ -230,15 +232,13 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     if checkpointing:
         imports.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
     model: list[str] = []
-    body: list[str] = []
     if family is None:
-        package = next(folder for folder in FAMILIES if base.startswith(folder))
-        imports.append(f"from torchtitan.models.{package}.config_registry import {base}")
+        needed, body = _known_model(base, plan.details)
     else:
         base = family.base_of(sizes)
-        imports += model_imports(family, sizes)
+        needed, body = model_imports(family, sizes), config_lines(plan.details)
         model = ["", *model_lines(family, sizes, plan.details)]
-        body = config_lines(plan.details)
+    imports += needed
     body += [f"config.{name} = {value!r}" for name, value in _settings(plan, sizes).items()]
     if has_listed_order:
         path = 'str(Path(__file__).with_suffix(".csv"))'
@@ -249,6 +249,23 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     function = [f"def {FUNCTION}():", *(f"    {line}" for line in [f"config = {base}()", *body])]
     text = ['"""', *title, '"""', "", *_sorted_imports(imports), *model, "", "", *function]
     return "\n".join(text) + "\n"
+
+
+def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], list[str]]:
+    """Return the imports of a configuration of torchtitan's own, and what must be set besides.
+
+    Args:
+        base: Its function.
+        details: The norms of the model, where they are known.
+    """
+    package = next(folder for folder in FAMILIES if base.startswith(folder))
+    imports = [f"from torchtitan.models.{package}.config_registry import {base}"]
+    epsilon = None if details is None else details.norm_epsilon
+    if package != "deepseek_v3" or epsilon in (None, DEEPSEEK_EPSILON):
+        return imports, []
+    loop = "for _, norm, _, _ in config.model_spec.traverse(RMSNorm.Config):"
+    imports.append("from torchtitan.models.common import RMSNorm")
+    return imports, [loop, f"    norm.eps = {epsilon!r}"]
 
 
 def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:

@@ -119,6 +119,12 @@ def test_torchtitan_is_given_models_that_its_registry_lacks(model, entries):
     assert [line for line in lines if "norm epsilon: not known" not in line] == []
 
 
+def test_norms_of_torchtitan_s_deepseek_get_the_model_s_epsilon():
+    text, _ = written("deepseek-ai/DeepSeek-V3", "torchtitan")
+    assert "deepseek_v3_671b()" in text
+    assert "    norm.eps = 1e-06" in text
+
+
 def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     text, lines = written("microsoft/Phi-4-mini-instruct", "megatron-lm")
     assert "--rotary-percent 0.75" in text
