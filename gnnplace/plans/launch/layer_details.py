@@ -54,6 +54,16 @@ FEATURES: Mapping[str, str] = {
     "starcoder2": "a GELU without a gate, biases, rotary positions",
 }
 """What layers of a type have that no file here says."""
+BESIDE_LLAMA: Mapping[str, str] = {
+    "gpt2": "learned positions, biases and a feed-forward without a gate",
+    "qwen3": "norms of each head's queries and keys",
+    "qwen3_moe": "norms of each head's queries and keys, and experts",
+    "mixtral": "experts",
+    "deepseek_v2": "latent attention and experts",
+    "deepseek_v3": "latent attention and experts",
+    **FEATURES,
+}
+"""What layers of a type have that Llama's have not."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from string import Template
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.keys import Keys
-from gnnplace.plans.launch.layer_details import FEATURES, LLAMA, LayerDetails
+from gnnplace.plans.launch.layer_details import BESIDE_LLAMA, LLAMA, LayerDetails
 
 FLAVOR = "gnnplace"
 """The name that the module registers its model by."""
@@ -28,6 +28,8 @@ MODEL = "MODEL"
 """The name of the literal with the sizes."""
 TYPES = ("llama", "mistral", "qwen2", "phi3", "qwen3", "mixtral", "qwen3_moe")
 """Types of models of the catalogue whose layers are those of torchtitan's blocks."""
+UNWRITTEN = ("gpt_oss",)
+"""Types that torchtitan has code for, which no module is written with."""
 LLAMA_SCALING = {
     "factor": "scaling_factor",
     "low_freq_factor": "low_freq_factor",
@@ -212,7 +214,12 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
             "launcher"
         )
     if details is not None and details.type not in TYPES:
-        what = FEATURES.get(details.type, "layers of its own")
+        what = BESIDE_LLAMA.get(details.type, "layers of its own")
+        if details.type in UNWRITTEN:
+            raise InfeasibleError(
+                f"torchtitan: its {details.type} is not written ({what}); take its own "
+                "configuration, or another launcher"
+            )
         raise InfeasibleError(
             f"torchtitan: has no code for {details.type}: {what}; take another launcher"
         )

@@ -131,9 +131,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     """Return what failed, and what to write instead."""
     if type(error).__name__ in UNKNOWN:
-        what = on_numbers(str(error).partition("(")[0], place, module)
+        message = on_numbers(str(error).partition("(")[0], place, module)
         is_branch = source_line(place).startswith("if ")
-        return what + (_of_chance(module) if is_branch else _of_experts(module))
+        return message + (_of_chance(module) if is_branch else _of_experts(module))
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
     if any(refuses_inference(each) for each in _causes(error)):
@@ -148,13 +148,13 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     if "requires_grad flags" in str(error):
         return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    what = lines[0] if lines else "no message"
+    message = lines[0] if lines else "no message"
     if LIBRARY in place and not isinstance(error, GnnplaceError):
-        what = f"its class does not take these inputs ({what})"
+        message = f"its class does not take these inputs ({message})"
     elif not isinstance(error, GnnplaceError):
-        what = f"{type(error).__name__}: {what}"
+        message = f"{type(error).__name__}: {message}"
     remedy = on_error(str(error), place)
-    return f"{what}; {remedy}" if remedy else what
+    return f"{message}; {remedy}" if remedy else message
 
 
 def _of_chance(module: nn.Module | None) -> str:
