@@ -27,15 +27,21 @@ Every figure says where it comes from; ``assumed`` means that we chose it and no
   5.1). Epochs and critical batch are assumed.
 * language: One Billion Word, about 0.8 billion words (Jozefowicz et al., 2016, arXiv 1602.02410),
   in texts of 20 words, as their BigLSTM is unrolled. Epochs and critical batch are assumed.
+* tokens (`token_preset`): each token once, the fewest those that are told, by default 20 for each
+  parameter (Hoffmann et al., 2022, arXiv 2203.15556, table 3). The critical batch in tokens is that
+  of Kaplan et al. (2020, arXiv 2001.08361, section 5.1), ``2.1e8 / L^(1/0.21)``, at the loss L that
+  Hoffmann et al. (equation 10) predict for so many parameters N and tokens D,
+  ``L = 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28``: both fitted on other data than the user's.
 * any: all assumed.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -47,6 +53,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, read_yaml
 
 ASSUMED, GIVEN = "assumed", "given"
+TOKENS_OF_PARAMETER = 20
 SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
 
@@ -216,6 +223,28 @@ PRESETS = {
     ),
     "any": Preset("any", 1_000_000, "assumed", CriticalBatch(10.0, 4_096.0, "assumed")),
 }
+
+
+def token_preset(parameters: int, length: int, tokens: float | None = None) -> Preset:
+    """Return how a language model converges that sees every token once.
+
+    Args:
+        parameters: Of the model.
+        length: Tokens of an example.
+        tokens: That training needs at small batches; None: `TOKENS_OF_PARAMETER` for each.
+    """
+    origin = "given"
+    if tokens is None:
+        tokens = TOKENS_OF_PARAMETER * parameters
+        origin = f"{TOKENS_OF_PARAMETER} tokens a parameter, Hoffmann et al. 2022"
+    loss = 1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28
+    critical = 2.1e8 / loss ** (1 / 0.21)
+    source = f"critical batch of {critical / 1e6:.2g}M tokens: Kaplan et al. 2020 at a loss of "
+    source += f"{loss:.2f} by Hoffmann et al. 2022"
+    examples = max(1, round(tokens / length))
+    return Preset("tokens", examples, origin, CriticalBatch(1.0, critical / length, source))
+
+
 FAMILIES = {
     "images": (
         "inception,inception_v3,resnet50,resnext50,small_resnet,densenet,densenet121,nasnet,"
@@ -233,3 +262,76 @@ def preset_of(model: str) -> Preset:
         if name in members.split(","):
             return PRESETS[family]
     return PRESETS["any"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        batch: examples of a step of one group.
+        examples: the number of examples in an epoch.
+        convergence: epochs by global batch.
+    """
+
+    batch: int
+    examples: int
+    convergence: Convergence
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "examples"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+
+    def steps(self, batch: int) -> int:
+        """Return the steps of an epoch with a global batch."""
+        return math.ceil(self.examples / batch)
+
+
+@dataclass(frozen=True)
+class ConvergenceOptions:
+    """Figures of a training that stand for a preset's.
+
+    Attributes:
+        examples: In an epoch; None: the preset's.
+        epochs_table: CSV or YAML file of epochs by batch.
+        least_epochs: Epochs that training takes at small batches.
+        critical_batch: Global batch that takes twice the least epochs.
+
+    Raises:
+        InputError: A table beside the figures that it stands for.
+    """
+
+    examples: int | None = None
+    epochs_table: str | None = None
+    least_epochs: float | None = None
+    critical_batch: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs_table and (self.least_epochs, self.critical_batch) != (None, None):
+            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
+
+
+def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Training:
+    """Return what is trained, from a preset and the options that stand for its figures.
+
+    Args:
+        preset: The data set, and how training on it converges.
+        options: Of which examples, table of epochs, least epochs and critical batch count.
+        batch: Examples of a step.
+
+    Raises:
+        FormatError: The table of epochs cannot be read.
+        InputError: A figure is not positive.
+    """
+    convergence: Convergence = preset.convergence
+    if options.epochs_table is not None:
+        convergence = read_epochs(options.epochs_table)
+    else:
+        asked = {name: getattr(options, name) for name in ("least_epochs", "critical_batch")}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if given:
+            told = "the command line's, the rest assumed"
+            convergence = replace(preset.convergence, source=told, **given)
+    examples = preset.examples if options.examples is None else options.examples
+    return Training(batch, examples, convergence)

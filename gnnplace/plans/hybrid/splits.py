@@ -21,33 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.hybrid.convergence import Convergence
+from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
 from gnnplace.problem import Cluster
 
 PlaceOn = Callable[[Cluster], Sequence[ReplicaStep]]
 MOST_DEVICES = 4096
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained.
-
-    Attributes:
-        batch: examples of a step of one group.
-        examples: the number of examples in an epoch.
-        convergence: epochs by global batch.
-    """
-
-    batch: int
-    examples: int
-    convergence: Convergence
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "examples"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
 
 
 @dataclass(frozen=True)
@@ -123,7 +103,7 @@ class Splitter:
         """One split."""
         training = self.training
         batch = groups * training.batch
-        steps, epochs = math.ceil(training.examples / batch), training.convergence.epochs(batch)
+        steps, epochs = training.steps(batch), training.convergence.epochs(batch)
         found = self._step(groups, devices)
         if isinstance(found, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(found))
