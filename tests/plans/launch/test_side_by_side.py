@@ -124,9 +124,9 @@ assert "torch" not in sys.modules
 
 
 def test_where_nothing_fits_the_answer_says_what_is_lacking():
-    plan = gnnplace.plan("mistralai/Mistral-7B-v0.1", "4xRTX4090")[0]
+    plan = gnnplace.plan("meta-llama/Llama-3.1-405B", "1xRTX4090")[0]
     assert not plan.feasible
     assert "nothing fits" in plan.reason
     assert "take at least" in plan.reason
     with pytest.raises(InfeasibleError, match="megatron-lm: nothing fits"):
-        gnnplace.plan("mistralai/Mistral-7B-v0.1", "4xRTX4090", launcher="megatron-lm")
+        gnnplace.plan("meta-llama/Llama-3.1-405B", "1xRTX4090", launcher="megatron-lm")
