@@ -105,12 +105,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.planned import run_plan as run_plan
     from gnnplace.run.training import TrainingStep as TrainingStep
     from gnnplace.run.training import compile as compile
-    from gnnplace.sharding.answers import SplitGoal as SplitGoal
-    from gnnplace.sharding.answers import shard_for as shard_for
-    from gnnplace.sharding.answers import shard_frontier as shard_frontier
-    from gnnplace.sharding.answers import shard_network as shard_network
-    from gnnplace.sharding.answers import shard_tables as shard_tables
-    from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
+    from gnnplace.sharding import MeshMachine as MeshMachine
+    from gnnplace.sharding import SplitGoal as SplitGoal
+    from gnnplace.sharding import shard_for as shard_for
+    from gnnplace.sharding import shard_frontier as shard_frontier
+    from gnnplace.sharding import shard_network as shard_network
+    from gnnplace.sharding import shard_tables as shard_tables
     from gnnplace.simulation import simulate as simulate
     from gnnplace.tracing import CaptureOptions as CaptureOptions
     from gnnplace.tracing import capture_model as capture

@@ -40,11 +40,15 @@ from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
 from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
 from gnnplace.run.planned.whole import replaced
-from gnnplace.sharding.captured.layout import Layout
-from gnnplace.sharding.captured.split import LayerGraph, layer_graph
-from gnnplace.sharding.run.measure import first_says
-from gnnplace.sharding.run.move import flattened, placements
-from gnnplace.sharding.run.runner import stages
+from gnnplace.sharding import (
+    LayerGraph,
+    Layout,
+    first_says,
+    flattened,
+    layer_graph,
+    placements,
+    stages,
+)
 from gnnplace.torch_names import call_after_backward, pytree
 from gnnplace.tracing import (
     MEMORY,

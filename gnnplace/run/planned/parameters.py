@@ -28,8 +28,7 @@ from torch import nn
 
 from gnnplace.costs.collectives import BUCKET
 from gnnplace.run.planned.seats import Seat
-from gnnplace.sharding.captured.layout import REPLICATED, Layout
-from gnnplace.sharding.run.move import redistributed
+from gnnplace.sharding import REPLICATED, Layout, redistributed
 from gnnplace.torch_names import gather_flat, scatter_flat
 
 

@@ -24,9 +24,15 @@ from gnnplace.plans.segments.stage_calls import ATTENTION, StageCalls, seed_of
 from gnnplace.run.planned.buffers import PassBuffers, observed_buffers
 from gnnplace.run.planned.parameters import Parameters
 from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product
-from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
-from gnnplace.sharding.run.move import Regathering, moved
-from gnnplace.sharding.run.runner import PlacedCall, run_part
+from gnnplace.sharding import (
+    REPLICATED,
+    Layout,
+    PlacedCall,
+    Regathering,
+    is_gathered,
+    moved,
+    run_part,
+)
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
 from gnnplace.tracing import (
     BUFFER,

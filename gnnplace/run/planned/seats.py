@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans import PlanFile
-from gnnplace.sharding.run.move import told_group
+from gnnplace.sharding import told_group
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.run.move import unpacked
+from gnnplace.sharding import unpacked
 
 QUEUED = ("linear", "addmm")
 Pack = Callable[[torch.Tensor], Any]
