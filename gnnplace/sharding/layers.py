@@ -47,7 +47,7 @@ class Operation:
         dimensions: the dimensions of the iteration space.
         flops: forward FLOP of one example of the whole space, in total.
         output: dimension of each axis of the output.
-        inputs: likewise for each input; None is an axis that is read whole.
+        inputs: dimension of each axis of each input; None is an axis that is read whole.
         parameters: dimensions of each parameter.
         needs_gradient: whether the inputs' gradients are computed.
         halo: elements of the input that neighbours along a dimension exchange, as (dimension,
@@ -69,7 +69,7 @@ class Operation:
     stages: tuple[str, int] | None = None
 
     def elements(self, axes: Axes) -> float:
-        """Elements of a tensor along ``axes``; axes without a dimension count one."""
+        """Return the elements of a tensor along ``axes``; axes without a dimension count one."""
         sizes = {d.name: d.extent * d.width for d in self.dimensions}
         return float(math.prod(sizes[name] for name in axes if name is not None))
 
@@ -99,7 +99,7 @@ class Network:
 def linear(
     batch: int, features: Dimension, output: Dimension, sequence: int = 0, flat: int = 0
 ) -> Operation:
-    """A matrix product along the last axis: 2 FLOP for every multiplication and addition.
+    """Build a matrix product along the last axis: 2 FLOP for every multiplication and addition.
 
     Args:
         batch: the number of examples of a step.
@@ -132,10 +132,10 @@ def convolution(
     *,
     first: bool = False,
 ) -> Operation:
-    """A convolution; its height and width are those of the output.
+    """Build a convolution; its height and width are those of the output.
 
     Neighbours along a split height exchange kernel - stride rows of the input (spatial
-    parallelism: Dryden et al., 2019, arXiv 1903.06681), likewise columns along the width.
+    parallelism: Dryden et al., 2019, arXiv 1903.06681), and columns along a split width.
     """
     height, width = output
     rows, columns = kernel
@@ -164,14 +164,14 @@ def convolution(
 
 
 def pointwise(kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1) -> Operation:
-    """An operation on every element: additions, pooling, concatenation; one FLOP an element."""
+    """Build an operation on every element, such as a pooling; one FLOP an element."""
     names = tuple(d.name for d in dimensions)
     points = math.prod(d.extent * d.width for d in dimensions)
     return Operation(kind, dimensions, float(points), names, (names,) * inputs)
 
 
 def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Operation:
-    """A table of rows; a device without a token's row adds zeros: a sum over the vocabulary."""
+    """Build a table of rows; a device without a token's row adds zeros: a sum over vocabulary."""
     dims = (
         Dimension("batch", batch),
         Dimension("sequence", sequence),
@@ -194,8 +194,8 @@ def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Oper
 def attention(
     batch: int, heads: int, queries: int, keys: int, features: int, *, cross: bool = False
 ) -> Operation:
-    """Scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
-    feature. Another position's keys are needed by all, so a split sequence reads keys and values
+    """Build scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
+    feature. Every position reads the keys of all others, so a split sequence reads keys and values
     whole.
 
     Args:
@@ -221,7 +221,9 @@ def attention(
 
 
 def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
-    """Softmax and loss: about five FLOP an element; sums over a split vocabulary are exchanged."""
+    """Build softmax and loss: about five FLOP an element; sums over a split vocabulary are
+    exchanged.
+    """
     rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
     lead = tuple(d.name for d in rows)
     dims = (*rows, Dimension("vocabulary", vocabulary))
@@ -232,7 +234,8 @@ def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
 def lstm(
     batch: int, sequence: int, features: int, hidden: int, layers: int = 1, state: int | None = None
 ) -> Operation:
-    """A stack of LSTM layers: eight FLOP for every weight of the input's and the state's products.
+    """Build a stack of LSTM layers: 8 FLOP for every weight of the input's and the state's
+    products.
 
     The sequence is not split: each position waits for the one before. Layers on different devices
     work on different positions at a time, a pipeline in ``sequence`` shares (as in PaSE, arXiv
@@ -286,7 +289,7 @@ ANY = SplitSpace()
 
 @lru_cache(maxsize=4096)
 def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) -> IntArray:
-    """All splits whose product is at most ``devices``. [K, dimensions]
+    """Return all splits whose product is at most ``devices``. [K, dimensions]
 
     A dimension is never cut into more parts than it has positions. The first configuration splits
     nothing, if that is allowed.
@@ -311,16 +314,16 @@ def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) 
 
 
 def data_parallel(operation: Operation, devices: int, space: SplitSpace = ANY) -> int:
-    """Index of the configuration that splits the batch the most and nothing else."""
+    """Return the index of the configuration that splits the batch the most and nothing else."""
     rows = configurations(operation, devices, space)
     batch = [d.name for d in operation.dimensions].index("batch")
-    others = rows.prod(axis=1) // rows[:, batch]
-    return int(np.lexsort((-rows[:, batch], others))[0])
+    ways_of_rest = rows.prod(axis=1) // rows[:, batch]
+    return int(np.lexsort((-rows[:, batch], ways_of_rest))[0])
 
 
 def in_words(operation: Operation, split: IntArray) -> str:
-    """Such as ``heads over 4, batch over 2``; the largest split first."""
+    """Describe a split, such as ``heads over 4, batch over 2``; the largest split first."""
     names = [d.name for d in operation.dimensions]
-    cut = sorted(((int(k), name) for k, name in zip(split, names, strict=True) if k > 1),
-                 key=lambda entry: (-entry[0], entry[1]))  # fmt: skip
-    return ", ".join(f"{name} over {k}" for k, name in cut) or "whole on every device"
+    parts = [(int(k), name) for k, name in zip(split, names, strict=True) if k > 1]
+    parts.sort(key=lambda entry: (-entry[0], entry[1]))
+    return ", ".join(f"{name} over {k}" for k, name in parts) or "whole on every device"

@@ -312,7 +312,7 @@ class SegmentProblem(CapturedProblem):
         for link in self.links:
             if link.parameter:
                 continue
-            before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
+            before, after = link.sources[chosen[link.u]], link.targets[chosen[link.v]]
             ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
             there += ahead
             inside += ahead if link.v in places else 0.0

@@ -45,30 +45,36 @@ BATCH = "batch"
 
 
 def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
-    """Operations of all calls, in order."""
+    """Return the operations of all calls, in order."""
     values = tuple(
         SplitValue(v.shape, v.dtype.itemsize, v.gradient, v.source, v.name) for v in graph.values
     )
     batch = _Batch(graph, rules)
-    heads = _Heads(graph, rules).found
+    heads = _Heads(graph, rules).names
     ops = []
     for i, (call, rule) in enumerate(zip(graph.calls, rules, strict=True)):
         label = batch.label(i)
         names = _names(rule, label, heads.get(i, {}))
         shape = Shape(
-            tuple(rule.extents.items()),
-            rule.reads,
-            rule.results,
-            rule.flops,
-            rule.kind == SHAPE,
-            tuple(rule.exchanges.items()),
+            extents=tuple(rule.extents.items()),
+            reads=rule.reads,
+            results=rule.results,
+            flops=rule.flops,
+            moves=rule.kind == SHAPE,
+            exchanges=tuple(rule.exchanges.items()),
         )
         learns = any(graph.values[value].gradient for value in call.results)
-        kind, reason = (rule.kind, rule.reason) if learns else (DATA, "")
-        ops.append(
-            SplitOp(call.name, kind, shape, call.reads, call.results, label, names,
-                    reason)
-        )  # fmt: skip
+        op = SplitOp(
+            name=call.name,
+            kind=rule.kind if learns else DATA,
+            shape=shape,
+            reads=call.reads,
+            results=call.results,
+            batch=label,
+            names=names,
+            reason=rule.reason if learns else "",
+        )
+        ops.append(op)
     return SplitGraph(graph.name, tuple(ops), values)
 
 
@@ -82,12 +88,12 @@ class _Batch:
         size = inputs[0][1].shape[0] if inputs else 0
         self.axis = {i: 0 for i, v in inputs if v.shape[0] == size}
         for call, rule in zip(graph.calls, rules, strict=True):
-            found = [
+            labels = [
                 first_label(axes[self.axis[value]])
                 for value, axes in zip(call.reads, rule.reads, strict=True)
                 if value in self.axis and self.axis[value] < len(axes)
             ]
-            label = next((x for x in found if x is not None), None)
+            label = next((x for x in labels if x is not None), None)
             self.labels.append(label)
             for value, axes in zip(call.results, rule.results, strict=True):
                 firsts = [first_label(entry) for entry in axes]
@@ -99,6 +105,16 @@ class _Batch:
 
 
 def _names(rule: Rule, batch: str | None, heads: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return what people call each label of a call, sorted by label.
+
+    Labels that are decimal numbers stand for axes; they are named by the rank of the largest
+    result.
+
+    Args:
+        rule: How the call can be split.
+        batch: The label that stands for examples, if any.
+        heads: Names of the labels that stand for heads of attention.
+    """
     rank = max((len(axes) for axes in (*rule.results, *rule.reads[:1])), default=0)
     images = rule.kind in ("convolution", "pool")
     by_rank = IMAGES if images and rank == 4 else RANKS.get(rank, ())
@@ -129,14 +145,14 @@ class _Heads:
         for i, call in enumerate(graph.calls):
             for slot, value in enumerate(call.reads):
                 self.readers.setdefault(value, []).append((i, slot))
-        self.found: dict[int, dict[str, str]] = {}
+        self.names: dict[int, dict[str, str]] = {}
         for i, rule in enumerate(rules):
             if rule.kind == "attention" and HEADS in rule.extents:
                 self._attention(i)
 
     def _attention(self, index: int) -> None:
         call, rule = self.graph.calls[index], self.rules[index]
-        self.found.setdefault(index, {})[HEADS] = HEADS
+        self.names.setdefault(index, {})[HEADS] = HEADS
         for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
             if HEADS in axes:
                 self._backwards(value, axes.index(HEADS))
@@ -144,12 +160,16 @@ class _Heads:
             self._forwards(call.results[0], rule.results[0].index(HEADS))
 
     def _named(self, index: int, axes: Axes, axis: int) -> str | None:
-        own = _first(axes[axis])
-        if own:
-            self.found.setdefault(index, {})[own] = HEADS
-        return own or None
+        """Name the first label of an axis after the heads; return it, or None if the axis
+        has none.
+        """
+        label = _first(axes[axis])
+        if label:
+            self.names.setdefault(index, {})[label] = HEADS
+        return label or None
 
     def _backwards(self, value: int, axis: int) -> None:
+        """Name the heads in the calls that produce a value, up to the product that makes them."""
         while value in self.producer:
             i, slot = self.producer[value]
             label = self._named(i, self.rules[i].results[slot], axis)
@@ -159,6 +179,7 @@ class _Heads:
             value, axis = self.graph.calls[i].reads[0], back
 
     def _forwards(self, value: int, axis: int) -> None:
+        """Name the heads in the calls that read a value, up to the product that takes them in."""
         while len(self.readers.get(value, ())) == 1:
             i, slot = self.readers[value][0]
             label = self._named(i, self.rules[i].reads[slot], axis)
@@ -174,12 +195,12 @@ def _axis_of(axes: Axes, label: str | None) -> int | None:
 
 
 def _first(entry: str | None) -> str:
-    """The first label of an axis, without its groups; empty where there is none."""
+    """Return the first label of an axis, without its groups; empty where there is none."""
     return base_label(labels_of(entry)[0]) if entry else ""
 
 
 def captured_network(graph: SplitGraph) -> Network:
-    """The layers of a captured model."""
+    """Return the layers of a captured model."""
     producer = {value: op for op in graph.ops for value in op.results}
     layers = []
     for op in graph.ops:
@@ -222,32 +243,32 @@ class _Draft:
         ]
 
     def _port(self, slot: int, value: int, axes: Axes) -> tuple[str | None, Axes]:
-        """The layer that an input comes from, and the input's axes as that layer made it."""
+        """Return the layer that an input comes from, and the input's axes as that layer made it."""
         while value in self.producer and self.producer[value].shape.moves:
             op = self.producer[value]
-            moved = op.shape.results[op.results.index(value)]
-            pairs = zip(moved, axes, strict=True)
-            there = {_first(m): label for m, label in pairs if m is not None}
+            result_axes = op.shape.results[op.results.index(value)]
+            pairs = zip(result_axes, axes, strict=True)
+            labels_by_axis = {_first(m): label for m, label in pairs if m is not None}
             labels = [_first(m) for m in op.shape.reads[0]]
-            value, axes = op.reads[0], tuple(there.get(m) for m in labels)
+            value, axes = op.reads[0], tuple(labels_by_axis.get(m) for m in labels)
         source = self.producer.get(value)
-        known = source is not None and _has_gradient(self.graph, source)
-        return (source.name if known and source else None), self._axes(f"in{slot}", value, axes)
+        is_layer = source is not None and _has_gradient(self.graph, source)
+        return (source.name if is_layer and source else None), self._axes(f"in{slot}", value, axes)
 
     def _axes(self, prefix: str, value: int, axes: Axes) -> Axes:
-        """Names of a tensor's axes; what no label covers gets dimensions that stay whole."""
+        """Return names of a tensor's axes; what no label covers gets dimensions that stay whole."""
         shape = self.graph.values[value].shape
         names: list[str] = []
-        rest = 1
+        uncovered = 1
         for k, (label, size) in enumerate(zip(axes, shape, strict=True)):
-            own = _first(label)
-            if own in ("", ROWS):
+            base = _first(label)
+            if base in ("", ROWS):
                 names.append(self._whole(f"{prefix}.{k}", size))
             else:
-                names.append(self.called.get(own, own))
-                rest *= max(1, size // self.dimensions[names[-1]].extent)
-        if rest > 1:
-            names.append(self._whole(f"{prefix}.rest", rest))
+                names.append(self.called.get(base, base))
+                uncovered *= max(1, size // self.dimensions[names[-1]].extent)
+        if uncovered > 1:
+            names.append(self._whole(f"{prefix}.rest", uncovered))
         return tuple(names)
 
     def _whole(self, name: str, size: int) -> str:
@@ -255,11 +276,11 @@ class _Draft:
         return name
 
     def sources(self) -> tuple[str | None, ...]:
-        """Layers that are read."""
+        """Return the layers that are read."""
         return tuple(source for source, _ in self.ports)
 
     def operation(self) -> Operation:
-        """The operation, its name left aside."""
+        """Return the layer's operation, without its name."""
         op, values = self.op, self.graph.values
         result = op.results[0]
         output = self._axes("out", result, op.shape.results[0])
@@ -270,11 +291,11 @@ class _Draft:
         )
         needs = any(values[v].gradient and values[v].source == CALL for v in op.reads)
         return Operation(
-            op.kind,
-            tuple(self.dimensions.values()),
-            op.shape.flops or float(math.prod(values[result].shape)),
-            output,
-            tuple(axes for _, axes in self.ports),
-            parameters,
-            needs,
+            kind=op.kind,
+            dimensions=tuple(self.dimensions.values()),
+            flops=op.shape.flops or float(math.prod(values[result].shape)),
+            output=output,
+            inputs=tuple(axes for _, axes in self.ports),
+            parameters=parameters,
+            needs_gradient=needs,
         )
