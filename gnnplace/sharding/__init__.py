@@ -82,18 +82,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.problem import write_sharding as write_sharding
     from gnnplace.sharding.rivals import expert as expert
     from gnnplace.sharding.rivals import greedy as greedy
-    from gnnplace.sharding.run.measure import first_says as first_says
+    from gnnplace.sharding.run.measure import broadcast_from_first as broadcast_from_first
     from gnnplace.sharding.run.measure import measured_figures as measured_figures
     from gnnplace.sharding.run.move import Regathering as Regathering
-    from gnnplace.sharding.run.move import flattened as flattened
-    from gnnplace.sharding.run.move import moved as moved
-    from gnnplace.sharding.run.move import placements as placements
-    from gnnplace.sharding.run.move import redistributed as redistributed
-    from gnnplace.sharding.run.move import told_group as told_group
-    from gnnplace.sharding.run.move import unpacked as unpacked
+    from gnnplace.sharding.run.move import dtensor_placements as dtensor_placements
+    from gnnplace.sharding.run.move import flatten_mesh as flatten_mesh
+    from gnnplace.sharding.run.move import move_shard as move_shard
+    from gnnplace.sharding.run.move import redistribute as redistribute
+    from gnnplace.sharding.run.move import set_mesh_group as set_mesh_group
+    from gnnplace.sharding.run.move import unpack_saved as unpack_saved
     from gnnplace.sharding.run.runner import PlacedCall as PlacedCall
+    from gnnplace.sharding.run.runner import place_calls as place_calls
     from gnnplace.sharding.run.runner import run_part as run_part
-    from gnnplace.sharding.run.runner import stages as stages
     from gnnplace.sharding.solver.frontier import Frontier as Frontier
     from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
     from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier

@@ -122,7 +122,7 @@ def layer_costs(
             reduced = reduced + _all_reduce(operation, parts, axes, machine)
     reduced = reduced + _halo(operation, parts) + _between_stages(operation, parts)
     gradient = np.zeros(len(splits))
-    stored = _local(operation, parts, operation.kept or operation.output)
+    stored = _local(operation, parts, operation.saved or operation.output)
     for axes in operation.parameters:
         gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
         stored = stored + machine.state * _local(operation, parts, axes)
@@ -383,7 +383,7 @@ class Setting:
         examples = max(d.extent for x in operations for d in x.dimensions if d.name == "batch")
         share = math.ceil(examples / devices) / examples
         parameters = sum(x.elements(axes) for x in operations for axes in x.parameters)
-        results = sum(x.elements(x.kept or x.output) for x in operations)
+        results = sum(x.elements(x.saved or x.output) for x in operations)
         size = parameters * machine.element
         reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, size)
         return CostParts(

@@ -52,7 +52,7 @@ class Operation:
         needs_gradient: whether the inputs' gradients are computed.
         halo: elements of the input that neighbours along a dimension exchange, as (dimension,
             positions, dimensions of the input along the border).
-        kept: dimensions of what the backward pass needs, where that is not the output.
+        saved: dimensions of what the backward pass needs, where that is not the output.
         stages: a dimension whose parts work one after the other on a number of shares, as in a
             pipeline: (dimension, shares).
     """
@@ -65,7 +65,7 @@ class Operation:
     parameters: tuple[tuple[str, ...], ...] = ()
     needs_gradient: bool = True
     halo: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
-    kept: Axes | None = None
+    saved: Axes | None = None
     stages: tuple[str, int] | None = None
 
     def elements(self, axes: Axes) -> float:
@@ -266,7 +266,7 @@ def lstm(
         ("batch", "sequence", "hidden"),
         (("batch", "sequence", "in"),),
         (("layers", "in", "hidden", "gates"),),
-        kept=("layers", "batch", "sequence", "hidden"),
+        saved=("layers", "batch", "sequence", "hidden"),
         stages=("layers", sequence),
     )
 

@@ -30,7 +30,7 @@ from gnnplace.sharding import (
     PlacedCall,
     Regathering,
     is_gathered,
-    moved,
+    move_shard,
     run_part,
 )
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
@@ -312,7 +312,7 @@ class _Pass:
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)
-            converted = by_layout[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+            converted = by_layout[read, gradient] = move_shard(tensor, mesh, layout, read, gradient)
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
                 self.parts.add(converted, tensor, mesh, layout, read)
         return by_layout[read, gradient]

@@ -18,7 +18,7 @@ BILLION_WORDS = 793_470  # Vocabulary of the billion-word benchmark (Jozefowicz 
 
 
 def head(source: str, batch: int, sequence: int, features: int, vocabulary: int) -> list[Layer]:
-    """A classifier over the vocabulary and its loss."""
+    """Build a classifier over the vocabulary and its loss."""
     classes = Dimension("vocabulary", vocabulary)
     product = linear(batch, Dimension("in", features), classes, sequence)
     return [
@@ -28,8 +28,8 @@ def head(source: str, batch: int, sequence: int, features: int, vocabulary: int)
 
 
 def rnnlm() -> Network:
-    """A two-layer LSTM language model, sizes as in PaSE (arXiv 2407.04001): 2048 features, 40
-    positions, the billion-word vocabulary.
+    """Build a two-layer LSTM language model with the sizes of PaSE (arXiv 2407.04001): 2048
+    features, 40 positions, the billion-word vocabulary.
     """
     batch = 64
     sequence, hidden = 40, 2048
@@ -41,8 +41,10 @@ def rnnlm() -> Network:
 
 
 def biglstm() -> Network:
-    """Jozefowicz et al., 2016 (arXiv 1602.02410), section 4.2: two LSTM layers of 8192 cells, each
-    projected to 1024, 20 positions. The state that a layer reads is its projection.
+    """Build BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2).
+
+    Two LSTM layers of 8192 cells, each projected to 1024; 20 positions. The state that a layer
+    reads is its projection.
     """
     batch = 128
     sequence, cells, features = 20, 8192, 1024
@@ -59,9 +61,11 @@ def biglstm() -> Network:
 
 
 def gnmt() -> Network:
-    """Wu et al., 2016 (arXiv 1609.08144), section 3: eight LSTM layers of 1024 cells on either
-    side, the first of the encoder in both directions, attention from the first of the decoder;
-    32,000 word pieces. Residual additions are part of the stacks; sentences of 50 positions.
+    """Build GNMT (Wu et al., 2016, arXiv 1609.08144, section 3).
+
+    Eight LSTM layers of 1024 cells on either side, the first of the encoder in both directions,
+    attention from the first of the decoder; 32,000 word pieces. Residual additions are part of the
+    stacks; sentences have 50 positions.
     """
     batch = 128
     sequence, size, pieces = 50, 1024, 32_000

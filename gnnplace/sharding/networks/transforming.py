@@ -39,17 +39,17 @@ class TransformerSizes:
         return self.features // self.heads
 
     def product(self, inner: Dimension, outer: Dimension) -> Operation:
-        """A matrix product at every position."""
+        """Build a matrix product at every position."""
         return linear(self.batch, inner, outer, self.sequence)
 
     def add(self) -> Operation:
-        """A residual addition."""
+        """Build a residual addition."""
         rows = (Dimension("batch", self.batch), Dimension("sequence", self.sequence))
         return pointwise("add", (*rows, Dimension("features", self.features)), 2)
 
 
 def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """Attention of a sequence to itself, with its residual."""
+    """Build attention of a sequence to itself, with its residual."""
     of_heads = Dimension("heads", shape.heads, 3 * shape.per_head)
     length = shape.sequence
     attend = attention(shape.batch, shape.heads, length, length, shape.per_head)
@@ -61,7 +61,7 @@ def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Laye
 
 
 def cross_attention(name: str, source: str, memory: str, shape: TransformerSizes) -> list[Layer]:
-    """Attention of a sequence to another one, with its residual."""
+    """Build attention of a sequence to another one, with its residual."""
     queries = Dimension("heads", shape.heads, shape.per_head)
     pairs = Dimension("heads", shape.heads, 2 * shape.per_head)
     length = shape.sequence
@@ -88,7 +88,7 @@ def _projected(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
 
 
 def perceptron(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """Two products with a residual."""
+    """Build two products with a residual."""
     wide, narrow = Dimension("hidden", shape.hidden), Dimension("features", shape.features)
     return [
         Layer(f"{name}.mlp1", shape.product(_inner(shape), wide), (source,)),
@@ -101,7 +101,7 @@ CHOICES = 2  # Experts of each token (GShard, section 2.2).
 
 
 def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """A mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
+    """Build a mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
 
     A gate chooses each token's experts; tokens are copied for each of them, go to where the
     experts are (an all-to-all if these are split), and come back. A split of the sequence and one
@@ -133,7 +133,7 @@ def _tokens(shape: TransformerSizes) -> tuple[Dimension, ...]:
 
 
 def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
-    """One product of all experts; each takes an equal share of each example's tokens."""
+    """Build one product of all experts; each takes an equal share of each example's tokens."""
     sizes = {"in": shape.features, "hidden": shape.hidden, "features": shape.features}
     capacity = shape.sequence * CHOICES // shape.experts
     dims = (
@@ -144,13 +144,15 @@ def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
         Dimension(outer, sizes[outer]),
     )
     flops = 2.0 * shape.batch * shape.experts * capacity * sizes[inner] * sizes[outer]
-    read = ("batch", None, inner, "experts", "capacity")
-    made = ("batch", None, outer, "experts", "capacity")
-    return Operation("expert", dims, flops, made, (read,), (("experts", inner, outer),))
+    inputs = ("batch", None, inner, "experts", "capacity")
+    output = ("batch", None, outer, "experts", "capacity")
+    return Operation("expert", dims, flops, output, (inputs,), (("experts", inner, outer),))
 
 
 def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> Network:
-    """Blocks of self-attention and perceptron; every second perceptron a mixture if any is."""
+    """Build blocks of self-attention and perceptron; every second perceptron a mixture if
+    any is.
+    """
     words = embedding(shape.batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("embedding", words, (None,))]
     for k in range(blocks):
@@ -162,8 +164,8 @@ def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> 
 
 
 def transformer() -> Network:
-    """The base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either side,
-    512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
+    """Build the base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either
+    side, 512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
     batch = 64
     shape, vocabulary = TransformerSizes(batch, 256, 512, 8, 2048), 37_000
@@ -183,22 +185,23 @@ def transformer() -> Network:
 
 
 def transformer_encoder() -> Network:
-    """The encoder of ``transformer`` alone, with a classifier."""
+    """Build the encoder of ``transformer`` alone, with a classifier."""
     return _stack("transformer_encoder", 6, TransformerSizes(64, 256, 512, 8, 2048), 37_000)
 
 
 def gpt() -> Network:
-    """GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
+    """Build GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
     return _stack("gpt", 24, TransformerSizes(32, 1024, 1024, 16, 4096), 50_257)
 
 
 def gpt3_100() -> Network:
-    """A hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
+    """Build a hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
     return _stack("gpt3_100", 100, TransformerSizes(64, 2048, 12_288, 96, 49_152), 50_257)
 
 
 def moe() -> Network:
-    """GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024 features, 16
-    heads, 8192 features inside, every second perceptron 128 experts, two of them a token.
+    """Build GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024
+    features, 16 heads, 8192 features inside, every second perceptron 128 experts, two of them a
+    token.
     """
     return _stack("moe", 12, TransformerSizes(64, 512, 1024, 16, 8192, 128), 64_000)
