@@ -198,8 +198,10 @@ def _fault(found: object, problem: Problem) -> str:
     """What is wrong with the outcome of a search; empty where nothing is."""
     if not isinstance(found, Found):
         return f"{type(found).__name__}, not Found(device, order)"
-    device, order = np.asarray(found.device), np.asarray(found.order)
-    ops, most = problem.num_ops, problem.num_devices
+    device = np.asarray(found.device)
+    order = np.asarray(found.order)
+    ops = problem.num_ops
+    most = problem.num_devices
     if device.shape != (ops,) or device.dtype.kind not in "iu":
         return f"devices of shape {device.shape} and type {device.dtype}, not {ops} whole numbers"
     if ops and not (device.min() >= 0 and device.max() < most):

@@ -48,7 +48,8 @@ class Single(Placer):
         self, space: SearchSpace, d: int, chosen: IntArray, placed: IntArray
     ) -> tuple[float, IntArray]:
         """Score and order of units as they are placed; all of them may be on ``d``."""
-        seconds, order = float(space.work[:, d].sum()), space.problem.graph.topological_order
+        seconds = float(space.work[:, d].sum())
+        order = space.problem.graph.topological_order
         if space.problem.num_ops > LARGE and (chosen == d).all():
             enough = seconds * (1.0 + ROUNDING)
             if not space.memory_matters or space.score(placed, order) <= enough:
@@ -74,7 +75,9 @@ class Random(Placer):
     name = "random"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        best, found, draws = np.inf, None, 0
+        best = np.inf
+        found = None
+        draws = 0
         while found is None or now() < deadline:
             ticket = rng.random(space.work.shape)
             chosen = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
@@ -82,5 +85,6 @@ class Random(Placer):
             score, order = space.sequence(device)
             draws += 1
             if found is None or score < best:
-                best, found = score, Found(device, order)
+                best = score
+                found = Found(device, order)
         return Found(found.device, found.order, f"{draws} draws")

@@ -55,7 +55,8 @@ def _once(
     start = projected(space, coarse, found, NO_BUDGET)
     note = f"{coarse.problem.num_ops} groups: {found.note}"
     if space.score(fine.device, fine.order) < space.score(start.device, start.order):
-        start, note = fine, fine.note
+        start = fine
+        note = fine.note
     refined = anneal(space, start, rng, NO_BUDGET)
     return Found(refined.device, refined.order, f"{note}; then {refined.note}")
 
@@ -70,7 +71,8 @@ def _by_turns(
     """Cycles of annealing on groups and on ops by turns until the deadline."""
     groups = SearchSpace(coarse.problem)
     above = Annealer(groups, best_construction(groups, rng, deadline), rng)
-    below, shown = Annealer(space, fine, rng), np.inf
+    below = Annealer(space, fine, rng)
+    shown = np.inf
     while not expired(deadline):
         if above.score < shown:
             shown = above.score

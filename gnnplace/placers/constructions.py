@@ -114,7 +114,8 @@ def run_members(
     """
     placements: list[Found] = []
     missed: list[str] = []
-    large, rate = space.problem.num_ops > LARGE, 0.0
+    large = space.problem.num_ops > LARGE
+    rate = 0.0
     for make in makers:
         member = make()
         if names is not None and member.name not in names:
@@ -143,7 +144,9 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
     """The best by score, after a few repairs of those that do not fit, the least excess first."""
     scores = [space.score(one.device, one.order) for one in found]
     ranked = np.argsort(scores, kind="stable").tolist()
-    best, score, repairs = found[ranked[0]], scores[ranked[0]], 0
+    best = found[ranked[0]]
+    score = scores[ranked[0]]
+    repairs = 0
     for one in (found[k] for k in ranked):
         if not space.memory_matters or expired(deadline) or repairs == REPAIRED:
             return best
@@ -151,9 +154,11 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
         if excess == 0 or seconds >= score:
             continue
         repaired = repair(space, one.device, one.order, deadline, REPAIRING)
-        repairs, made = repairs + 1, space.score(*repaired)
+        repairs = repairs + 1
+        made = space.score(*repaired)
         if made < score:
-            best, score = Found(*repaired, one.note), made
+            best = Found(*repaired, one.note)
+            score = made
     return best
 
 

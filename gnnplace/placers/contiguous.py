@@ -45,7 +45,8 @@ class Contiguous(Placer):
         self.moves = moves
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, speeds = device_ranking(space), space.speed
+        ranking = device_ranking(space)
+        speeds = space.speed
         starts: list[Start] = []
         for k in device_counts(len(ranking))[::-1][: most_constructed(space)]:
             if starts and expired(deadline):
@@ -80,7 +81,10 @@ def improve_cuts(
 
     Tries no move after the deadline.
     """
-    score, cuts, device, order = start[0], cuts.copy(), start[4], start[5]
+    score = start[0]
+    cuts = cuts.copy()
+    device = start[4]
+    order = start[5]
     widest = max(1, space.problem.num_units // (2 * len(devices)))
     steps = [s for s in (2**e for e in range(20)) if s <= widest][::-1]
     tries = max_tries(space)

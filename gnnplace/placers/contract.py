@@ -42,12 +42,15 @@ def training_chain(
     Weights are 10 B a layer; devices are ``d0`` ... of kinds ``fast`` and, the last one, ``slow``.
     """
     rng = np.random.default_rng(seed)
-    names, phase, tensors = [], [], []
+    names = []
+    phase = []
+    tensors = []
     for kind, code in (("f", FORWARD), ("b", BACKWARD), ("u", UPDATE)):
         names += [f"{kind}{i}" for i in range(num_layers)]
         phase += [code] * num_layers
     for i in range(num_layers):
-        size, back = float(rng.integers(1, 6)), num_layers + i
+        size = float(rng.integers(1, 6))
+        back = num_layers + i
         onward = [i + 1, back] if i + 1 < num_layers else [back]
         tensors.append((i, size, onward))
         tensors.append((back, size, [back - 1, back + num_layers] if i else [back + num_layers]))
@@ -165,7 +168,8 @@ def check_bound_and_names(placer: Placer) -> None:
 def check_same_seed_same_placement(placer: Placer) -> None:
     """With budget 0 the seed decides everything."""
     for problem in (training_chain(), branches()):
-        first, second = place(placer, problem, seed=3), place(placer, problem, seed=3)
+        first = place(placer, problem, seed=3)
+        second = place(placer, problem, seed=3)
         if first is None or second is None:
             continue
         assert first.placement.device.tolist() == second.placement.device.tolist()
@@ -212,7 +216,8 @@ def check_device_names_do_not_matter(placer: Placer) -> None:
             ),
         ),
     )
-    first, second = place(placer, problem, seed=1), place(placer, renamed, seed=1)
+    first = place(placer, problem, seed=1)
+    second = place(placer, renamed, seed=1)
     assert (first is None) == (second is None)
     if first is not None and second is not None:
         assert first.step_time == second.step_time

@@ -80,7 +80,8 @@ def hand_on(
     for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
         other = compiled.flow_op[i]
         for target in range(there.shape[1]):
-            at, links = finish, compiled.links
+            at = finish
+            links = compiled.links
             if target != d:
                 if not linked(links, Index(d), Index(target)):
                     at = NEVER
@@ -106,11 +107,16 @@ def etf_kernel(
         allowed: whether a unit may be on a device. [U, D]
     """
     n, num_devices = compiled.times.shape
-    device, unit_device = full_ints(n, -1), full_ints(len(allowed), -1)
-    start, finish, free = zero_floats(n), zero_floats(n), zero_floats(num_devices)
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start = zero_floats(n)
+    finish = zero_floats(n)
+    free = zero_floats(num_devices)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
-    missing, there = compiled.num_inputs.copy(), zero_table(n, num_devices)
-    links, num_tensors = compiled.links, len(compiled.size)
+    missing = compiled.num_inputs.copy()
+    there = zero_table(n, num_devices)
+    links = compiled.links
+    num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
@@ -118,10 +124,14 @@ def etf_kernel(
     for k in range(n):
         place[by_rank[k]] = k
     # Heaps of places in ``by_rank``: what could start at once, by place; what comes, by time.
-    now, now_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
-    later, later_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
-    num_now, num_later = zero_longs(num_devices), zero_longs(num_devices)
-    ready, num_ready = empty_ints(n), 0
+    now = empty_table(num_devices, n)
+    now_at = empty_int_table(num_devices, n)
+    later = empty_table(num_devices, n)
+    later_at = empty_int_table(num_devices, n)
+    num_now = zero_longs(num_devices)
+    num_later = zero_longs(num_devices)
+    ready = empty_ints(n)
+    num_ready = 0
     waiting = WaitingOps(there, missing, ready)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
@@ -139,7 +149,9 @@ def etf_kernel(
                     num_later[d] += 1
         # 2. Each device's next: what is there when it is free, by rank, else what comes first. Ops
         # that went elsewhere meanwhile are dropped when they are met.
-        best, best_place, best_device = np.inf, n, -1
+        best = np.inf
+        best_place = n
+        best_device = -1
         for d in range(num_devices):
             while num_later[d] > 0:
                 op = by_rank[later_at[d, 0]]
@@ -156,15 +168,21 @@ def etf_kernel(
                     break
                 heap_pop(now[d], now_at[d], zero, num_now[d])
                 num_now[d] -= 1
-            at, k = np.inf, n
+            at = np.inf
+            k = n
             if num_now[d] > 0:
-                at, k = free[d], now_at[d, 0]
+                at = free[d]
+                k = now_at[d, 0]
             elif num_later[d] > 0:
-                at, k = later[d, 0], later_at[d, 0]
+                at = later[d, 0]
+                k = later_at[d, 0]
             if at < best or (at == best and k < best_place):
-                best, best_place, best_device = at, k, d
+                best = at
+                best_place = k
+                best_device = d
         # 3. The earliest of them all is placed, with its class; it pays for its messages.
-        op, d = int(by_rank[best_place]), best_device
+        op = int(by_rank[best_place])
+        d = best_device
         unit_device[compiled.unit_of[op]], device[op] = d, d
         if costly:
             inputs = compiled.input_tensor[

@@ -49,15 +49,19 @@ class Expert(Placer):
         modules = space.problem.module
         labels = unit_labels(space, [(module or "").partition(".")[0] for module in modules])
         devices = np.sort(device_ranking(space))
-        chosen, rule = None, "recurrent layers apart"
+        chosen = None
+        rule = "recurrent layers apart"
         if self.published:
             chosen = recurrent_layers(space, devices)
         if chosen is None:
-            chosen, rule = sides(space, labels, devices), "encoder and decoder apart"
+            chosen = sides(space, labels, devices)
+            rule = "encoder and decoder apart"
         if chosen is None:
-            chosen, rule = towers(space, labels, devices), "towers apart"
+            chosen = towers(space, labels, devices)
+            rule = "towers apart"
         if chosen is None:
-            chosen, rule = blocks(space.unit_order, devices, len(labels)), "layers in blocks"
+            chosen = blocks(space.unit_order, devices, len(labels))
+            rule = "layers in blocks"
         device = space.spread(space.allow(chosen))
         return Found(device, space.sequence(device)[1], rule)
 
@@ -73,10 +77,13 @@ def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
 def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
     """Layers with gates on a device each, by their depth in encoder or decoder; None if not so."""
     problem = space.problem
-    modules, kinds = module_of_ops(problem), defaultdict[str, Counter[str]](Counter)
+    modules = module_of_ops(problem)
+    kinds = defaultdict[str, Counter[str]](Counter)
     for module, name, members in zip(modules, problem.graph.names, problem.members, strict=True):
         kinds[module].update(DIGITS.sub("", node) for node in members or (name,))
-    depth, layers, before = dict[str, int](), Counter[str](), 0
+    depth = dict[str, int]()
+    layers = Counter[str]()
+    before = 0
     for module in dict.fromkeys(modules):  # in the order of the forward pass
         if kinds[module]["sigmoid"] >= 2 and kinds[module]["tanh"] and module:
             stack = next((s for (s,) in SIDES if s in module.lower()), "")
@@ -136,7 +143,8 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     names = [name for name in names if name not in touched]
     if len(names) < 2 or len(devices) < 2:
         return None
-    load, home = np.zeros(len(devices)), {}
+    load = np.zeros(len(devices))
+    home = {}
     for name in names:
         home[name] = int(load.argmin())
         load[home[name]] += work[name]

@@ -56,7 +56,8 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
         return Subclusters((tuple(range(most)),), True)
     whole = comb(most, count) <= MOST_SETS
     found: dict[bytes, Devices] = {}
-    types, speed = _types(problem), _speeds(problem)
+    types = _types(problem)
+    speed = _speeds(problem)
     for devices in combinations(range(most), count) if whole else _some(speed, count):
         if problem.unit_allowed[:, list(devices)].any(axis=1).all():
             found.setdefault(_signature(problem.cluster, types, devices), devices)
@@ -139,7 +140,8 @@ def place_on_few(
         InfeasibleError: no sub-cluster has a placement.
         UnsupportedError: the placer cannot handle the problem; see ``Placer.place``.
     """
-    begin, found = now(), subclusters(problem, count)
+    begin = now()
+    found = subclusters(problem, count)
     if len(found.sets) == 1:
         devices = found.sets[0]
         result = placer.place(on_subcluster(problem, devices), budget=budget, seed=seed)

@@ -72,7 +72,8 @@ class GroupSearch:
         score, order = self.space.sequence(device)
         self.evaluations += 1
         if self._best is None or score < self.score:
-            self.score, self._best = score, (device, order)
+            self.score = score
+            self._best = (device, order)
         return score
 
     def one_device(self, first: int) -> IntArray:
@@ -83,7 +84,8 @@ class GroupSearch:
 
     def firsts(self) -> list[int]:
         """A device of each kind and memory, the one with the least work first."""
-        problem, work = self.space.problem, self._work()
+        problem = self.space.problem
+        work = self._work()
         alike = np.stack([work, problem.cluster.memory])
         different = np.unique(alike, axis=1, return_index=True)[1]
         return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))

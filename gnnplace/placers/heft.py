@@ -55,7 +55,8 @@ def approach(
 
     Arguments are the kernel's.
     """
-    offset, inputs = compiled.input_offset, compiled.input_tensor
+    offset = compiled.input_offset
+    inputs = compiled.input_tensor
     if k + 12 < len(by_rank):
         ahead(offset, by_rank[k + 12])
         ahead(compiled.unit_of, by_rank[k + 12])
@@ -90,7 +91,8 @@ def heft_kernel(
     # What is decided: of ops, and of the units whose first op was scheduled.
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
-    start, finish = zero_floats(n), zero_floats(n)
+    start = zero_floats(n)
+    finish = zero_floats(n)
     links = compiled.links
     costly = links.sends_cost or links.receives_cost
     # When devices have nothing to do, with room for all ops and copies that senders make.
@@ -106,11 +108,17 @@ def heft_kernel(
         op = by_rank[k]
         approach(compiled, by_rank, producer, finish, device, arrival, k)
         # 1. When its inputs are made: it starts on no device before that.
-        unit, made = compiled.unit_of[op], 0.0
+        unit = compiled.unit_of[op]
+        made = 0.0
         for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
             made = max(made, finish[producer[compiled.input_tensor[j]]])
-        least, best_device, best_place, best_slot = np.inf, -1, 0, 0
-        best, best_begin, best_start = np.inf, 0.0, 0.0
+        least = np.inf
+        best_device = -1
+        best_place = 0
+        best_slot = 0
+        best = np.inf
+        best_begin = 0.0
+        best_start = 0.0
         # 2. Each device is tried: where it finishes first, it goes.
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
@@ -120,7 +128,10 @@ def heft_kernel(
                 continue  # Not even were all inputs there at once.
             # When all inputs are there, were it here; seconds that messages take of this device
             # (before the op) and of the senders.
-            ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
+            ready = 0.0
+            extra = 0.0
+            sending = 0.0
+            target = Index(d)
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])
@@ -153,10 +164,15 @@ def heft_kernel(
                 continue  # The earliest gap is no earlier than the inputs are.
             at, place, slot = earliest_gap(gaps, d, ready, cost)
             if at + cost + sending < least or best_device < 0:
-                least, best_device = at + cost + sending, d
-                best_place, best_slot = place, slot
-                best, best_begin, best_start = at + cost, at, at + extra
-        d, target = best_device, Index(best_device)
+                least = at + cost + sending
+                best_device = d
+                best_place = place
+                best_slot = slot
+                best = at + cost
+                best_begin = at
+                best_start = at + extra
+        d = best_device
+        target = Index(best_device)
         # 3. Its inputs that are not there yet are sent, and hold channels and senders for good.
         if once:
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):

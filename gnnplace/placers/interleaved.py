@@ -45,7 +45,8 @@ class Interleaved(Placer):
         return None if problem.num_devices > 1 else "chunks need at least two devices"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, speeds = device_ranking(space), space.speed
+        ranking = device_ranking(space)
+        speeds = space.speed
         tried: list[tuple[float, int, int, IntArray, IntArray, IntArray, IntArray]] = []
         for k, rounds in _sizes(len(ranking))[: most_constructed(space)]:
             if tried and expired(deadline):

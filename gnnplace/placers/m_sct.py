@@ -58,14 +58,17 @@ def favourite_kernel(
     n, num_devices = compiled.times.shape
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
-    start, finish = zero_floats(n), zero_floats(n)
+    start = zero_floats(n)
+    finish = zero_floats(n)
     # Of devices: seconds when they are free, bytes of units on them, the op that each had last.
-    free, held = zero_floats(num_devices), zero_floats(num_devices)
+    free = zero_floats(num_devices)
+    held = zero_floats(num_devices)
     last = full_ints(num_devices, -1)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing = compiled.num_inputs.copy()
     there = zero_table(n, num_devices)
-    links, num_tensors = compiled.links, len(compiled.size)
+    links = compiled.links
+    num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
     told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
@@ -79,7 +82,11 @@ def favourite_kernel(
     for _ in range(n):
         # 1. The ready op and the device at which it starts first; among equals a favourite child,
         # then the op of higher rank.
-        best, best_rank, best_at, best_device, best_wish = np.inf, -1.0, -1, -1, False
+        best = np.inf
+        best_rank = -1.0
+        best_at = -1
+        best_device = -1
+        best_wish = False
         for i in range(num_ready):
             op = ready[i]
             unit = compiled.unit_of[op]
@@ -97,10 +104,14 @@ def favourite_kernel(
                 better = at < best or (at == best and wish and not best_wish)
                 tie = at == best and wish == best_wish and rank[op] > best_rank
                 if better or tie or best_device < 0:
-                    best, best_rank, best_at = at, rank[op], i
-                    best_device, best_wish = d, wish
+                    best = at
+                    best_rank = rank[op]
+                    best_at = i
+                    best_device = d
+                    best_wish = wish
         # 2. It is placed, with its class, and paid for its messages.
-        op, d = ready[best_at], best_device
+        op = ready[best_at]
+        d = best_device
         num_ready -= 1
         ready[best_at] = ready[num_ready]
         unit = compiled.unit_of[op]
@@ -159,13 +170,15 @@ def favourite_children(problem: Problem) -> IntArray:
     num_ops = problem.num_ops
     source, target, size = problem.graph.edges
     num_edges = len(source)
-    op_time, transfer = least_times(problem), mean_transfer_times(problem, size)
+    op_time = least_times(problem)
+    transfer = mean_transfer_times(problem, size)
 
     # Columns: w, the start of each op, x of each edge. Rows are `row @ columns <= limit`.
     num_columns = 1 + num_ops + num_edges
     every_op = np.arange(num_ops, dtype=np.int32)
     every_edge = np.arange(num_edges, dtype=np.int32)
-    starts, edges = 1 + every_op, 1 + num_ops + every_edge
+    starts = 1 + every_op
+    edges = 1 + num_ops + every_edge
 
     def build_rows(
         num_rows: int, *entries: tuple[IntArray, IntArray, FloatArray | float]

@@ -25,10 +25,12 @@ class MTopo(Placer):
         memory = np.minimum(space.problem.cluster.memory, max(1.0, float(size.sum())))
         caps = size.sum() * memory / max(memory.sum(), 1e-300) + size.max()
         chosen = np.empty(space.problem.num_units, dtype=np.int32)
-        d, held = 0, 0.0
+        d = 0
+        held = 0.0
         for unit in space.unit_order:
             if held + size[unit] > caps[d] and d < space.problem.num_devices - 1:
-                d, held = d + 1, 0.0
+                d = d + 1
+                held = 0.0
             chosen[unit] = d
             held += size[unit]
         device = space.spread(space.allow(chosen))

@@ -32,7 +32,8 @@ class MinCut(Placer):
         return None
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, seed = device_ranking(space), int(rng.integers(2**31))
+        ranking = device_ranking(space)
+        seed = int(rng.integers(2**31))
         tried: list[tuple[float, int, Found]] = []
         counts = device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]
         for k in counts[::-1][: most_constructed(space)]:

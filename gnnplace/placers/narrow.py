@@ -85,7 +85,9 @@ class NarrowSearch:
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
         self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
-        self.shown, self.took, self.last_gain = starts[0].score, 0.0, 0
+        self.shown = starts[0].score
+        self.took = 0.0
+        self.last_gain = 0
 
     @property
     def found(self) -> Found:
@@ -125,7 +127,8 @@ class NarrowSearch:
     def _expand(self) -> None:
         best = self.chunks.best
         if best.score < WORTH * self.shown:
-            self.shown, self.last_gain = best.score, self.chunks.lap
+            self.shown = best.score
+            self.last_gain = self.chunks.lap
             self.expanding = self.expansion.add(best)
 
 
@@ -138,13 +141,16 @@ class Expansion:
     """
 
     def __init__(self, space: SearchSpace, narrow: NarrowProblem) -> None:
-        self.space, self.narrow, self.score = space, narrow, np.inf
+        self.space = space
+        self.narrow = narrow
+        self.score = np.inf
         self.best: tuple[IntArray, IntArray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def add(self, start: Start) -> float:
         """Expands one more; the seconds that took."""
         begin = now()
-        space, narrow = self.space, self.narrow
+        space = self.space
+        narrow = self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
         own = narrow.fine_order(space.problem, start.order)
         self._keep(device, own)
@@ -165,7 +171,8 @@ class Expansion:
         """Keeps a placement if it is the best."""
         score = self.space.score(device, order, self.score)
         if score < self.score:
-            self.score, self.best = score, (device, order)
+            self.score = score
+            self.best = (device, order)
 
 
 def ranked_starts(
@@ -223,7 +230,8 @@ def scheduled(
     device = space.spread(unit_device)
     found: list[Start] = []
     for priority in priorities:
-        finish, far = np.empty(len(device)), np.empty(len(device))
+        finish = np.empty(len(device))
+        far = np.empty(len(device))
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
             score = space.score(device, order) if space.memory_matters else seconds
@@ -233,7 +241,8 @@ def scheduled(
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
     """Devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
-    work, ranking = space.mean_work[narrow.line], device_ranking(space)
+    work = space.mean_work[narrow.line]
+    ranking = device_ranking(space)
     middle = np.cumsum(work) - work / 2
     for k in device_counts(len(ranking))[::-1]:
         devices = np.sort(ranking[:k])

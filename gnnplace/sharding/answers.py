@@ -337,7 +337,8 @@ def limited_split(
     Raises:
         InputError: pins, forbids or modules that stay together; or headroom of no known memory.
     """
-    limits, options = as_constraints(constraints), options or SplitOptions()
+    limits = as_constraints(constraints)
+    options = options or SplitOptions()
     if limits.patterns:
         constraint = next(iter(limits.patterns.to_data()))
         raise InputError(

@@ -344,14 +344,17 @@ class Setting:
 
     def by_layer(self, configuration: Sequence[int]) -> list[CostParts]:
         """Return what a strategy costs layer by layer, with the resharding of inputs."""
-        machine, devices, space = self.machine, self.devices, self.space
+        machine = self.machine
+        devices = self.devices
+        space = self.space
         layers = self.network.layers
         indices = dict(zip((x.name for x in layers), configuration, strict=True))
         operations = {x.name: x.operation for x in layers}
         parts = []
         for layer, k in zip(layers, configuration, strict=True):
             layer_cost = layer_costs(layer.operation, devices, machine, space)
-            resharding, memory = 0.0, float(layer_cost.memory[k])
+            resharding = 0.0
+            memory = float(layer_cost.memory[k])
             for port, source in enumerate(layer.inputs):
                 if source is None:
                     continue
@@ -378,7 +381,8 @@ class Setting:
         Every device runs all layers on its share of the batch, layers that cannot be split as well,
         and the gradients of all parameters are all-reduced once; nothing else is exchanged.
         """
-        devices, machine = self.devices, self.machine
+        devices = self.devices
+        machine = self.machine
         operations = [layer.operation for layer in self.network.layers]
         examples = max(d.extent for x in operations for d in x.dimensions if d.name == "batch")
         share = math.ceil(examples / devices) / examples

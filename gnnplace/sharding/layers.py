@@ -302,12 +302,14 @@ def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) 
     parts = [k for k in range(1, devices + 1) if devices % k == 0]
     if space.powers_of_two:
         parts = [1 << k for k in range(devices.bit_length())]
-    rows, used = np.ones((1, 0), np.int64), np.ones(1, np.int64)
+    rows = np.ones((1, 0), np.int64)
+    used = np.ones(1, np.int64)
     for dimension in operation.dimensions:
         allowed = np.array([k for k in parts if k <= (dimension.extent if dimension.split else 1)])
         products = used[:, None] * allowed
         old, new = np.nonzero(products <= devices)
-        rows, used = np.column_stack([rows[old], allowed[new]]), products[old, new]
+        rows = np.column_stack([rows[old], allowed[new]])
+        used = products[old, new]
     if space.exactly and (used == devices).any():
         rows = rows[used == devices]
     return rows[np.lexsort(rows.T[::-1])]

@@ -105,7 +105,9 @@ def longest_path(problem: Problem) -> float:
 
 def compile_problem(problem: Problem) -> Compiled:
     """Bundles the arrays of ``problem``."""
-    graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)
+    graph = problem.graph
+    cluster = problem.cluster
+    cost = least_times(problem)
     input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
     tensor = graph.consumption_tensor  # flows: in the order of the op's tensors and their consumers
     offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
@@ -146,7 +148,8 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
         return compiled
     graph = problem.graph
     kept = needed(graph, problem.unit_of)
-    tensor, consumer = graph.consumption_tensor[kept], graph.consumer[kept]
+    tensor = graph.consumption_tensor[kept]
+    consumer = graph.consumer[kept]
     sent = np.bincount(tensor, minlength=graph.num_tensors)
     listed = compiled.op_tensor[sent[compiled.op_tensor] > 0]
     by_consumer = np.argsort(consumer, kind="stable")
@@ -215,10 +218,13 @@ def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: Bo
                 behind[op, word] |= behind[other, word]
             behind[op, other // WORD] |= np.int64(1) << np.int64(other % WORD)
     for k in range(len(producer)):
-        source, low, high = producer[k], consumer_offset[k], consumer_offset[k + 1]
+        source = producer[k]
+        low = consumer_offset[k]
+        high = consumer_offset[k + 1]
         for i in range(low, high):
             op = consumer[i]
-            word, bit = op // WORD, np.int64(op % WORD)
+            word = op // WORD
+            bit = np.int64(op % WORD)
             if unit[op] == unit[source]:
                 for j in range(offset[source], offset[source + 1]):
                     if (behind[successor[j], word] >> bit) & 1:

@@ -89,7 +89,8 @@ def exceeds(
     if limit == np.inf:
         copy_to(after, compiled.tail)
         return False
-    behind, whole = zero_floats(len(compiled.memory)), zero_floats(len(order))
+    behind = zero_floats(len(compiled.memory))
+    whole = zero_floats(len(order))
     for k in range(len(order) - 1, -1, -1):
         op = Index(order[k])
         d = Index(device[op])
@@ -124,7 +125,9 @@ def approach(
 
     Each in time for what it says of the next; arguments are ``run_kernel``'s.
     """
-    last, made, flows = Index(end) - ONE, compiled.op_tensor_offset, compiled.flow_offset
+    last = Index(end) - ONE
+    made = compiled.op_tensor_offset
+    flows = compiled.flow_offset
     op = Index(sequence[min(Index(at) + Index(5), last)])
     ahead(flows, op)
     ahead(made, op)
@@ -171,7 +174,8 @@ def list_targets(
     ``stamp``: the tensor for which each device was last written; changed. [D]
     """
     count = 0
-    low, high = compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + ONE]
+    low = compiled.consumer_offset[tensor]
+    high = compiled.consumer_offset[tensor + ONE]
     for k in range(Index(low), Index(high)):
         target = Index(device[Index(compiled.consumer[k])])
         if target != source and stamp[target] != tensor:
@@ -226,7 +230,8 @@ def run_kernel(
     """
     start, finish, transfer, service = record
     n, num_devices = compiled.times.shape
-    links, far = compiled.links, n > FAR
+    links = compiled.links
+    far = n > FAR
     # A device's ops to come are ``sequence[head[d] : end[d]]``; the next one can start when it has
     # no inputs ``missing``, not before it is ``ready`` nor before the device is ``free``.
     sequence, head = split_order(device, order, num_devices)
@@ -251,7 +256,9 @@ def run_kernel(
         for k in range(n):
             position[order[k]] = k
     keeps_transfers = len(transfer) > 0
-    transfers, done, step_time = 0, 0, 0.0
+    transfers = 0
+    done = 0
+    step_time = 0.0
     # First ops without inputs start at once.
     for d in range(num_devices):
         if head[d] < end[d] and missing[sequence[head[d]]] == 0:
@@ -265,7 +272,8 @@ def run_kernel(
         if now == np.inf:
             return DEADLOCK, np.inf, transfers
         # 1. Everything that finishes at this instant; local consumers have their inputs at once.
-        count, num_waking = 0, 0
+        count = 0
+        num_waking = 0
         for d in range(num_devices):
             while candidate[d] == now:
                 op = Index(sequence[Index(head[d])])
@@ -279,7 +287,8 @@ def run_kernel(
                     return CUT_OFF, np.inf, transfers
                 free[d] = now
                 # Who waits for it here goes on; whether others wait, and sending costs its device.
-                remote, costly = False, False
+                remote = False
+                costly = False
                 for k in range(
                     Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
                 ):
@@ -316,10 +325,8 @@ def run_kernel(
                 Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
             ):
                 tensor = Index(compiled.op_tensor[j])
-                low, high = (
-                    Index(compiled.consumer_offset[tensor]),
-                    Index(compiled.consumer_offset[tensor + ONE]),
-                )
+                low = Index(compiled.consumer_offset[tensor])
+                high = Index(compiled.consumer_offset[tensor + ONE])
                 for m in range(list_targets(compiled, device, tensor, d, stamp, targets)):
                     target = targets[m]
                     if not linked(links, d, target):
@@ -337,7 +344,8 @@ def run_kernel(
                         service[transfers, 2] = arrival
                     transfers += 1
                     # Its consumers there; an idle device whose next op is among them is woken.
-                    first, found = op, False
+                    first = op
+                    found = False
                     for k in range(low, high):
                         other = Index(compiled.consumer[k])
                         if Index(device[other]) != target:
@@ -349,7 +357,8 @@ def run_kernel(
                             waking[num_waking] = target
                             num_waking += 1
                         if links.receives_cost and (not found or position[other] < position[first]):
-                            first, found = other, True
+                            first = other
+                            found = True
                     if links.receives_cost:
                         extra[first] += receive_time(links, d, target, size)
             free[d] += overhead
@@ -371,11 +380,14 @@ def run_kernel(
 def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
-    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
+    after = empty_floats(n)
+    limit = cutoff * (1.0 + ROUNDING)
     if exceeds(compiled, device, order, limit, after):
         return np.inf
-    start, finish = empty_floats(n), empty_floats(n)
-    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
+    start = empty_floats(n)
+    finish = empty_floats(n)
+    nothing = empty_int_table(0, 3)
+    nowhere = empty_table(0, 3)
     return run_kernel(
         compiled, device, order, limit, after, StepTimes(start, finish, nothing, nowhere)
     )[1]

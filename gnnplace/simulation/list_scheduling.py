@@ -109,7 +109,8 @@ def timed_list_schedule(
     channel_free = zero_floats(links.num_channels)
     ready_at = zero_floats(n)
     # What happens next: an op's inputs arrive, or, as n + D - 1 - d, device d may be free.
-    coming, event = empty_floats(n + num_devices), empty_ints(n + num_devices)
+    coming = empty_floats(n + num_devices)
+    event = empty_ints(n + num_devices)
     num_coming = np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     # Ready ops of each device: a heap in a part of the arrays that has room for all its ops.
@@ -123,7 +124,8 @@ def timed_list_schedule(
     for d in range(num_devices):
         low[d + 1] += low[d]
     # Devices at which something happened, ascending, and when it last did.
-    stirred, last_stirred = empty_ints(num_devices), full_floats(num_devices, -1.0)
+    stirred = empty_ints(num_devices)
+    last_stirred = full_floats(num_devices, -1.0)
     num_stirred = 0
     # Ops without inputs are ready at once.
     for op in range(n):
@@ -156,17 +158,16 @@ def timed_list_schedule(
             if running[d] < 0:
                 continue
             # 2. What ran there has finished: its tensors are sent, each once to a device.
-            op, source = Index(running[d]), d
+            op = Index(running[d])
+            source = d
             running[d] = -1
             overhead = 0.0
             for j in range(
                 Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
             ):
                 tensor = Index(compiled.op_tensor[j])
-                low_k, high_k = (
-                    compiled.consumer_offset[tensor],
-                    compiled.consumer_offset[tensor + ONE],
-                )
+                low_k = compiled.consumer_offset[tensor]
+                high_k = compiled.consumer_offset[tensor + ONE]
                 for k in range(Index(low_k), Index(high_k)):
                     other = Index(compiled.consumer[k])
                     target = Index(device[other])
@@ -260,7 +261,8 @@ def turn_order(problem: Problem) -> IntArray:
 
 def priorities(problem: Problem) -> list[FloatArray]:
     """The priorities that ``complete`` tries, highest first to run. Each [n]."""
-    n, position = problem.num_ops, problem.graph.position.astype(np.float64)
+    n = problem.num_ops
+    position = problem.graph.position.astype(np.float64)
     rank = mean_upward_rank(problem)
     if problem.microbatches == 1:
         return [rank, -position]
@@ -297,7 +299,8 @@ def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray
 
 def reversed_problem(compiled: Compiled) -> Compiled:
     """The same ops and devices with every edge and link turned round; a tensor an edge."""
-    n, edges = len(compiled.state), len(compiled.consumer)
+    n = len(compiled.state)
+    edges = len(compiled.consumer)
     tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))
     producer = np.empty(len(compiled.size), np.int32)
     producer[compiled.op_tensor] = np.repeat(np.arange(n), np.diff(compiled.op_tensor_offset))
@@ -328,8 +331,10 @@ def times_of(
 ) -> tuple[FloatArray, FloatArray]:
     """Start and finish of each op in seconds. [n], [n]"""
     n = len(device)
-    start, finish = np.zeros(n), np.zeros(n)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
+    start = np.zeros(n)
+    finish = np.zeros(n)
+    nothing = np.empty((0, 3), np.int32)
+    nowhere = np.empty((0, 3))
     record = StepTimes(start, finish, nothing, nowhere)
     run_kernel(compiled, device, order, np.inf, np.zeros(n), record)
     return start, finish

@@ -78,10 +78,14 @@ def lifetimes(
         service: start and end of service, and arrival. [K, 3]
         wanted: whether to look at a device. [D]
     """
-    num_tensors, n = len(compiled.size), len(device)
+    num_tensors = len(compiled.size)
+    n = len(device)
     total = num_tensors + len(transfer)
-    where, slot = empty_ints(total), full_ints(num_tensors, -1)
-    begin, end, size = empty_floats(total), empty_floats(total), empty_floats(total)
+    where = empty_ints(total)
+    slot = full_ints(num_tensors, -1)
+    begin = empty_floats(total)
+    end = empty_floats(total)
+    size = empty_floats(total)
     count = 0
     for op in range(n):
         on = device[op]
@@ -99,7 +103,8 @@ def lifetimes(
             slot[k] = count
             count += 1
     for i in range(len(transfer)):
-        tensor, target = transfer[i, 0], transfer[i, 2]
+        tensor = transfer[i, 0]
+        target = transfer[i, 2]
         k = Index(tensor)
         if slot[k] >= 0:
             end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
@@ -115,8 +120,10 @@ def peak_kernel(
     where: IntArray, begin: FloatArray, end: FloatArray, size: FloatArray, state: FloatArray
 ) -> FloatArray:
     """Peak bytes of each device from lifetimes and the state of each device. [D]."""
-    by_begin, by_end = ascending(begin), ascending(end)
-    now, peak = state.copy(), state.copy()
+    by_begin = ascending(begin)
+    by_end = ascending(end)
+    now = state.copy()
+    peak = state.copy()
     freed = 0
     for i in by_begin:
         while freed < len(by_end) and end[by_end[freed]] <= begin[i]:
@@ -166,7 +173,8 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
     """Which devices need more than the limit, and whether any does. [D]."""
-    result, some = zero_flags(len(need)), False
+    result = zero_flags(len(need))
+    some = False
     for d in range(len(need)):
         result[d] = need[d] > limit[d]
         some |= result[d]
@@ -191,13 +199,16 @@ def excess_kernel(
     The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
-    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
+    after = empty_floats(n)
+    limit = cutoff * (1.0 + ROUNDING)
     if exceeds(compiled, device, order, limit, after):
         return np.inf, 0.0
     doubtful, some = above(most_memory(compiled, device), compiled.memory)
     rows = len(compiled.consumer) + 1 if some else 0
-    start, finish = empty_floats(n), empty_floats(n)
-    transfer, service = empty_int_table(rows, 3), empty_table(rows, 3)
+    start = empty_floats(n)
+    finish = empty_floats(n)
+    transfer = empty_int_table(rows, 3)
+    service = empty_table(rows, 3)
     record = StepTimes(start, finish, transfer, service)
     status, step_time, count = run_kernel(compiled, device, order, limit, after, record)
     if rows == 0:
@@ -212,13 +223,16 @@ def excess_kernel(
 
 def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
     """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
-    n, rows = len(device), len(compiled.consumer) + 1
+    n = len(device)
+    rows = len(compiled.consumer) + 1
     most = most_memory(compiled, device)
     doubtful = most > compiled.memory
     if not doubtful.any():
         return np.asarray(most)
-    start, finish = np.empty(n), np.empty(n)
-    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
+    start = np.empty(n)
+    finish = np.empty(n)
+    transfer = np.empty((rows, 3), np.int32)
+    service = np.empty((rows, 3))
     record = StepTimes(start, finish, transfer, service)
     count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
     lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)

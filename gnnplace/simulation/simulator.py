@@ -71,9 +71,12 @@ class SimulatedTimeline:
     @classmethod
     def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> SimulatedTimeline:
         """Simulates a step."""
-        n, room = len(device), len(compiled.consumer) + 1
-        start, finish = np.full(n, np.nan), np.full(n, np.nan)
-        transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
+        n = len(device)
+        room = len(compiled.consumer) + 1
+        start = np.full(n, np.nan)
+        finish = np.full(n, np.nan)
+        transfer = np.empty((room, 3), np.int32)
+        service = np.empty((room, 3))
         record = StepTimes(start, finish, transfer, service)
         _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
         told = (transfer[:count], service[:count])
@@ -215,7 +218,8 @@ class Simulator:
     def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
         """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
         count_steps()
-        device, order = _int32(device), _int32(order)
+        device = _int32(device)
+        order = _int32(order)
         known = self.timelines.get(device, order, cutoff)
         if known is not None:
             return known.within(cutoff)
@@ -237,7 +241,8 @@ class Simulator:
     ) -> tuple[float, float]:
         """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
         count_steps()
-        device, order = _int32(device), _int32(order)
+        device = _int32(device)
+        order = _int32(order)
         known = self.timelines.get(device, order, cutoff)
         if known is not None:
             return known.within(cutoff), known.excess
@@ -261,11 +266,14 @@ class Simulator:
     def run(self, device: IntArray, order: IntArray) -> Simulation:
         """The whole predicted step: timeline, transfers, memory, faults."""
         count_steps()
-        problem, c = self.problem, self.compiled
-        device, order = _int32(device), _int32(order)
+        problem = self.problem
+        c = self.compiled
+        device = _int32(device)
+        order = _int32(order)
         found = faults(problem, device)
         run = self.timelines.get(device, order) or SimulatedTimeline.of(c, device, order)
-        state, lives = device_state(c, device), NO_LIVES
+        state = device_state(c, device)
+        lives = NO_LIVES
         if np.isfinite(run.step_time):
             lives = run.lives(np.ones(len(state), np.bool_))
         peak = peak_kernel(*lives, state)
@@ -308,7 +316,8 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
     source, target, _ = problem.graph.edges
     before = np.concatenate([source, *(ops[:-1] for ops in sequence)])
     after = np.concatenate([target, *(ops[1:] for ops in sequence)])
-    n, by_source = problem.num_ops, np.argsort(before, kind="stable")
+    n = problem.num_ops
+    by_source = np.argsort(before, kind="stable")
     offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
     order = np.asarray(first_ready_first(offset, _int32(after[by_source])))
     if len(order) < problem.num_ops:

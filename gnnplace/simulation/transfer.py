@@ -107,13 +107,15 @@ def reversed_links(links: Links) -> Links:
     costs[copies_there, BANDWIDTH], costs[copies_there, PER_BYTE] = np.inf, 0.0
     costs[:, :, BUSY] = 0.0
     channel = np.ascontiguousarray(links.channel.transpose(1, 0, 2))
-    send, receive = costs[:, :, RECEIVES].copy(), costs[:, :, SENDS].copy()
+    send = costs[:, :, RECEIVES].copy()
+    receive = costs[:, :, SENDS].copy()
     return with_overheads(links._replace(costs=costs, channel=channel), send, receive)
 
 
 def without_gaps(links: Links) -> Links:
     """The same with no delay in seconds where there is no link, for sums over all pairs."""
-    costs, gaps = links.costs.copy(), links.channel[:, :, 0] < 0
+    costs = links.costs.copy()
+    gaps = links.channel[:, :, 0] < 0
     costs[gaps, LATENCY] = costs[gaps, DELAY] = 0.0
     return links._replace(costs=costs)
 
@@ -325,7 +327,8 @@ def pay(
         size: bytes of each tensor. [T]
         target: the device of the op that reads them.
     """
-    seconds, target = 0.0, Index(target)
+    seconds = 0.0
+    target = Index(target)
     for tensor in tensors:
         here = Index(source[tensor])
         if here == target or told[tensor, target] or not linked(links, here, target):

@@ -78,7 +78,8 @@ def equal_devices(problem: Problem) -> list[list[int]]:
 
 
 def _swappable(problem: Problem, one: int, other: int) -> bool:
-    cluster, swap = problem.cluster, np.arange(problem.num_devices)
+    cluster = problem.cluster
+    swap = np.arange(problem.num_devices)
     swap[[one, other]] = other, one
     allowed = np.where(problem.allowed, problem.times, np.inf)
     matrices = (
@@ -124,7 +125,8 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
         problem: the problem whose tensors are bundled.
         runs: join only tensors with no others of their producer listed between them.
     """
-    graph, unit_of = problem.graph, problem.unit_of.tolist()
+    graph = problem.graph
+    unit_of = problem.unit_of.tolist()
     merge = bundling(problem)
     last: dict[int, tuple[int, ...]] = {}
     groups: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
@@ -152,7 +154,8 @@ def bundling(problem: Problem) -> bool:
     their own. A link that holds several channels may be kept waiting by either, so not there.
     """
     cluster = problem.cluster
-    linked, channel = cluster.linked, cluster.channels[:, :, 0]
+    linked = cluster.linked
+    channel = cluster.channels[:, :, 0]
     if cluster.channels.shape[2] > 1:
         return False
     busy = cluster.sender_busy[linked]

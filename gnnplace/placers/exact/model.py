@@ -87,7 +87,9 @@ class ScheduleModel:
         # Imported late: it takes a second, and other placers do not need it.
         from ortools.sat.python import cp_model
 
-        self.space, self.scale, self.options = space, scale, options
+        self.space = space
+        self.scale = scale
+        self.options = options
         self.queues = queues
         self.problem = space.problem
         self.model = cp_model.CpModel()
@@ -167,7 +169,8 @@ class ScheduleModel:
                     self._send_one(bundle, source, target)
 
     def _send_one(self, bundle: Bundle, source: int, target: int) -> None:
-        own, cluster = self.unit_of[bundle.producer], self.problem.cluster
+        own = self.unit_of[bundle.producer]
+        cluster = self.problem.cluster
         readers = [c for c in bundle.readers if target in self.x[self.unit_of[c]]]
         units = tuple(sorted({self.unit_of[c] for c in readers}))
         if not cluster.linked[source, target]:
@@ -204,7 +207,8 @@ class ScheduleModel:
         """Whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
-            on_source, readers = self.x[own][source], [self.x[u][target] for u in units]
+            on_source = self.x[own][source]
+            readers = [self.x[u][target] for u in units]
             needed = self.model.new_bool_var("")
             self.model.add_implication(needed, on_source)
             self.model.add_bool_or(~needed, *readers)
@@ -264,7 +268,8 @@ class ScheduleModel:
 
     def _touched_bytes(self) -> list[int]:
         """Most bytes that one op of positive time reads and writes, of each unit. [U]"""
-        graph, least = self.problem.graph, least_times(self.problem)
+        graph = self.problem.graph
+        least = least_times(self.problem)
         touched = np.bincount(graph.producer, graph.size, graph.num_ops)
         read = np.unique(np.stack([graph.consumer, graph.consumption_tensor]), axis=1)
         touched += np.bincount(read[0], graph.size[read[1]], graph.num_ops)

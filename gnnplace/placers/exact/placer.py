@@ -110,7 +110,8 @@ class Exact(Placer):
         return best
 
     def _solve_whole(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
-        space, problem = best.space, best.space.problem
+        space = best.space
+        problem = best.space.problem
         scale = make_scale(problem, best.score if best.feasible else serial_time(problem))
         options = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
         model = ScheduleModel(space, scale, options, symmetry=True)
@@ -136,7 +137,8 @@ class Exact(Placer):
 
     def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
         """Large neighbourhoods and short annealing, in turn, until the deadline."""
-        count, num_units = 8.0, best.space.problem.num_units
+        count = 8.0
+        num_units = best.space.problem.num_units
         while not best.proven and time.perf_counter() < deadline - 0.02:
             until = min(deadline, time.perf_counter() + PART_SECONDS)
             units = part_of(best.space, rng, int(count))
@@ -153,7 +155,8 @@ class Exact(Placer):
         self, best: Incumbent, units: IntArray, rng: np.random.Generator, deadline: float
     ) -> bool:
         """Places and orders the ops of ``units`` anew; whether the part was solved to the end."""
-        space, problem = best.space, best.space.problem
+        space = best.space
+        problem = best.space.problem
         free = np.zeros(problem.num_units, dtype=bool)
         free[units] = True
         options = [

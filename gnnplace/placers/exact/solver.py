@@ -57,7 +57,9 @@ def solve(solver: Any, model: Any, watcher: Any = None) -> str:
         model: the ``CpModel`` of ortools to solve.
         watcher: a callback of ortools that is called with every solution, in another thread.
     """
-    ended, begun, over = _Ended(), allocate_lock(), allocate_lock()
+    ended = _Ended()
+    begun = allocate_lock()
+    over = allocate_lock()
     begun.acquire()
     over.acquire()
 
@@ -129,7 +131,9 @@ class Incumbent:
         score = self.space.score(device, order) if score is None else score
         if score >= self.score:
             return False
-        self.device, self.order, self.score = device.copy(), order.copy(), score
+        self.device = device.copy()
+        self.order = order.copy()
+        self.score = score
         return True
 
     def offer(self, device: IntArray, start: FloatArray) -> bool:

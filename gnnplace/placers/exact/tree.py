@@ -62,7 +62,8 @@ class Tree:
     """
 
     def __init__(self, best: Incumbent, make_solver: MakeSolver) -> None:
-        self.best, self.make_solver = best, make_solver
+        self.best = best
+        self.make_solver = make_solver
         self.order = use_order(best.space).tolist()
         self.classes = equal_devices(best.space.problem)
         self.allowed = best.space.problem.unit_allowed
@@ -96,7 +97,8 @@ class Tree:
         heappush(self.open, Node(bound, self.count, prefix, seconds, queues))
 
     def _visit(self, node: Node, until: float) -> None:
-        best, space = self.best, self.best.space
+        best = self.best
+        space = self.best.space
         goal = best.score * (1 - PROVEN / 2)
         scale = make_scale(space.problem, goal)
         options = self._options(node.prefix)

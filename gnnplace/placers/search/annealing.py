@@ -129,7 +129,8 @@ def anneal_until_better(
     Returns:
         How many moves were tried.
     """
-    n, num_units = len(state.order), len(state.unit_device)
+    n = len(state.order)
+    num_units = len(state.unit_device)
     device = state.device
     touched = empty_ints(num_units + 16)
     former = empty_ints(num_units + 16)
@@ -143,7 +144,8 @@ def anneal_until_better(
             low, high = window_of(compiled, neighbourhood, state.order, position, op)
             if high <= low:
                 continue
-            origin, goal = position[op], np.random.randint(low, high + 1)
+            origin = position[op]
+            goal = np.random.randint(low, high + 1)
             same = passes_none(device, state.order, origin, goal)
             shift(state.order, position, origin, goal)
             if same:
@@ -235,7 +237,8 @@ def anneal_moves(
 
     Changes ``state`` in place. A polished habit's best state is justified, if that makes it better.
     """
-    compiled, left = space.compiled, moves
+    compiled = space.compiled
+    left = moves
     while left > 0:
         left -= anneal_until_better(compiled, neighbourhood, habit, state, temperature, left)
         if state.score[0] < state.score[1]:
@@ -294,10 +297,13 @@ class Annealer:
     call_ops = CALL_OPS
 
     def __init__(self, space: SearchSpace, start: Found, rng: np.random.Generator) -> None:
-        self.space, self.rng = space, rng
+        self.space = space
+        self.rng = rng
         self.neighbourhood = neighbourhood(space)
         self.state = start_state(space, start.device, start.order)
-        self.moves, self.seen, self.fitting = 0, np.inf, start
+        self.moves = 0
+        self.seen = np.inf
+        self.fitting = start
         self._keep_fitting()
         n = len(start.order)
         self.next_cycle = max(1, FIRST_OPS // n)
@@ -319,10 +325,12 @@ class Annealer:
 
     def answer(self, note: str) -> Found:
         """The best state, repaired, or the best that fitted where that is better."""
-        best, space = self.found(note), self.space
+        best = self.found(note)
+        space = self.space
         if space.fits(best.device, best.order):
             return best
-        repaired, fitting = Found(*repair(space, best.device, best.order), note), self.fitting
+        repaired = Found(*repair(space, best.device, best.order), note)
+        fitting = self.fitting
         if space.fits(fitting.device, fitting.order) and not space.fits(
             repaired.device, repaired.order
         ):
@@ -344,7 +352,8 @@ class Annealer:
 
     def run(self, moves: int, deadline: float) -> None:
         """A cycle of so many moves, cut off at the deadline."""
-        state, before = self.state, self.score
+        state = self.state
+        before = self.score
         back_to_best(self.space, state, polished=False)
         seed_kernel(int(self.rng.integers(2**31)))
         hot = before * hottest(moves / len(state.order))
@@ -368,7 +377,8 @@ class Annealer:
         for done in range(0, moves, self.per_call):
             if expired(deadline):
                 break
-            count, heat = min(self.per_call, moves - done), temperature(done / moves)
+            count = min(self.per_call, moves - done)
+            heat = temperature(done / moves)
             anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
             count_steps(count)
@@ -376,7 +386,8 @@ class Annealer:
 
     def _keep_fitting(self) -> None:
         """Keeps the best state apart if it is new and fits."""
-        state, space = self.state, self.space
+        state = self.state
+        space = self.space
         if space.memory_matters and self.score < self.seen:
             self.seen = self.score
             if space.fits(state.best_device, state.best_order):

@@ -130,8 +130,11 @@ def chunk_kernel(
     """
     compiled, lean, lean_reversed, neighbourhood = problem
     n = len(compiled.state)
-    device, tried = empty_ints(n), empty_ints(len(chunks.unit_device))
-    finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
+    device = empty_ints(n)
+    tried = empty_ints(len(chunks.unit_device))
+    finish = empty_floats(n)
+    far = empty_floats(n)
+    priority = empty_floats(n)
     load = zero_floats(chunks.work.shape[1])
     for k in range(moves):
         # 1. A move, by the use of its kind so far; and the most seconds at which it is accepted.
@@ -204,11 +207,15 @@ class ChunkSearch:
     def __init__(
         self, space: SearchSpace, narrow: NarrowProblem, starts: Sequence[Start], seed: int
     ) -> None:
-        self.space, self.starts = space, starts
+        self.space = space
+        self.starts = starts
         self.neighbourhood = neighbourhood(space)
         self.seeds = np.random.default_rng(seed)
         self.moves_a_lap = max(8, LAP_OPS // space.problem.num_ops)
-        self.laps_a_round, self.step, self.lap, self.fresh = FIRST_LAPS, 0, 0, 0
+        self.laps_a_round = FIRST_LAPS
+        self.step = 0
+        self.lap = 0
+        self.fresh = 0
         best = starts[0]
         prior = np.array(PRIOR)
         if len(narrow.loose) == 0:
@@ -286,7 +293,8 @@ class ChunkSearch:
 
     def _begin(self) -> None:
         """A longer round: one member from the best state, the others from the next starts."""
-        self.step, self.laps_a_round = 0, min(MOST_LAPS, 2 * self.laps_a_round)
+        self.step = 0
+        self.laps_a_round = min(MOST_LAPS, 2 * self.laps_a_round)
         best = self.best
         _move_to(self.members[0], best.unit_device, best.priority, best.score)
         for member in self.members[1:]:

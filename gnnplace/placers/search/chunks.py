@@ -117,7 +117,8 @@ class Chunks(NamedTuple):
 def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
     """First place of the chunk around ``place`` and the first behind it."""
     d = unit_device[line[place]]
-    low, high = place, place + 1
+    low = place
+    high = place + 1
     while low > 0 and unit_device[line[low - 1]] == d:
         low -= 1
     while high < len(line) and unit_device[line[high]] == d:
@@ -159,7 +160,8 @@ def choose_kind(chunks: Chunks) -> int:
     total = 0.0
     for kind in range(len(chunks.prior)):
         total += chunks.prior[kind] * chunks.useful[kind]
-    drawn, last = np.random.random(), len(chunks.prior) - 1
+    drawn = np.random.random()
+    last = len(chunks.prior) - 1
     for kind in range(last):
         share = chunks.prior[kind] * chunks.useful[kind] / total
         drawn -= CURIOUS * chunks.prior[kind] + (1.0 - CURIOUS) * share
@@ -171,7 +173,8 @@ def choose_kind(chunks: Chunks) -> int:
 @inner(_nrt=False)
 def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
     """One random move of that kind, one that is possible."""
-    line, num_devices = chunks.line, chunks.work.shape[1]
+    line = chunks.line
+    num_devices = chunks.work.shape[1]
     size = len(line)
     if kind == ORDER:
         return
@@ -193,11 +196,13 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
     elif kind == SWAP_CHUNKS:
         other = np.random.randint(size)
         first, last = run_of(line, unit_device, other)
-        one, two = unit_device[line[place]], unit_device[line[other]]
+        one = unit_device[line[place]]
+        two = unit_device[line[other]]
         give(line, unit_device, low, high, two)
         give(line, unit_device, first, last, one)
     elif kind == SWAP_DEVICES:
-        one, two = unit_device[line[place]], np.random.randint(num_devices)
+        one = unit_device[line[place]]
+        two = np.random.randint(num_devices)
         exchange(unit_device, one, two)
     elif kind == GIVE_CHUNK:
         give(line, unit_device, low, high, np.random.randint(num_devices))

@@ -259,13 +259,15 @@ def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
 
     Ops of a unit that are far apart are no group.
     """
-    problem, coordinate = space.problem, coordinates(space)
+    problem = space.problem
+    coordinate = coordinates(space)
     begin = np.full(on_line, np.inf)
     known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
     np.minimum.at(begin, segment[known], coordinate[known])
     loose = np.flatnonzero(segment >= on_line).astype(np.int32)
     origin = first_copy(problem, loose)
-    borders, place = np.sort(begin[np.isfinite(begin)]), np.zeros(problem.num_ops, dtype=np.int32)
+    borders = np.sort(begin[np.isfinite(begin)])
+    place = np.zeros(problem.num_ops, dtype=np.int32)
     place[loose] = np.searchsorted(borders, coordinate[loose if origin is None else origin])
     return place
 
@@ -303,7 +305,8 @@ def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
     """Whether a cut at each place of the line would make groups of forward ops a cycle."""
     source, target, _ = problem.graph.edges
     forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
-    low, high = place[target], place[source]
+    low = place[target]
+    high = place[source]
     back = forward & (low >= 0) & (low < high)
     change = np.bincount(low[back], minlength=max(count, 1))
     change -= np.bincount(high[back], minlength=max(count, 1))
@@ -312,7 +315,8 @@ def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
 
 def coordinates(space: SearchSpace) -> FloatArray:
     """Coordinates of ops as ``SearchSpace`` has them but for those that are in wrong layers. [n]"""
-    problem, graph = space.problem, space.problem.graph
+    problem = space.problem
+    graph = space.problem.graph
     forward = problem.phase == FORWARD
     kept = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -329,7 +333,8 @@ def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray
     unit = problem.unit_of[forward]
     rank = np.empty(len(forward))
     rank[np.argsort(coordinate[forward], kind="stable")] = np.arange(len(forward))
-    low, high = np.full(problem.num_units, np.inf), np.full(problem.num_units, -np.inf)
+    low = np.full(problem.num_units, np.inf)
+    high = np.full(problem.num_units, -np.inf)
     np.minimum.at(low, unit, rank)
     np.maximum.at(high, unit, rank)
     return high - low > FAR * len(forward) / count

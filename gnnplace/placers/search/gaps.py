@@ -166,7 +166,8 @@ def widened(begin: float, before: float) -> float:
 @inner(_nrt=False)
 def measured(gaps: Gaps, d: int, place: int) -> float:
     """The widest gap of a chunk, found anew."""
-    row, widest = gaps.chunk[d, place], 0.0
+    row = gaps.chunk[d, place]
+    widest = 0.0
     before = end_before(gaps, d, place)
     for k in range(gaps.held[row]):
         widest = max(widest, widened(gaps.begins[row, k], before))
@@ -195,7 +196,8 @@ def measure_all(gaps: Gaps, d: int) -> None:
 @inner(_nrt=False)
 def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
     """Says that a chunk's widest gap is now another; blocks follow where it was theirs."""
-    block, before = place // BLOCK, gaps.widest[d, place]
+    block = place // BLOCK
+    before = gaps.widest[d, place]
     gaps.widest[d, place] = widest
     wider = gaps.wider[d, block]
     if widest >= wider:
@@ -211,7 +213,8 @@ def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
 @inner(_nrt=False)
 def split(gaps: Gaps, d: int, place: int) -> None:
     """Gives the upper half of a full chunk to a new one behind it."""
-    row, new = gaps.chunk[d, place], gaps.used[0]
+    row = gaps.chunk[d, place]
+    new = gaps.used[0]
     half = gaps.held[row] // 2
     for k in range(half, gaps.held[row]):
         gaps.begins[new, k - half], gaps.ends[new, k - half] = (
@@ -237,7 +240,8 @@ def split(gaps: Gaps, d: int, place: int) -> None:
 @inner(_nrt=False)
 def take(gaps: Gaps, d: int, place: int, slot: int, begin: float, end: float) -> None:
     """Puts a slot where ``earliest_gap`` says; what it said of this device before is void."""
-    row, widest = gaps.chunk[d, place], gaps.widest[d, place]
+    row = gaps.chunk[d, place]
+    widest = gaps.widest[d, place]
     before = gaps.ends[row, slot - 1] if slot > 0 else end_before(gaps, d, place)
     last = slot == gaps.held[row]
     taken = 0.0 if last else widened(gaps.begins[row, slot], before)

@@ -46,7 +46,8 @@ def with_most_in_flight(problem: Problem, most: int) -> Problem:
     counts = np.concatenate([np.diff(graph.consumer_offset), held_by])
     begin = np.cumsum(counts) - counts
     consumer = np.concatenate([graph.consumer, *after])
-    counts, begin = counts[by_producer], begin[by_producer]
+    counts = counts[by_producer]
+    begin = begin[by_producer]
     offset = np.concatenate(([0], np.cumsum(counts)))
     taken = np.arange(offset[-1]) + np.repeat(begin - offset[:-1], counts)
     held = ComputationGraph(
@@ -61,7 +62,8 @@ def with_most_in_flight(problem: Problem, most: int) -> Problem:
 
 def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
     """Backward ops that others wait for, and the forward ops that wait for each of them."""
-    forward, backward = _of_phase(problem, FORWARD), _of_phase(problem, BACKWARD)
+    forward = _of_phase(problem, FORWARD)
+    backward = _of_phase(problem, BACKWARD)
     pairs = [
         (op, forward[unit, share + most])
         for (unit, share), ops in backward.items()
@@ -74,9 +76,12 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
 def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
     """Ops of a phase by unit and micro-batch."""
     ops = np.flatnonzero(problem.phase == phase).astype(np.int32)
-    unit, share = problem.unit_of[ops], problem.microbatch[ops]
+    unit = problem.unit_of[ops]
+    share = problem.microbatch[ops]
     by_key = np.lexsort((share, unit))
-    ops, unit, share = ops[by_key], unit[by_key], share[by_key]
+    ops = ops[by_key]
+    unit = unit[by_key]
+    share = share[by_key]
     begins = np.flatnonzero((np.diff(unit, prepend=-1) != 0) | (np.diff(share, prepend=-1) != 0))
     keys = zip(unit[begins].tolist(), share[begins].tolist(), strict=True)
     return dict(zip(keys, np.split(ops, begins[1:]), strict=True)) if len(ops) else {}
@@ -131,5 +136,6 @@ def fewer_in_flight(
             continue
         starts = ranked(held)
         if starts[0].score < limit:
-            best, limit = (held, starts), starts[0].score
+            best = (held, starts)
+            limit = starts[0].score
     return best

@@ -99,7 +99,8 @@ def window_of(
 ) -> tuple[int, int]:
     """First and last position that ``op`` may take between its inputs and its consumers."""
     here = position[op]
-    low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
+    low = max(0, here - WINDOW)
+    high = min(len(order) - 1, here + WINDOW)
     for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
         low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
     for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
@@ -124,7 +125,8 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
 @inner(_nrt=False)
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
     """Whether a shift leaves every device's own sequence as it is."""
-    d, step = device[order[origin]], 1 if goal > origin else -1
+    d = device[order[origin]]
+    step = 1 if goal > origin else -1
     k = origin + step
     while k != goal + step and device[order[k]] != d:
         k += step
@@ -149,7 +151,8 @@ def propose(
     unit = np.random.randint(num_units)
     kind = np.random.random()
     target = np.random.randint(num_devices)
-    low, high = neighbourhood.edge_offset[unit], neighbourhood.edge_offset[unit + 1]
+    low = neighbourhood.edge_offset[unit]
+    high = neighbourhood.edge_offset[unit + 1]
     touched[0] = unit
     if kind < 0.5:
         if kind < 0.35 and high > low:

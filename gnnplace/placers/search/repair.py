@@ -57,7 +57,8 @@ def pack(space: SearchSpace) -> IntArray:
 
     Bytes are state and everything a unit produces; shares follow the devices' memory.
     """
-    problem, size = space.problem, unit_bytes(space)
+    problem = space.problem
+    size = unit_bytes(space)
     memory = np.minimum(problem.cluster.memory, size.sum())
     limits = np.cumsum(memory) / memory.sum() * size.sum()
     middle = np.cumsum(size[space.unit_order]) - size[space.unit_order] / 2
@@ -71,7 +72,8 @@ def pack(space: SearchSpace) -> IntArray:
 def _move_units(
     space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
 ) -> tuple[IntArray, IntArray]:
-    unit_device, score = space.device_of_units(device), space.score(device, order)
+    unit_device = space.device_of_units(device)
+    score = space.score(device, order)
     tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
     while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
@@ -97,7 +99,8 @@ def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> 
     mine = space.unit_order[unit_device[space.unit_order] == full]
     size = unit_bytes(space)[mine]
     enough = np.flatnonzero(size >= over[full])
-    largest, just_enough = np.argsort(-size)[:3], enough[np.argsort(size[enough])][:3]
+    largest = np.argsort(-size)[:3]
+    just_enough = enough[np.argsort(size[enough])][:3]
     parts = [mine[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
     for share in (0.25, 1.0):
         front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1

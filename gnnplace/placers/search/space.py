@@ -119,7 +119,9 @@ class SearchSpace:
 
     def _check_memory(self) -> None:
         """Checks that every op that takes time fits a device that may run it, all else away."""
-        problem, need, memory = self.problem, self.working_set, self.compiled.memory
+        problem = self.problem
+        need = self.working_set
+        memory = self.compiled.memory
         large = np.flatnonzero(need > memory.min() * (1 + ROUNDING))
         fits = need[large, None] <= memory * (1 + ROUNDING)
         times = problem.times[large]
@@ -136,7 +138,8 @@ class SearchSpace:
     @cached_property
     def working_set(self) -> FloatArray:
         """Bytes on an op's device while it runs: state of its unit, inputs, outputs. [n]"""
-        problem, graph = self.problem, self.problem.graph
+        problem = self.problem
+        graph = self.problem.graph
         need = problem.unit_state[problem.unit_of]
         need += np.bincount(graph.producer, graph.size, problem.num_ops)
         taken = graph.size[graph.consumption_tensor]
@@ -162,14 +165,16 @@ class SearchSpace:
     def speed(self) -> FloatArray:
         """Relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
-        own, mean = sum_of_finite(self.work), self.mean_work @ allowed
+        own = sum_of_finite(self.work)
+        mean = self.mean_work @ allowed
         idle = allowed.any(axis=0).astype(np.float64)
         return np.where(own > 0, mean / np.maximum(own, 1e-300), idle)
 
     @cached_property
     def coordinate(self) -> FloatArray:
         """Coordinate of each op, as the module's text says. [n]"""
-        graph, forward = self.problem.graph, self.problem.phase == FORWARD
+        graph = self.problem.graph
+        forward = self.problem.phase == FORWARD
         inputs = (graph.predecessor_offset, graph.predecessor)
         place = graph.position.astype(np.float64)
         return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
@@ -282,7 +287,8 @@ class SearchSpace:
             extra: more priorities. Each [n].
             cutoff: score above which the caller does not want to know.
         """
-        best, chosen = np.inf, self.turn_order
+        best = np.inf
+        chosen = self.turn_order
         times = self.compiled.times[np.arange(len(device)), device]
         least = float(np.bincount(device, times).max())
         if least > cutoff * (1.0 + ROUNDING):
@@ -293,7 +299,8 @@ class SearchSpace:
                 order = list_schedule(self.compiled, device, priority)
             score = self.score(device, order, min(best, cutoff))
             if score < best:
-                best, chosen = score, order
+                best = score
+                chosen = order
             if best <= least * (1.0 + ROUNDING):
                 break
         return best, chosen

@@ -65,7 +65,8 @@ class Flows(NamedTuple):
 
 def make_flows(space: SearchSpace) -> Flows:
     """The flows of a problem."""
-    problem, cluster = space.problem, space.problem.cluster
+    problem = space.problem
+    cluster = space.problem.cluster
     grouped = _grouped(space)
     producer = np.array([p for p, _ in grouped], dtype=np.int32)
     sizes = [len(readers) for _, readers in grouped]
@@ -94,7 +95,8 @@ def make_flows(space: SearchSpace) -> Flows:
 
 def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float]]:
     """Number and bytes of the tensors by their unit and the other units that read them."""
-    graph, unit_of = space.problem.graph, space.problem.unit_of
+    graph = space.problem.graph
+    unit_of = space.problem.unit_of
     flows: dict[tuple[int, tuple[int, ...]], list[float]] = {}
     for tensor, producer in enumerate(unit_of[graph.producer].tolist()):
         readers = np.unique(unit_of[graph.consumers(tensor)])
@@ -131,7 +133,8 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
             target = device[flows.reader[j]]
             if seen[target] != k:
                 seen[target] = k
-                latency, pace = flows.latency[source, target], flows.pace[source, target]
+                latency = flows.latency[source, target]
+                pace = flows.pace[source, target]
                 cost = with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
                 load[source] += cost
                 load[target] += cost

@@ -80,7 +80,8 @@ class Throughput(Placer):
         if not search.proven:
             search.improve()
         if not search.proven:
-            units, devices = space.problem.num_units, space.problem.num_devices
+            units = space.problem.num_units
+            devices = space.problem.num_devices
             if units * np.log(devices) <= np.log(FEW):  # annealing may be too cold for its optimum
                 for chosen in product(range(devices), repeat=units):
                     search.take(np.array(chosen, dtype=np.int32))
@@ -120,7 +121,9 @@ class _Search:
     """One search: the best devices of units so far, and what is proven."""
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> None:
-        self.space, self.rng, self.deadline = space, rng, deadline
+        self.space = space
+        self.rng = rng
+        self.deadline = deadline
         self.flows = make_flows(space)
         self.sorts: Sorts = sorts_of(self.flows)
         self.bound = simple_bound(space)
@@ -143,7 +146,8 @@ class _Search:
         value = interval(self.flows, device)
         if value >= self.value or state_excess(self.flows, device) > 0:
             return False
-        self.device, self.value = device.astype(np.int32), value
+        self.device = device.astype(np.int32)
+        self.value = value
         return True
 
     def contiguous(self) -> None:
@@ -171,7 +175,8 @@ class _Search:
 
     def _swapped(self, device: IntArray) -> IntArray:
         """The same stages on the best devices that swaps of two lead to; equal links need none."""
-        best, value = device, interval(self.flows, device)
+        best = device
+        value = interval(self.flows, device)
         count = len(self.flows.memory)
         known = self.sorts.equal or count > MOST_SWAPPED
         for a, b in () if known else combinations(range(count), 2):
@@ -180,7 +185,8 @@ class _Search:
             swapped = label[best]
             fits = state_excess(self.flows, swapped) == 0
             if fits and interval(self.flows, swapped) < value:
-                best, value = swapped, interval(self.flows, swapped)
+                best = swapped
+                value = interval(self.flows, swapped)
         return best
 
     def _views(self) -> list[tuple[IntArray, bool]]:
@@ -216,7 +222,8 @@ class _Search:
 
     def improve(self) -> None:
         """Annealing, from the best so far and from one device."""
-        timed, now = self.deadline > NO_BUDGET, time.perf_counter()
+        timed = self.deadline > NO_BUDGET
+        now = time.perf_counter()
         one = self.space.allow(np.zeros(self.space.problem.num_units, dtype=np.int32))
         for share, start in ((0.5, self.device), (1.0, one)):
             until = now + share * (self.deadline - now) if timed else NO_BUDGET

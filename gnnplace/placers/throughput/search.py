@@ -47,7 +47,8 @@ def add_flow(
     """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
     for d in range(len(load)):
         if d != source and readers[index, d] > 0:
-            latency, pace = flows.latency[source, d], flows.pace[source, d]
+            latency = flows.latency[source, d]
+            pace = flows.pace[source, d]
             cost = sign * with_messages(0.0, flows.tensors[index], flows.size[index], latency, pace)
             load[source] += cost
             load[d] += cost
@@ -84,7 +85,9 @@ def move(
 @inner()
 def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
     """What annealing lowers."""
-    excess, most, total = 0.0, load[0], 0.0
+    excess = 0.0
+    most = load[0]
+    total = 0.0
     for d in range(len(load)):
         excess += max(0.0, resident[d] - flows.memory[d])
         most = max(most, load[d])
@@ -104,7 +107,8 @@ def fits(flows: Flows, resident: FloatArray) -> bool:
 @inner()
 def neighbour(flows: Flows, unit: int) -> int:
     """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
-    first, last = flows.unit_offset[unit], flows.unit_offset[unit + 1]
+    first = flows.unit_offset[unit]
+    last = flows.unit_offset[unit + 1]
     if first == last:
         return unit
     k = flows.unit_flow[np.random.randint(first, last)]
@@ -123,7 +127,8 @@ def propose(
     goals: IntArray,
 ) -> int:
     """Writes the units of a random move and the devices they go to; returns how many."""
-    unit, num_devices = np.random.randint(len(device)), len(flows.memory)
+    unit = np.random.randint(len(device))
+    num_devices = len(flows.memory)
     kind = np.random.random()
     units[0], goals[0] = unit, np.random.randint(num_devices)
     if kind < 0.4:
@@ -189,7 +194,9 @@ def anneal_kernel(
     """
     order, rank, device, readers, load, resident, best_device = state
     size = max(2, len(device))
-    units, goals, former = empty_ints(size), empty_ints(size), empty_ints(size)
+    units = empty_ints(size)
+    goals = empty_ints(size)
+    former = empty_ints(size)
     now = energy(flows, load, resident, penalty)
     for _ in range(moves):
         count = propose(flows, order, rank, device, units, goals)
@@ -240,7 +247,8 @@ def local_search(
         share: the share of the memory that state may take.
     """
     tight = _finite(flows._replace(memory=flows.memory * share))
-    device, best_device = start.astype(np.int32), start.astype(np.int32)
+    device = start.astype(np.int32)
+    best_device = start.astype(np.int32)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     readers = count_readers(tight, device)
@@ -249,7 +257,10 @@ def local_search(
     scale = float(load.max())
     penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
     seed_kernel(int(rng.integers(2**31)))
-    timed, begin, per_call, turn = deadline > NO_BUDGET, time.perf_counter(), 2_000, 0
+    timed = deadline > NO_BUDGET
+    begin = time.perf_counter()
+    per_call = 2_000
+    turn = 0
     while time.perf_counter() < deadline if timed else turn < ROUNDS:
         called = time.perf_counter()
         part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS

@@ -200,7 +200,8 @@ def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray)
 @kernel
 def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatArray:
     """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
-    num_sorts, num_blocks = cost.shape[0], cost.shape[1] - 1
+    num_sorts = cost.shape[0]
+    num_blocks = cost.shape[1] - 1
     states = 1
     for t in range(num_sorts):
         states *= counts[t] + 1
@@ -254,21 +255,28 @@ def descend(
         load (inf if none is below ``upper``), and nodes visited, ``most`` if it was stopped.
     """
     order, block, cost, best, strides = table
-    num_blocks, num_devices = cost.shape[1] - 1, len(sorts.of)
+    num_blocks = cost.shape[1] - 1
+    num_devices = len(sorts.of)
     num_sorts = len(sorts.counts)
-    found_stage, found_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
-    found, nodes = np.inf, 0
+    found_stage = full_ints(len(order), -1)
+    found_sort = full_ints(num_devices, -1)
+    found = np.inf
+    nodes = 0
     bound_to_beat = upper
-    stage, stage_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
+    stage = full_ints(len(order), -1)
+    stage_sort = full_ints(num_devices, -1)
     # A level's children: bound, first block, sort; the next to visit; what the level came with.
     width = num_blocks * num_sorts
     child_bound = empty_table(num_devices + 1, width)
     child = np.empty((num_devices + 1, width), np.int64)
     bounds, children = empty_floats(width), empty_longs(width)  # as they are listed
-    amount, turn = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
-    end_of, state_of = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
+    amount = zero_longs(num_devices + 1)
+    turn = zero_longs(num_devices + 1)
+    end_of = zero_longs(num_devices + 1)
+    state_of = zero_longs(num_devices + 1)
     value_of = zero_floats(num_devices + 1)
-    level, fresh = 0, True
+    level = 0
+    fresh = True
     end_of[0], state_of[0], value_of[0] = num_blocks, best.shape[0] - 1, 0.0
     while level >= 0:
         # 1. A level that is entered lists its children: each first block and sort of a stage that
@@ -278,12 +286,15 @@ def descend(
             nodes += 1
             if nodes >= most:
                 break
-            end, s, total = end_of[level], state_of[level], 0
+            end = end_of[level]
+            s = state_of[level]
+            total = 0
             counts, sizes = stage_costs(flows, sorts, order, block, stage, end, level)
             for t in range(num_sorts):
                 if (s // strides[t]) % (sorts.counts[t] + 1) == 0:
                     continue
-                work, p = 0.0, len(order) - 1
+                work = 0.0
+                p = len(order) - 1
                 while p >= 0 and block[p] >= end:
                     p -= 1
                 for i in range(end - 1, -1, -1):
@@ -316,7 +327,8 @@ def descend(
             level -= 1
             continue
         turn[level] += 1
-        i, t = child[level, k] // num_sorts, child[level, k] % num_sorts
+        i = child[level, k] // num_sorts
+        t = child[level, k] % num_sorts
         for p in range(len(order)):
             if i <= block[p] < end_of[level]:
                 stage[order[p]] = level
@@ -325,12 +337,14 @@ def descend(
         if i == 0:
             value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:
-                bound_to_beat, found = value, value
+                bound_to_beat = value
+                found = value
                 copy_to(found_stage, stage)
                 copy_to(found_sort, stage_sort)
         elif level + 1 < num_devices:
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]
             value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
-            level, fresh = level + 1, True
+            level = level + 1
+            fresh = True
     return found_stage, found_sort, found, nodes

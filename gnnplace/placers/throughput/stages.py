@@ -100,7 +100,8 @@ def add_unit(
     Returns:
         By how much the number and the bytes of the tensors that cross its border change.
     """
-    count, size = 0.0, 0.0
+    count = 0.0
+    size = 0.0
     for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
         k = flows.unit_flow[j]
         readers = flows.offset[k + 1] - flows.offset[k]
@@ -120,7 +121,8 @@ def segment_costs(
     flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
 ) -> FloatArray:
     """Seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B + 1, B + 1]"""
-    num_units, num_sorts = len(order), len(sorts.counts)
+    num_units = len(order)
+    num_sorts = len(sorts.counts)
     num_blocks = block[num_units - 1] + 1
     cost = np.full((num_sorts, num_blocks + 1, num_blocks + 1), np.inf)
     for t in range(num_sorts):
@@ -131,10 +133,14 @@ def segment_costs(
             continue
         made = zero_flags(len(flows.producer))
         read = zero_ints(len(flows.producer))
-        work, state, count, size = zero_floats(num_sorts), 0.0, 0.0, 0.0
+        work = zero_floats(num_sorts)
+        state = 0.0
+        count = 0.0
+        size = 0.0
         for p in range(begin, num_units):
             change = add_unit(flows, order[p], 1, made, read)
-            count, size = count + change[0], size + change[1]
+            count = count + change[0]
+            size = size + change[1]
             state += flows.state[order[p]]
             least = np.inf
             for t in range(num_sorts):
@@ -170,16 +176,19 @@ def stage_costs(
     """
     made = zero_flags(len(flows.producer))
     read = zero_ints(len(flows.producer))
-    counts, sizes = zero_floats(end), zero_floats(end)
+    counts = zero_floats(end)
+    sizes = zero_floats(end)
     seen = full_ints(own + 1, -1)
-    count, size = 0.0, 0.0
+    count = 0.0
+    size = 0.0
     last = len(order) - 1
     while last >= 0 and block[last] >= end:
         last -= 1
     for p in range(last, -1, -1):
         unit = order[p]
         change = add_unit(flows, unit, 1, made, read)
-        count, size = count + change[0], size + change[1]
+        count = count + change[0]
+        size = size + change[1]
         for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
             k = flows.unit_flow[j]
             if flows.producer[k] != unit:
@@ -213,7 +222,8 @@ def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArr
                 seen[target] = k
                 for end in (source, target):
                     t = stage_sort[end]
-                    latency, pace = sorts.latency[t], sorts.pace[t]
+                    latency = sorts.latency[t]
+                    pace = sorts.pace[t]
                     load[end] += with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
     return greatest(load)
 

@@ -149,7 +149,8 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
 
 def _moved_alike(a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine) -> Moved:
     """Price one change along all dimensions of a mesh; a shard of a replicated tensor is free."""
-    count, dims = math.prod(mesh), tuple(range(len(mesh)))
+    count = math.prod(mesh)
+    dims = tuple(range(len(mesh)))
     if a == PARTIAL:
         op = REDUCE_SCATTER if b.cuts else ALL_REDUCE
         return Moved(reduction=machine.collective(op, count, local, dims))

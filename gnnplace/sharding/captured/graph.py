@@ -137,7 +137,8 @@ class _Heads:
     """Follows the heads of attention to the products that make and read them."""
 
     def __init__(self, graph: CallGraph, rules: Sequence[Rule]) -> None:
-        self.graph, self.rules = graph, rules
+        self.graph = graph
+        self.rules = rules
         self.producer = {
             v: (i, k) for i, call in enumerate(graph.calls) for k, v in enumerate(call.results)
         }
@@ -151,7 +152,8 @@ class _Heads:
                 self._attention(i)
 
     def _attention(self, index: int) -> None:
-        call, rule = self.graph.calls[index], self.rules[index]
+        call = self.graph.calls[index]
+        rule = self.rules[index]
         self.names.setdefault(index, {})[HEADS] = HEADS
         for value, axes in list(zip(call.reads, rule.reads, strict=True))[:3]:
             if HEADS in axes:
@@ -176,7 +178,8 @@ class _Heads:
             back = _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
             if back is None or self.rules[i].kind not in (SHAPE, "elementwise"):
                 return
-            value, axis = self.graph.calls[i].reads[0], back
+            value = self.graph.calls[i].reads[0]
+            axis = back
 
     def _forwards(self, value: int, axis: int) -> None:
         """Name the heads in the calls that read a value, up to the product that takes them in."""
@@ -186,7 +189,8 @@ class _Heads:
             on = _axis_of(self.rules[i].results[0], label)
             if on is None or self.rules[i].kind != SHAPE:
                 return
-            value, axis = self.graph.calls[i].results[0], on
+            value = self.graph.calls[i].results[0]
+            axis = on
 
 
 def _axis_of(axes: Axes, label: str | None) -> int | None:
@@ -250,7 +254,8 @@ class _Draft:
             pairs = zip(result_axes, axes, strict=True)
             labels_by_axis = {_first(m): label for m, label in pairs if m is not None}
             labels = [_first(m) for m in op.shape.reads[0]]
-            value, axes = op.reads[0], tuple(labels_by_axis.get(m) for m in labels)
+            value = op.reads[0]
+            axes = tuple(labels_by_axis.get(m) for m in labels)
         source = self.producer.get(value)
         is_layer = source is not None and _has_gradient(self.graph, source)
         return (source.name if is_layer and source else None), self._axes(f"in{slot}", value, axes)
@@ -281,7 +286,8 @@ class _Draft:
 
     def operation(self) -> Operation:
         """Return the layer's operation, without its name."""
-        op, values = self.op, self.graph.values
+        op = self.op
+        values = self.graph.values
         result = op.results[0]
         output = self._axes("out", result, op.shape.results[0])
         parameters = tuple(

@@ -157,7 +157,8 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     extents = dict(shape.extents)
     axes = itertools.chain(*shape.reads, *shape.results)
     grouped = frozenset(entry for entry in axes if entry is not None and {"|", "/"} & {*entry})
-    labels, sending = [None, *extents], frozenset(label for label, _ in shape.exchanges)
+    labels = [None, *extents]
+    sending = frozenset(label for label, _ in shape.exchanges)
     return tuple(
         c
         for c in itertools.product(labels, repeat=len(mesh))

@@ -206,7 +206,9 @@ class CapturedProblem:
         """Return the cost of handing a value from where it is made to a reader, and its gradient
         back.
         """
-        info, mesh, machine = self.graph.values[value], self.mesh, self.machine
+        info = self.graph.values[value]
+        mesh = self.mesh
+        machine = self.machine
 
         def cost(source: Port, read: Port) -> Moved:
             return passed(info, source[0], read[0], read[1], mesh, machine)
@@ -217,7 +219,9 @@ class CapturedProblem:
         """Return the cost of reading a shared value: nothing where the reader wants what is
         shared.
         """
-        info, mesh, machine = self.graph.values[value], self.mesh, self.machine
+        info = self.graph.values[value]
+        mesh = self.mesh
+        machine = self.machine
 
         def cost(shared: Port, read: Port) -> Moved:
             if shared == read:
@@ -236,7 +240,9 @@ class CapturedProblem:
 
     def compute(self, op: int) -> FloatArray:
         """Return the seconds of an operation's configurations. [K]"""
-        graph, mesh, machine = self.graph, self.mesh, self.machine
+        graph = self.graph
+        mesh = self.mesh
+        machine = self.machine
         measured = self.seconds[op] if self.seconds else None
         return np.array(
             [compute(graph, graph.ops[op], c, mesh, machine, measured) for c in self.options[op]]
@@ -244,7 +250,9 @@ class CapturedProblem:
 
     def exchanges(self, op: int) -> FloatArray:
         """Return the seconds of what an operation's parts exchange while they compute. [K]"""
-        graph, mesh, machine = self.graph, self.mesh, self.machine
+        graph = self.graph
+        mesh = self.mesh
+        machine = self.machine
         return np.array(
             [exchange(graph, graph.ops[op], c, mesh, machine) for c in self.options[op]]
         )
@@ -263,7 +271,8 @@ class CapturedProblem:
 
     def memory(self, op: int) -> FloatArray:
         """Return the bytes of results, and of the parameters that it alone reads. [K]"""
-        graph, mesh = self.graph, self.mesh
+        graph = self.graph
+        mesh = self.mesh
         size = np.array([made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]])
         for value, axes in self._parameters(op):
             info = graph.values[value]
@@ -296,7 +305,8 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     """Build the cost tables; equal operations and pairs share them."""
     count = len(captured.graph.ops)
     unique: dict[object, tuple[FloatArray, FloatArray]] = {}
-    cost, memory = [], []
+    cost = []
+    memory = []
     for i in range(count):
         key = captured.node_key(i)
         if key not in unique:
@@ -350,7 +360,8 @@ def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
 def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostParts:
     """Return the seconds of a strategy by what they go to, and bytes a device."""
     count = len(captured.graph.ops)
-    layout_changes, gradient = Moved(), 0.0
+    layout_changes = Moved()
+    gradient = 0.0
     for link in captured.links:
         cost = link.cost(link.sources[strategy[link.u]], link.targets[strategy[link.v]])
         if link.parameter:
@@ -400,7 +411,8 @@ def _link_seconds(link: PortLink, node: int, state: int, strategy: Sequence[int]
 
 def ddp_parts(captured: CapturedProblem) -> CostParts:
     """Return the seconds of a step of DDP by what they go to, and bytes a device."""
-    graph, machine = captured.graph, captured.machine
+    graph = captured.graph
+    machine = captured.machine
     examples = batch_size(graph)
     devices = min(math.prod(captured.mesh), examples)  # the others have no example
     share = math.ceil(examples / devices) / examples

@@ -221,7 +221,8 @@ def _replay(graph: CallGraph, layers: Iterable[OmittedLayer] = ()) -> Replay:
                 values.update(zip(layer.results, results, strict=True))
                 position = layer.last
                 continue
-            numbering.label, call = position, graph.calls[position]
+            numbering.label = position
+            call = graph.calls[position]
             values.update(zip(call.results, call.made(values.__getitem__), strict=True))
             position += 1
         return pytree.tree_map(
@@ -440,7 +441,8 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         read = tensors_in((args, kwargs))
         if len(read) > 1 and function_name(func) in SIZED:
-            args, kwargs = (args[0], *as_numbers(args[1:])), as_numbers(kwargs)
+            args = (args[0], *as_numbers(args[1:]))
+            kwargs = as_numbers(kwargs)
             read = tensors_in((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)
@@ -454,8 +456,11 @@ class _Recorder(TorchFunctionMode):
             self._parts[id(results[0])] = read[0], args[1]
         if func is torch.Tensor.copy_ and (part := self._parts.get(id(args[0]))) is not None:
             # `base[index].copy_(x)` is `base[index] = x`: the same ops, on what is read later
-            func, args, results = torch.Tensor.__setitem__, (*part, args[1]), []
-            read, changed = tensors_in(args), [part[0]]
+            func = torch.Tensor.__setitem__
+            args = (*part, args[1])
+            results = []
+            read = tensors_in(args)
+            changed = [part[0]]
         if results or changed:
             self._note(func, args, kwargs, read, results, changed)
         else:

@@ -89,7 +89,8 @@ class ModuleVisits:
     """
 
     def __init__(self, step: nn.Module) -> None:
-        self.step, self.groups = step, find_siblings(step)
+        self.step = step
+        self.groups = find_siblings(step)
         self.of: dict[str, list[Visit]] = {path: [] for paths in self.groups for path in paths}
         self.irregular: set[str] = set()
         self.read: set[tuple[int, str]] = set()
@@ -203,7 +204,10 @@ class _VisitForm:
     """
 
     def __init__(self, graph: CallGraph, path: str, visit: Visit, first: int, last: int) -> None:
-        self.graph, self.visit, self.first, self.last = graph, visit, first, last
+        self.graph = graph
+        self.visit = visit
+        self.first = first
+        self.last = last
         self.prefix = f"{path.removeprefix('model.')}."
         self.names: dict[int, tuple[str, Any]] = {}
         for position, leaf in enumerate(visit.arguments):
@@ -229,7 +233,8 @@ class _VisitForm:
         if len(visited) != 1 or path in visits.irregular or visited[0].last < 0:
             return None
         visit = visited[0]
-        first, last = bisect_left(positions, visit.first), bisect_left(positions, visit.last)
+        first = bisect_left(positions, visit.first)
+        last = bisect_left(positions, visit.last)
         self = cls(graph, path, visit, first, last)
         returned = {leaf.value for leaf in visit.results if isinstance(leaf, Handed)}
         results = [v for call in graph.calls[first:last] for v in call.results]

@@ -32,7 +32,8 @@ def rnnlm() -> Network:
     features, 40 positions, the billion-word vocabulary.
     """
     batch = 64
-    sequence, hidden = 40, 2048
+    sequence = 40
+    hidden = 2048
     layers = [
         Layer("embedding", embedding(batch, sequence, BILLION_WORDS, hidden), (None,)),
         Layer("lstm", lstm(batch, sequence, hidden, hidden, 2), ("embedding",)),
@@ -47,9 +48,12 @@ def biglstm() -> Network:
     reads is its projection.
     """
     batch = 128
-    sequence, cells, features = 20, 8192, 1024
+    sequence = 20
+    cells = 8192
+    features = 1024
     layers = [Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))]
-    inner, outer = Dimension("hidden", cells), Dimension("features", features)
+    inner = Dimension("hidden", cells)
+    outer = Dimension("features", features)
     for k in (1, 2):
         source = layers[-1].name
         recurrent = lstm(batch, sequence, features, cells, state=features)
@@ -68,7 +72,9 @@ def gnmt() -> Network:
     stacks; sentences have 50 positions.
     """
     batch = 128
-    sequence, size, pieces = 50, 1024, 32_000
+    sequence = 50
+    size = 1024
+    pieces = 32_000
     rows = (Dimension("batch", batch), Dimension("sequence", sequence))
     both = pointwise("concat", (*rows, Dimension("features", 2 * size)), 2)
     words = embedding(batch, sequence, pieces, size)

@@ -89,7 +89,8 @@ def _projected(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
 
 def perceptron(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     """Build two products with a residual."""
-    wide, narrow = Dimension("hidden", shape.hidden), Dimension("features", shape.features)
+    wide = Dimension("hidden", shape.hidden)
+    narrow = Dimension("features", shape.features)
     return [
         Layer(f"{name}.mlp1", shape.product(_inner(shape), wide), (source,)),
         Layer(f"{name}.mlp2", shape.product(wide, narrow), (f"{name}.mlp1",)),
@@ -168,7 +169,8 @@ def transformer() -> Network:
     side, 512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
     batch = 64
-    shape, vocabulary = TransformerSizes(batch, 256, 512, 8, 2048), 37_000
+    shape = TransformerSizes(batch, 256, 512, 8, 2048)
+    vocabulary = 37_000
     words = embedding(batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("source", words, (None,))]
     for k in range(6):

@@ -80,7 +80,8 @@ def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
         local = torch.ones(count, device=mesh.device_type)
         return _timed(lambda: redistribute(local, mesh, partial, replicated), mesh.device_type)
 
-    latency, large = reduce(SMALL), reduce(LARGE)
+    latency = reduce(SMALL)
+    large = reduce(LARGE)
     sent = share(ALL_REDUCE, size) * 4 * LARGE
     return latency, sent / max(large - latency, 1e-9)
 
@@ -118,7 +119,8 @@ def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
         layers: the model, which is left with gradients and what a forward pass changes.
         mesh: of this device.
     """
-    step, graph = layers.step, layers.calls
+    step = layers.step
+    graph = layers.calls
     forward = [float("inf")] * len(graph.calls)
     step_seconds = float("inf")
     for _ in range(TURNS):

@@ -258,7 +258,8 @@ def change_layout(
 ) -> torch.Tensor:
     """Return a device's part in another layout; what only gets smaller comes first."""
     all_devices = getattr(mesh, NAME, None)
-    a, b = before[0], after[0]
+    a = before[0]
+    b = after[0]
     if all_devices is not None and len({*zip(before, after, strict=True)}) == 1:  # along all alike
         if a == PARTIAL and b.cuts:
             return _scattered(local, all_devices, b.axis).contiguous()

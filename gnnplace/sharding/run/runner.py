@@ -125,7 +125,8 @@ def run_part(
     call: LayerCall, rule: Rule, share: Share, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Compute a device's part of a call: the tensors that it makes, or changes."""
-    remaining, run = iter(tensors), rule.run
+    remaining = iter(tensors)
+    run = rule.run
     return call.made(
         lambda value: next(remaining),
         None if run is None else lambda call, args, kwargs: run(call, args, kwargs, share),

@@ -86,7 +86,8 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     """Return the classes of equal rows and of equal columns."""
     bits = np.ascontiguousarray(table).view(np.uint64)
     of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
-    rows, columns = _of_equal(of_rows), _of_equal(of_columns)
+    rows = _of_equal(of_rows)
+    columns = _of_equal(of_columns)
     same_rows, same_columns = _verified(bits, rows.first[rows.of], columns.first[columns.of])
     return (
         rows if same_rows else each_alone(len(of_rows)),
@@ -110,7 +111,8 @@ def _coefficients(count: int) -> IndexArray:
 def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Return hashes of rows and of columns."""
     rows, columns = bits.shape
-    of_rows, of_columns = np.zeros(rows, np.uint64), np.zeros(columns, np.uint64)
+    of_rows = np.zeros(rows, np.uint64)
+    of_columns = np.zeros(columns, np.uint64)
     for i in range(rows):
         value = np.uint64(0)
         for j in range(columns):
@@ -125,7 +127,8 @@ def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, Ind
 def _verified(bits: IndexArray, row: LongArray, column: LongArray) -> tuple[bool, bool]:
     """Return whether every row i equals row ``row[i]``, and every column j column ``column[j]``."""
     rows, columns = bits.shape
-    same_rows, same_columns = True, True
+    same_rows = True
+    same_columns = True
     for i in range(rows):
         for j in range(columns):
             same_rows &= bits[i, j] == bits[row[i], j]

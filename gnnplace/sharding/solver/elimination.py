@@ -86,7 +86,8 @@ class _Elimination:
         tables = self.buckets.take(node)
         scope = tuple(sorted({neighbour for table in tables for neighbour in table.scope} - {node}))
         if scope:
-            memo, roles = self.buckets.memo, (*scope, node)
+            memo = self.buckets.memo
+            roles = (*scope, node)
             key = tuple(sorted(table.signature(roles) for table in tables))
             cost, classes = memo.of(key, tables, partial(self._without, node, scope, tables))
             self.buckets.add(Table(scope, cost, classes))
@@ -96,7 +97,8 @@ class _Elimination:
         self, node: int, scope: tuple[int, ...], tables: list[Table]
     ) -> tuple[FloatArray, tuple[Classes, ...]]:
         """Return the table that is left over ``scope``, and its classes."""
-        memo, classes = self.buckets.memo, {}
+        memo = self.buckets.memo
+        classes = {}
         for neighbour in scope:
             classes[neighbour] = _classes(memo, tables, neighbour)
         picked = {neighbour: part.first for neighbour, part in classes.items()}
@@ -158,7 +160,8 @@ def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, 
     """Return the minimum over ``node`` of the tables' sum, over a few configurations of the first
     neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
     """
-    first, count = scope[0], counts[scope[0]]
+    first = scope[0]
+    count = counts[scope[0]]
     step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
     parts = []
     for low in range(0, count, step):
@@ -218,7 +221,9 @@ def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
         a: [R, K]
         b: [K, S]
     """
-    rows, inner, columns = a.shape[0], a.shape[1], b.shape[1]
+    rows = a.shape[0]
+    inner = a.shape[1]
+    columns = b.shape[1]
     c = np.full((rows, columns), np.inf)
     unrolled = inner - inner % 4
     for begin in range(0, columns, COLUMNS):
@@ -226,15 +231,21 @@ def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
         for i in range(rows):
             out = c[i, begin:end]
             for k in range(0, unrolled, 4):
-                a0, a1, a2, a3 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
-                b0, b1 = b[k, begin:end], b[k + 1, begin:end]
-                b2, b3 = b[k + 2, begin:end], b[k + 3, begin:end]
+                a0 = a[i, k]
+                a1 = a[i, k + 1]
+                a2 = a[i, k + 2]
+                a3 = a[i, k + 3]
+                b0 = b[k, begin:end]
+                b1 = b[k + 1, begin:end]
+                b2 = b[k + 2, begin:end]
+                b3 = b[k + 3, begin:end]
                 for j in range(end - begin):
                     low = min(a0 + b0[j], a1 + b1[j])
                     high = min(a2 + b2[j], a3 + b3[j])
                     out[j] = min(out[j], min(low, high))
             for k in range(unrolled, inner):
-                first, row = a[i, k], b[k, begin:end]
+                first = a[i, k]
+                row = b[k, begin:end]
                 for j in range(end - begin):
                     out[j] = min(out[j], first + row[j])
     return c

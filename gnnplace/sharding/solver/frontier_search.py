@@ -167,9 +167,11 @@ def _pruned(
     """
     # Weighings in the middle discard the most, so that the others have less to look at.
     turn = np.argsort(np.abs(np.arange(len(weights)) - len(weights) / 2), kind="stable")
-    weights, regions = [weights[k] for k in turn], regions[:, turn]
+    weights = [weights[k] for k in turn]
+    regions = regions[:, turn]
     alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
-    begin, count = 0, 1
+    begin = 0
+    count = 1
     while begin < len(weights):
         end = begin + min(count, weights_at_once(steps, factors.sizes))
         count *= 2
@@ -216,7 +218,9 @@ class _PointsRun:
         error: float,
         work: float,
     ) -> None:
-        self.steps, self.factors, self.regions = steps, factors, regions
+        self.steps = steps
+        self.factors = factors
+        self.regions = regions
         self.weights = np.array(weights)
         self.inside, self.outside = _bounds(steps, factors, weights)
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
@@ -231,7 +235,8 @@ class _PointsRun:
         Raises:
             _TooMuchWork: the limit of work or of points was reached.
         """
-        step, sizes = self.steps[index], self.factors.sizes
+        step = self.steps[index]
+        sizes = self.factors.sizes
         rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
         scopes = [self.factors.scopes[k] for k in step.factors]
         base = [
@@ -269,7 +274,8 @@ class _PointsRun:
 
     def _cells(self, step: Step, rows: int) -> LongArray:
         """Return which cell of each child belongs to each cell of the sum. [children, rows, K]"""
-        sizes, start = self.factors.sizes, 0
+        sizes = self.factors.sizes
+        start = 0
         columns = 1 if step.node is None else sizes[step.node]
         cells = np.zeros((len(step.children), rows, columns), np.int64)
         for k, child in enumerate(step.children):
@@ -295,7 +301,8 @@ class _PointsRun:
         open_points = [(len(self.steps) - 1, position)]
         while open_points:
             index, k = open_points.pop()
-            step, lists = self.steps[index], self.lists[index]
+            step = self.steps[index]
+            lists = self.lists[index]
             cell = 0
             for node in step.scope:
                 cell = cell * sizes[node] + configuration[node]

@@ -164,7 +164,9 @@ def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pa
     time, memory, origin = current
     more_time, more_memory, low, high, shift, code = added
     out_time, out_memory, out_origin = spare
-    i, j, count = 0, low, 0
+    i = 0
+    j = low
+    count = 0
     while i < n or j < high:
         take = j >= high
         if not take and i < n:
@@ -191,7 +193,8 @@ def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
     Close is ``error`` times the least time of a strategy with the point: its own and ``rest``.
     """
     time, memory, origin = lists
-    count, i = 0, 0
+    count = 0
+    i = 0
     while i < n:
         last = i
         latest = time[i] + error * max(0.0, time[i] + rest)
@@ -267,12 +270,18 @@ def _gathered(
     """
     current, spare = buffers
     work, hint = progress
-    weights, outside, regions = reach.weights, reach.outside, reach.regions
-    count_w, several = weights.shape[0], children.cell.shape[0] > 1
-    bound, outer_bound, n = np.empty(count_w), np.empty(count_w), 0
+    weights = reach.weights
+    outside = reach.outside
+    regions = reach.regions
+    count_w = weights.shape[0]
+    several = children.cell.shape[0] > 1
+    bound = np.empty(count_w)
+    outer_bound = np.empty(count_w)
+    n = 0
     zero = (np.zeros(1), np.zeros(1))
     for k in range(sums.time.shape[1]):
-        time, memory = sums.time[cell, k], sums.memory[cell, k]
+        time = sums.time[cell, k]
+        memory = sums.memory[cell, k]
         # Can any point of this configuration be in a region?
         _weigh(bound, weights, time, memory, outside[cell])
         for c in range(children.cell.shape[0]):
@@ -290,7 +299,8 @@ def _gathered(
                 outer_bound[w] = children.inside[children.cell[0, cell, k], w] + outside[cell, w]
         # The first child's list, shifted by each point of the second's that can be in a region.
         for j in range(first, last):
-            shift, origin = (time, memory), code
+            shift = (time, memory)
+            origin = code
             if several:
                 shift = (time + children.time[j], memory + children.memory[j])
                 origin = code + (np.int64(j - first) << POSITION_BITS)
@@ -313,7 +323,8 @@ def _gathered(
 @njit(cache=True)
 def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[int, int]:
     """Keep the points that are in a region; return how many, and the region of the last."""
-    bound, count = np.empty(reach.weights.shape[0]), 0
+    bound = np.empty(reach.weights.shape[0])
+    count = 0
     for i in range(n):
         _weigh(bound, reach.weights, lists[0][i], lists[1][i], reach.outside[cell])
         region = _reaches(bound, reach.regions, hint)
@@ -334,7 +345,9 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
     out = (np.empty(1024), np.empty(1024), np.empty(1024, np.int64))
     current = (np.empty(64), np.empty(64), np.empty(64, np.int64))
     spare = (np.empty(64), np.empty(64), np.empty(64, np.int64))
-    work, hint, thinned = 0.0, 0, False
+    work = 0.0
+    hint = 0
+    thinned = False
     for cell in range(cells):
         current, spare, n, work, hint = _gathered(
             sums, children, reach, cell, (current, spare), limits, (work, hint)
@@ -345,7 +358,8 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
         if n > limits.short and limits.error > 0:
             n = _thin(current, n, limits.error, reach.outside[cell, 0])
             thinned = True
-        begin, end = offset[cell], offset[cell] + n
+        begin = offset[cell]
+        end = offset[cell] + n
         offset[cell + 1] = end
         if end > limits.points:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
@@ -355,5 +369,7 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
         out[1][begin:end] = current[1][:n]
         out[2][begin:end] = current[2][:n]
     end = offset[cells]
-    time, memory, origin = out[0][:end].copy(), out[1][:end].copy(), out[2][:end].copy()
+    time = out[0][:end].copy()
+    memory = out[1][:end].copy()
+    origin = out[2][:end].copy()
     return Eliminated(time, memory, origin, offset, work, thinned, True)

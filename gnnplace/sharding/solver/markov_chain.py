@@ -45,7 +45,9 @@ def random_search(
     flat = flat_of(problem)
     current = np.array(start, np.int64)
     beta = 1.0 / (TEMPERATURE * max(problem.value(tuple(start)), 1e-300))
-    best, below, num_proposals = current.copy(), 0.0, 0
+    best = current.copy()
+    below = 0.0
+    num_proposals = 0
     while num_proposals < proposals and time.process_time() < until:
         count = min(AT_ONCE, proposals - num_proposals)
         below = _walk(flat, current, best, below, beta, rng.random((count, 3)))
@@ -81,11 +83,10 @@ def _change(flat: Flat, current: LongArray, node: int, option: int) -> float:
         e = flat.incident[p]
         side = 0 if flat.ends[e, 0] == node else 1
         d = flat.classes[flat.lookup[e, 1 - side] + current[flat.ends[e, 1 - side]]]
-        new, was = (
-            flat.classes[flat.lookup[e, side] + option],
-            flat.classes[flat.lookup[e, side] + old],
-        )
-        columns, base = flat.shape[e, 1], flat.table[e]
+        new = flat.classes[flat.lookup[e, side] + option]
+        was = flat.classes[flat.lookup[e, side] + old]
+        columns = flat.shape[e, 1]
+        base = flat.table[e]
         if side == 0:
             total += flat.cells[base + new * columns + d] - flat.cells[base + was * columns + d]
         else:

@@ -79,15 +79,19 @@ def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
     """
     flat = flat_of(problem)
     messages = np.zeros(int(flat.shape.sum()))
-    best, best_cost, bound = np.zeros(0, np.int64), np.inf, -np.inf
-    node, current = np.zeros_like(flat.unary), np.zeros(len(problem.cost), np.int64)
+    best = np.zeros(0, np.int64)
+    best_cost = np.inf
+    bound = -np.inf
+    node = np.zeros_like(flat.unary)
+    current = np.zeros(len(problem.cost), np.int64)
     for _ in range(sweeps):
         bound = max(bound, sweep(flat, messages, node, current, True))
         sweep(flat, messages, node, current, False)
         improve(flat, current)
         cost = problem.value(tuple(current.tolist()))
         if cost < best_cost:
-            best, best_cost = current.copy(), cost
+            best = current.copy()
+            best_cost = cost
         if best_cost - bound <= enough * abs(best_cost):
             break
     bound -= _rounding(flat)
@@ -135,12 +139,15 @@ def sweep(
     Returns:
         A bound of every strategy.
     """
-    count, bound = len(flat.start) - 1, 0.0
+    count = len(flat.start) - 1
+    bound = 0.0
     widest = (flat.start[1:] - flat.start[:-1]).max()
-    total, part = np.empty(widest), np.empty(widest)
+    total = np.empty(widest)
+    part = np.empty(widest)
     for step in range(count):
         u = step if forth else count - 1 - step
-        begin, size = flat.start[u], flat.start[u + 1] - flat.start[u]
+        begin = flat.start[u]
+        size = flat.start[u + 1] - flat.start[u]
         earlier, later = _collect(flat, messages, u, forth, total[:size])
         low = total[:size].min()
         bound += low
@@ -174,7 +181,8 @@ def _collect(
             later += 1
         else:
             earlier += 1
-        place, to_class = flat.message[e, side], flat.lookup[e, side]
+        place = flat.message[e, side]
+        to_class = flat.lookup[e, side]
         for k in range(len(total)):
             total[k] += messages[place + flat.classes[to_class + k]]
     return earlier, later
@@ -192,7 +200,8 @@ def _choice(
         if flat.ends[e, 0] == unit:
             _add_chosen(flat, e, 0, strategy, total)
             continue
-        place, to_class = flat.message[e, 1], flat.lookup[e, 1]
+        place = flat.message[e, 1]
+        to_class = flat.lookup[e, 1]
         for k in range(len(total)):
             total[k] += messages[place + flat.classes[to_class + k]]
     return int(total.argmin())
@@ -202,7 +211,8 @@ def _choice(
 def _add_chosen(flat: Flat, edge: int, side: int, strategy: LongArray, total: FloatArray) -> None:
     """Add the cost of a pair, given the configuration of its second node."""
     d = flat.classes[flat.lookup[edge, 1 - side] + strategy[flat.ends[edge, 1 - side]]]
-    columns, to_class = flat.shape[edge, 1], flat.lookup[edge, side]
+    columns = flat.shape[edge, 1]
+    to_class = flat.lookup[edge, side]
     for k in range(len(total)):
         c = flat.classes[to_class + k]
         total[k] += flat.cells[
@@ -223,8 +233,10 @@ def _send(
     """Renew the message of a pair from the node on ``side``; return its least number, which is
     taken off.
     """
-    rows, columns = flat.shape[edge, 0], flat.shape[edge, 1]
-    place, to_class = flat.message[edge, side], flat.lookup[edge, side]
+    rows = flat.shape[edge, 0]
+    columns = flat.shape[edge, 1]
+    place = flat.message[edge, side]
+    to_class = flat.lookup[edge, side]
     num_classes = flat.shape[edge, side]
     part[:num_classes] = np.inf
     for k in range(len(total)):
@@ -248,7 +260,8 @@ def _send(
 def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     out[:] = np.inf
     for c in range(cells.shape[0]):
-        addend, row = part[c], cells[c]
+        addend = part[c]
+        row = cells[c]
         for d in range(len(out)):
             out[d] = min(out[d], row[d] + addend)
 
@@ -256,7 +269,8 @@ def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> N
 @njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
 def _least_of_rows(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     for d in range(len(out)):
-        lowest, row = np.inf, cells[d]
+        lowest = np.inf
+        row = cells[d]
         for c in range(cells.shape[1]):
             lowest = min(lowest, row[c] + part[c])
         out[d] = lowest

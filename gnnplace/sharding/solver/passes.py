@@ -135,7 +135,8 @@ def _inputs(
     parts = [_Part(factors.scopes[k], tables[k], -1) for k in step.factors]
     parts += [_Part(steps[k].scope, inside[k], k) for k in step.children]
     pair = _splittable(step, parts)
-    partner, axes = WEIGHING, step.axes
+    partner = WEIGHING
+    axes = step.axes
     if pair is not None:
         partner = pair.scope[pair.scope[0] == step.node]
         parts = [part for part in parts if part is not pair]

@@ -109,7 +109,8 @@ def _result(
     problem: ShardingProblem, configuration: tuple[int, ...], begin: float, bound: float | None
 ) -> ShardingResult:
     seconds = time.perf_counter() - begin
-    cost, memory = problem.value(configuration), problem.bytes(configuration)
+    cost = problem.value(configuration)
+    memory = problem.bytes(configuration)
     exact = bound is None or cost - bound <= CLOSE * abs(cost)
     return ShardingResult(
         cost=cost,

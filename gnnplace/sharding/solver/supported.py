@@ -58,7 +58,8 @@ class Supported:
         tables = [first[id(table)] for table in weighted_tables]
         scopes = zip(self.factors.scopes[count:], tables[count:], strict=True)
         edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
-        names, name = self.problem.names, self.problem.name
+        names = self.problem.names
+        name = self.problem.name
         weighted = ShardingProblem(name, 1, names, tuple(tables[:count]), edges)
         configuration, bounds = best_with_bounds(weighted)
         point = Point(

@@ -204,7 +204,8 @@ def flat_of(problem: ShardingProblem) -> Flat:
         pair_tables |= {key: table for key, table in tables.items() if len(table.scope) == 2}
     pairs = list(pair_tables.values())
     count = len(problem.cost)
-    cells, classes = _ArrayRow(), _ArrayRow()
+    cells = _ArrayRow()
+    classes = _ArrayRow()
     ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
     shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
     table = np.array([cells.add(p.cost) for p in pairs], np.int64)

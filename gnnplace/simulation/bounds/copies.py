@@ -89,7 +89,8 @@ def copies_of(problem: Problem) -> Copies:
 def _groups(problem: Problem) -> LongArray:
     """Ops of one name, but for the micro-batch, and of one unit; alone if that is not one each."""
     groups: dict[tuple[int, str], int] = {}
-    names, unit_of = problem.graph.names, problem.unit_of.tolist()
+    names = problem.graph.names
+    unit_of = problem.unit_of.tolist()
     of = np.array(
         [
             groups.setdefault((unit_of[i], name.rpartition("#")[0] or name), len(groups))
@@ -213,7 +214,8 @@ def _starts(
     """
     offset, other, slack, apart, inside_offset, inside = edges
     for x in order:
-        low, count = begin[x], begin[x + 1] - begin[x]
+        low = begin[x]
+        count = begin[x + 1] - begin[x]
         for e in range(offset[x], offset[x + 1]):
             p = other[e]
             last = begin[p + 1] - begin[p] - 1
@@ -224,7 +226,8 @@ def _starts(
                     value[low + k] = max(value[low + k], ready)
         for k in range(1, count):
             value[low + k] = max(value[low + k], value[low + k - 1] + work[x])
-        a, size = inside_offset[x], inside_offset[x + 1] - inside_offset[x]
+        a = inside_offset[x]
+        size = inside_offset[x + 1] - inside_offset[x]
         if size == 0:
             continue
         released = empty_floats(size)

@@ -66,12 +66,18 @@ def on_one_machine(
         tail: least seconds after it. [n]
     """
     result = empty_floats(len(offset) - 1)
-    left, keys, waiting = empty_floats(len(job)), empty_floats(len(job)), empty_ints(len(job))
+    left = empty_floats(len(job))
+    keys = empty_floats(len(job))
+    waiting = empty_ints(len(job))
     for unit in range(len(offset) - 1):
-        low, count = offset[unit], offset[unit + 1] - offset[unit]
+        low = offset[unit]
+        count = offset[unit + 1] - offset[unit]
         result[unit] = np.inf
         for k in range(columns.shape[1]):
-            clock, bound, next_job, held = 0.0, 0.0, 0, 0
+            clock = 0.0
+            bound = 0.0
+            next_job = 0
+            held = 0
             while next_job < count or held > 0:
                 if held == 0:
                     clock = max(clock, head[job[low + next_job]])
@@ -132,7 +138,8 @@ def fill(
     num_units = int(part.max()) + 1
     cells = MOST_CELLS / (num_units * len(weight))
     count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
-    a, b = thresholds(head, count), thresholds(tail, count)
+    a = thresholds(head, count)
+    b = thresholds(tail, count)
     early = _done(*by_unit(part, head), group, columns, head, a)
     late = _done(*by_unit(part, tail), group, columns, tail, b)
     inside = _inside(early, late, weight)
@@ -158,12 +165,17 @@ def _done(
 
     A row a unit and column; inf where it is not allowed. [U K, g + 1]
     """
-    num_units, num_columns = len(offset) - 1, columns.shape[1]
+    num_units = len(offset) - 1
+    num_columns = columns.shape[1]
     done = zero_table(num_units * num_columns, len(at) + 1)
     for unit in range(num_units):
-        low, count = offset[unit], offset[unit + 1] - offset[unit]
+        low = offset[unit]
+        count = offset[unit + 1] - offset[unit]
         for k in range(num_columns):
-            row, clock, work, t = unit * num_columns + k, 0.0, 0.0, 0
+            row = unit * num_columns + k
+            clock = 0.0
+            work = 0.0
+            t = 0
             for i in range(low, low + count):
                 clock = max(clock, head[job[i]])
                 seconds = columns[group[job[i]], k]
@@ -181,8 +193,10 @@ def _done(
 @kernel
 def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
     """Weighted seconds of all units between each two thresholds. [a, b]"""
-    rows, columns = early.shape[1] - 1, late.shape[1] - 1
-    total, least = zero_table(rows, columns), empty_table(rows, columns)
+    rows = early.shape[1] - 1
+    columns = late.shape[1] - 1
+    total = zero_table(rows, columns)
+    least = empty_table(rows, columns)
     num_columns = len(weight)
     for unit in range(len(early) // num_columns):
         some = False
@@ -212,7 +226,8 @@ def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
         tail: least seconds after it. [n]
         share: its share of the work bound, in seconds. [n]
     """
-    a, b = thresholds(head), thresholds(tail)
+    a = thresholds(head)
+    b = thresholds(tail)
     row = np.searchsorted(a, head, side="right") - 1
     column = np.searchsorted(b, tail, side="right") - 1
     work = np.bincount(row * len(b) + column, share, len(a) * len(b)).reshape(len(a), len(b))

@@ -94,7 +94,9 @@ def _pairs(
         bit: groups of units of several groups, by unit.
         most: pairs to make room for.
     """
-    later, earlier, count = empty_ints(most), empty_ints(most), 0
+    later = empty_ints(most)
+    earlier = empty_ints(most)
+    count = 0
     before = np.zeros(len(order), np.int64)
     mine = np.zeros(len(order), np.int64)
     for low in range(0, len(bit), BITS):
@@ -107,7 +109,8 @@ def _pairs(
                 reached |= before[source[e]] | mine[source[e]]
             before[x] = reached
             if reached != 0 and bit_offset[unit[x] + 1] > bit_offset[unit[x]]:
-                first, last = max(low, bit_offset[unit[x]]), min(high, bit_offset[unit[x] + 1])
+                first = max(low, bit_offset[unit[x]])
+                last = min(high, bit_offset[unit[x] + 1])
                 for i in range(first, last):
                     if reached >> (i - low) & 1:
                         later[count], earlier[count] = x, bit[i]
@@ -233,7 +236,8 @@ class Relaxation:
     @classmethod
     def of(cls, problem: Problem) -> Relaxation:
         """The relaxation of a problem as it is."""
-        copies, graph = copies_of(problem), problem.graph
+        copies = copies_of(problem)
+        graph = problem.graph
         head = downward_rank(graph, least_times(problem), np.zeros(len(graph.successor)))
         crossing, service = least_seconds(problem.cluster, copies.size)
         known = by_rank(copies, head), by_rank(copies, tails(problem))
@@ -296,13 +300,16 @@ class Relaxation:
     @cached_property
     def tail_of_job(self) -> FloatArray:
         """The tail that goes with each entry of ``head``: of the copy that starts k-th. [n]"""
-        begin, group = self.copies.begin, self.group
+        begin = self.copies.begin
+        group = self.group
         return np.asarray(self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))])
 
     def bounds(self) -> dict[str, float]:
         """Bounds by name, in seconds; without transfers but those that are forced."""
         group = self.group
-        part, head, tail = self.machines.part[group], self.head, self.tail_of_job
+        part = self.machines.part[group]
+        head = self.head
+        tail = self.tail_of_job
         jobs = *by_unit(part, head), group
         weight, work = work_weights(self.part_columns, self.machines.counts, UPDATES)
         share = (self.columns * weight).min(axis=1)[group]

@@ -114,12 +114,15 @@ def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> Floa
 
 
 def _inputs(relaxation: Relaxation, *, reverse: bool) -> Inputs:
-    copies, work = relaxation.copies, relaxation.work
+    copies = relaxation.copies
+    work = relaxation.work
     kept = np.flatnonzero(copies.full)
-    source, target = copies.source[kept], copies.target[kept]
+    source = copies.source[kept]
+    target = copies.target[kept]
     near, far = (source, target) if reverse else (target, source)
     by_near = np.argsort(near, kind="stable")
-    edge, slack = kept[by_near], copies.count[near] - copies.matched[kept]
+    edge = kept[by_near]
+    slack = copies.count[near] - copies.matched[kept]
     return Inputs(
         begin=copies.begin,
         offset=offsets(near, len(work)),
@@ -174,7 +177,8 @@ def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
     """Seconds before which the inputs of rank ``k`` of ``x`` are not there."""
     least = 0.0
     for e in range(inputs.offset[x], inputs.offset[x + 1]):
-        y, rank = inputs.other[e], _rank(inputs, e, k)
+        y = inputs.other[e]
+        rank = _rank(inputs, e, k)
         if rank >= 0:
             done = value[inputs.begin[y] + rank] + inputs.work[y]
             least = max(least, done + inputs.apart[e])
@@ -185,12 +189,16 @@ def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
 def _start(inputs: Inputs, seen: Seen, x: int, k: int, turn: int) -> float:
     """Least start of rank ``k`` of ``x`` in seconds."""
     value = seen.value
-    least, work = value[inputs.begin[x] + k], inputs.work[x]
-    elsewhere, serial, kept = np.inf, value[inputs.begin[x]] + k * work, 0
+    least = value[inputs.begin[x] + k]
+    work = inputs.work[x]
+    elsewhere = np.inf
+    serial = value[inputs.begin[x]] + k * work
+    kept = 0
     seen.rank[x] = k
     waiting, pushes = _see(inputs, seen, x, x, turn, 0, 0)
     while waiting > 0 and kept < MOST_KEPT and serial < elsewhere:
-        away, y = -seen.keys[0], heap_pop(seen.keys, seen.items, 0, waiting)
+        away = -seen.keys[0]
+        y = heap_pop(seen.keys, seen.items, 0, waiting)
         waiting -= 1
         if seen.kept[y] == turn:
             continue
@@ -200,7 +208,8 @@ def _start(inputs: Inputs, seen: Seen, x: int, k: int, turn: int) -> float:
         elsewhere = min(elsewhere, away)
         copies = seen.rank[y] + 1
         end = _keep(seen, kept, value[inputs.begin[y]], copies * inputs.work[y])
-        serial, kept = max(serial, end + k * work), kept + 1
+        serial = max(serial, end + k * work)
+        kept = kept + 1
         waiting, pushes = _see(inputs, seen, x, y, turn, waiting, pushes)
     return min(elsewhere, serial)
 
@@ -225,9 +234,11 @@ def _see(
     inputs: Inputs, seen: Seen, x: int, z: int, turn: int, waiting: int, pushes: int
 ) -> tuple[int, int]:
     """Looks at the inputs of ``z``, which is ``x`` or on its device; what waits, and all pushes."""
-    rank, value = seen.rank[z], seen.value
+    rank = seen.rank[z]
+    value = seen.value
     for e in range(inputs.offset[z], inputs.offset[z + 1]):
-        y, of = inputs.other[e], _rank(inputs, e, rank)
+        y = inputs.other[e]
+        of = _rank(inputs, e, rank)
         if of < 0 or pushes >= MOST_SEEN or seen.kept[y] == turn:
             continue
         if seen.turn[y] != turn:
@@ -240,7 +251,8 @@ def _see(
             seen.far[y] = far
             away = value[inputs.begin[y] + seen.rank[y]] + inputs.work[y] + far
             heap_push(seen.keys, seen.items, 0, waiting, -away, y)
-            waiting, pushes = waiting + 1, pushes + 1
+            waiting = waiting + 1
+            pushes = pushes + 1
     return waiting, pushes
 
 
@@ -260,8 +272,11 @@ def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: in
 @inner(_nrt=False)
 def _in_turn(inputs: Inputs, value: FloatArray, y: int, edge: int, rank: int) -> float:
     """Seconds of the transfer of rank ``rank`` of ``y``, after those before it on the link."""
-    low, work, crossing = inputs.begin[y], inputs.work[y], inputs.crossing[edge]
-    served, service = 0.0, inputs.service[edge]
+    low = inputs.begin[y]
+    work = inputs.work[y]
+    crossing = inputs.crossing[edge]
+    served = 0.0
+    service = inputs.service[edge]
     for k in range(rank + 1 if inputs.begin[y + 1] - low > 1 else 0):
         served = max(served, value[low + k] + work) + service
     return max(crossing, served + crossing - service - value[low + rank] - work)

@@ -34,7 +34,8 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
         return least
     alone = float(relaxation.part_columns.sum(axis=0).min())
     fits = (relaxation.machines.memory >= relaxation.machines.state.sum()).any()
-    low, high = least, max(least, alone if np.isfinite(alone) and fits else FAR * least)
+    low = least
+    high = max(least, alone if np.isfinite(alone) and fits else FAR * least)
     limit = high * ALMOST
     for _ in range(_rounds(len(relaxation.work))):
         if limit <= low * CLOSE:
@@ -60,10 +61,14 @@ def shaved(relaxation: Relaxation, limit: float) -> float:
     If the step takes less than all of the paths that are joined for, they are joined rightly and it
     takes what follows from that; so it takes the less of the two.
     """
-    here, shortest = relaxation, np.inf
+    here = relaxation
+    shortest = np.inf
     for _ in range(JOININGS):
-        part, copies, path = here.machines.part, here.copies, through(here)
-        source, target = part[copies.source], part[copies.target]
+        part = here.machines.part
+        copies = here.copies
+        path = through(here)
+        source = part[copies.source]
+        target = part[copies.target]
         one = (source != target) & (path >= limit)
         if not one.any():
             break
@@ -80,18 +85,19 @@ def shaved(relaxation: Relaxation, limit: float) -> float:
 
 def through(relaxation: Relaxation) -> FloatArray:
     """Longest path in seconds through each edge if it has a transfer. [E]"""
-    copies, head, tail, work = (
-        relaxation.copies,
-        relaxation.head,
-        relaxation.tail,
-        relaxation.work,
-    )
-    source, target, count = copies.source, copies.target, copies.count
+    copies = relaxation.copies
+    head = relaxation.head
+    tail = relaxation.tail
+    work = relaxation.work
+    source = copies.source
+    target = copies.target
+    count = copies.count
     slack = count[target] - copies.matched
     turns = (count[source] > 1) & (count[target] > 1)
     service = np.where(turns, relaxation.service, 0.0)
     after = relaxation.crossing - relaxation.service
-    served, longest = np.full(len(source), -np.inf), np.zeros(len(source))
+    served = np.full(len(source), -np.inf)
+    longest = np.zeros(len(source))
     for k in range(int(count.max())):
         rank = np.minimum(k - slack, count[source] - 1)
         some = (rank >= 0) & (k < count[target])

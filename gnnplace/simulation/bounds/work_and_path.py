@@ -52,7 +52,8 @@ def work_and_path(relaxation: Relaxation) -> float:
 def on_path(relaxation: Relaxation) -> FloatArray:
     """Seconds that each part adds to the longest path, by columns; 0 where not allowed. [P, K]"""
     copies = relaxation.copies
-    first, count = copies.begin[:-1], copies.count
+    first = copies.begin[:-1]
+    count = copies.count
     length = relaxation.head[first] + count * relaxation.work + relaxation.tail[first]
     middle = int(length.argmax())
     path = path_through(relaxation, middle, copies.full)
@@ -70,8 +71,10 @@ def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> Int
         middle: the group that the path goes through.
         allowed: edges that the path may take. [E]
     """
-    copies, first = relaxation.copies, relaxation.copies.begin[:-1]
-    source, target = copies.source[allowed], copies.target[allowed]
+    copies = relaxation.copies
+    first = relaxation.copies.begin[:-1]
+    source = copies.source[allowed]
+    target = copies.target[allowed]
     head, tail = (least[first] + relaxation.work for least in (relaxation.head, relaxation.tail))
     back = _walk(middle, target, source, head)
     return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
@@ -96,8 +99,11 @@ def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
         path: seconds that it adds to the path there. [P, K]
         counts: devices of each column. [K]
     """
-    rows, best, rate = np.arange(len(work)), 0.0, RATE
-    weight, shared = np.full(len(counts), 0.5 / counts.sum()), 0.5
+    rows = np.arange(len(work))
+    best = 0.0
+    rate = RATE
+    weight = np.full(len(counts), 0.5 / counts.sum())
+    shared = 0.5
     for _ in range(UPDATES):
         cost = work * weight + path * shared
         chosen = cost.argmin(axis=1)
@@ -105,9 +111,12 @@ def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
         load = np.bincount(chosen, work[rows, chosen], len(counts)) / counts
         length = float(path[rows, chosen].sum())
         most = max(float(load.max()), length, 1e-300)
-        weight, shared = weight * np.exp(rate * load / most), shared * np.exp(rate * length / most)
+        weight = weight * np.exp(rate * load / most)
+        shared = shared * np.exp(rate * length / most)
         scale = float((weight * counts).sum()) + shared
-        weight, shared, rate = weight / scale, shared / scale, rate * SLOWER
+        weight = weight / scale
+        shared = shared / scale
+        rate = rate * SLOWER
     return best
 
 
@@ -129,16 +138,20 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
     for k in range(num_columns):
         devices += counts[k]
     weight = full_floats(num_columns, 1.0 / devices)
-    best, most, rate = empty_floats(num_columns), -1.0, RATE
+    best = empty_floats(num_columns)
+    most = -1.0
+    rate = RATE
     for _ in range(updates if num_columns > 1 else 1):
         load = zero_floats(num_columns)
         total = 0.0
         for unit in range(count):
-            least, choice = np.inf, 0
+            least = np.inf
+            choice = 0
             for k in range(num_columns):
                 priced = columns[unit, k] * weight[k]
                 if priced < least:
-                    least, choice = priced, k
+                    least = priced
+                    choice = k
             total += least
             load[choice] += columns[unit, choice]
         if total > most:
@@ -146,7 +159,8 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
             copy_to(best, weight)
         for k in range(num_columns):
             load[k] /= counts[k]
-        most_load, scale = max(greatest(load), 1e-300), 0.0
+        most_load = max(greatest(load), 1e-300)
+        scale = 0.0
         for k in range(num_columns):
             weight[k] *= np.exp(rate * load[k] / most_load)
             scale += weight[k] * counts[k]
