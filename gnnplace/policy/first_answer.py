@@ -41,26 +41,26 @@ class Plain(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         """As the class says."""
-        found = []
-        for made in (Single(), Contiguous(moves=False)):
-            one = made.search(space, rng, deadline)
-            found.append(Found(one.device, one.order, made.name))
+        answers = []
+        for placer in (Single(), Contiguous(moves=False)):
+            one = placer.search(space, rng, deadline)
+            answers.append(Found(one.device, one.order, placer.name))
             if space.simulator.excess(one.device, one.order)[1] == 0:
-                return found[-1]
-        best = min(found, key=lambda one: space.score(one.device, one.order))
+                return answers[-1]
+        best = min(answers, key=lambda one: space.score(one.device, one.order))
         order = repair(space, best.device, best.order, time.perf_counter() + REPAIRING)
         return Found(*order, f"{best.note}, repaired")
 
     def _bounds(self, space: SearchSpace) -> LowerBounds:
-        """The quick ones: the other bounds take seconds in Python."""
+        """Return the quick ones: the other bounds take seconds in Python."""
         return quick_bounds(space.problem, space.compiled)
 
 
 @contextmanager
-def first_answer(
+def writing_first_answer(
     what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
 ) -> Iterator[None]:
-    """Has a first answer made in another process while the block runs.
+    """Have a first answer made in another process while the block runs.
 
     Args:
         what: a problem file.

@@ -173,14 +173,14 @@ def _is_known(name: str, objective: str) -> bool:
 
 
 def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
-    made: Any = placer_for(objective, name)
+    placer: Any = placer_for(objective, name)
     space = SearchSpace(problem)
-    learned = getattr(made, "learned", made) if name in ("best", LEARNED, UNTRAINED) else None
+    learned = getattr(placer, "learned", placer) if name in ("best", LEARNED, UNTRAINED) else None
     if learned is not None and not scope.network:
         learned.network = None
-    whole = made.place(problem, budget=0.0, space=space)
+    result = placer.place(problem, budget=0.0, space=space)
     if objective == TIME and name in ("best", "portfolio", "annealing"):
-        start = Found(whole.placement.device, whole.simulation.order)
+        start = Found(result.placement.device, result.simulation.order)
         anneal(space, start, np.random.default_rng(0), 0.0)
     if scope.large and objective == TIME and name in ON_GROUPS:
         _search_groups(space)
@@ -189,11 +189,11 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
     if objective == TIME and learned is not None:
         _search(space, learned)
     else:
-        made.place(problem, budget=WARMING, space=space)
+        placer.place(problem, budget=WARMING, space=space)
 
 
 def _search_groups(space: SearchSpace) -> None:
-    """A lap of the search on narrow groups, which only large problems get."""
+    """Run a lap of the search on narrow groups, which only large problems get."""
     from gnnplace.placers.narrow import Expansion, ranked_starts
     from gnnplace.placers.search.chunk_search import ChunkSearch
     from gnnplace.placers.search.coarse_problem import narrow_groups
@@ -206,7 +206,7 @@ def _search_groups(space: SearchSpace) -> None:
 
 
 def _ask_network(space: SearchSpace) -> None:
-    """A decode of the graph network, which only large problems get."""
+    """Run a decode of the graph network, which only large problems get."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import LearnedPlacer, load_policy, network_decodes
 
@@ -217,7 +217,7 @@ def _ask_network(space: SearchSpace) -> None:
 
 
 def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
-    """The first moves of the learned placer's search."""
+    """Make the first moves of the learned placer's search."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy
     from gnnplace.policy.refine.passes import RefiningPasses
@@ -260,7 +260,7 @@ def cache_folder() -> Path:
 
 
 def _note(name: str, objective: str, scope: WarmingScope) -> Path:
-    """The file that says that the kernels of a placer are in the cache."""
+    """Return the file that says that the kernels of a placer are in the cache."""
     rooms = [Path(__file__).parents[1] / room for room in ROOMS]
     sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
     states = [(str(path), path.stat().st_mtime_ns) for path in sources]
@@ -286,11 +286,12 @@ class _Teller(event.Listener):  # type: ignore[misc]
     """Tells how many kernels are there, every now and then, when one is compiled."""
 
     def __init__(self, progress: Progress, number: int) -> None:
-        self.progress, self.number = progress, number
+        self.progress = progress
+        self.number = number
         self.next = time.perf_counter() + EVERY
 
     def on_start(self, event: Any) -> None:
-        """Tells it if the last line is some time ago."""
+        """Tell it if the last line is some time ago."""
         if time.perf_counter() < self.next:
             return
         self.next = time.perf_counter() + EVERY
@@ -300,7 +301,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
         self.progress(f"compiling kernels (once; kept in {folder}): {ready} of {number}")
 
     def on_end(self, event: Any) -> None:
-        """Nothing: the next start tells."""
+        """Do nothing: the next start tells."""
 
 
 @contextmanager

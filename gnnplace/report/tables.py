@@ -25,7 +25,7 @@ from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
     from gnnplace.plans import Plan
-    from gnnplace.policy.sizes import Size
+    from gnnplace.policy import Size
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:
