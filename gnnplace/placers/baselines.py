@@ -38,9 +38,9 @@ class Single(Placer):
         for d in first.values():
             if tried and expired(deadline):
                 break
-            chosen = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
-            placed = space.spread(chosen)
-            score, order = self._in_order(space, d, chosen, placed)
+            unit_device = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
+            placed = space.spread(unit_device)
+            score, order = self._in_order(space, d, unit_device, placed)
             tried.append((score, d, Found(placed, order, f"all on {names[d]}")))
         return min(tried, key=lambda entry: entry[:2])[2]
 
@@ -63,9 +63,9 @@ class RoundRobin(Placer):
     name = "round-robin"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        chosen = np.empty(space.problem.num_units, dtype=np.int32)
-        chosen[space.unit_order] = np.arange(len(chosen)) % space.problem.num_devices
-        device = space.spread(space.allow(chosen))
+        unit_device = np.empty(space.problem.num_units, dtype=np.int32)
+        unit_device[space.unit_order] = np.arange(len(unit_device)) % space.problem.num_devices
+        device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1])
 
 
@@ -76,15 +76,15 @@ class Random(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         best = np.inf
-        found = None
+        placement = None
         draws = 0
-        while found is None or now() < deadline:
+        while placement is None or now() < deadline:
             ticket = rng.random(space.work.shape)
-            chosen = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
-            device = space.spread(chosen.astype(np.int32))
+            unit_device = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
+            device = space.spread(unit_device.astype(np.int32))
             score, order = space.sequence(device)
             draws += 1
-            if found is None or score < best:
+            if placement is None or score < best:
                 best = score
-                found = Found(device, order)
-        return Found(found.device, found.order, f"{draws} draws")
+                placement = Found(device, order)
+        return Found(placement.device, placement.order, f"{draws} draws")

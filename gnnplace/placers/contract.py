@@ -79,7 +79,7 @@ def _cluster(num_devices: int, memory: float) -> Cluster:
 
 
 def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
-    """A source, independent branches of three ops, a sink: what parallelism is for."""
+    """Build a source, independent branches of three ops and a sink: what parallelism is for."""
     names = ["source", *(f"x{b}.{i}" for b in range(num_branches) for i in range(3)), "sink"]
     sink = len(names) - 1
     tensors = [(0, 1.0, [1 + 3 * b for b in range(num_branches)])]
@@ -94,7 +94,7 @@ def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
 
 
 def barred() -> Problem:
-    """The chain with forbids: some layers keep off one device, one off all but the last."""
+    """Build the chain with forbids: some layers keep off one device, one off all but the last."""
     problem = training_chain()
     forbid = np.zeros((problem.num_ops, problem.num_devices), dtype=bool)
     index = problem.graph.index
@@ -130,7 +130,7 @@ def problems() -> Iterator[Problem]:
 
 
 def place(placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Result | None:
-    """The placer's result; None where it says why it cannot."""
+    """Return the placer's result; None where it says why it cannot."""
     try:
         return placer.place(problem, budget=budget, seed=seed)
     except UnsupportedError:
@@ -155,7 +155,7 @@ def check_placements_run_and_fit(placer: Placer) -> None:
 
 
 def check_bound_and_names(placer: Placer) -> None:
-    """The bound is not above the step time; result and placement carry the placer's name."""
+    """Check that the bound is not above the step time, and that results carry the placer's name."""
     result = place(placer, training_chain())
     if result is None:
         return
@@ -177,13 +177,13 @@ def check_same_seed_same_placement(placer: Placer) -> None:
 
 
 def check_the_problem_is_not_changed(placer: Placer) -> None:
-    """Placing leaves the problem as it was."""
+    """Check that placing leaves the problem as it was."""
     problem = training_chain()
-    before = (problem.fingerprint, problem.times.copy(), problem.state.copy())
+    original = (problem.fingerprint, problem.times.copy(), problem.state.copy())
     place(placer, problem)
-    assert problem.fingerprint == before[0]
-    assert (problem.times == before[1]).all()
-    assert (problem.state == before[2]).all()
+    assert problem.fingerprint == original[0]
+    assert (problem.times == original[1]).all()
+    assert (problem.state == original[2]).all()
 
 
 def check_impossible_problems_are_refused(placer: Placer) -> None:
@@ -203,7 +203,7 @@ def check_impossible_problems_are_refused(placer: Placer) -> None:
 
 
 def check_device_names_do_not_matter(placer: Placer) -> None:
-    """Renaming devices changes nothing."""
+    """Check that renaming devices changes nothing."""
     problem = branches()
     names = {device.name: f"other-{device.name}" for device in problem.cluster.devices}
     renamed = replace(

@@ -57,12 +57,12 @@ class WaitingOps(NamedTuple):
     """What ops still wait for; changed as ops are scheduled.
 
     Attributes:
-        there: Seconds when all inputs that are made would be on each device. [n, D]
+        arrival: Seconds when all inputs that are made would be on each device. [n, D]
         missing: Inputs that are not made yet, of each op. [n]
         ready: Ops that wait for nothing else, in the order in which they got ready. [n]
     """
 
-    there: FloatArray
+    arrival: FloatArray
     missing: IntArray
     ready: IntArray
 
@@ -76,10 +76,10 @@ def hand_on(
     Ops that waited for nothing else are put behind the ``num_ready`` that are ready; returns how
     many are ready then.
     """
-    there, missing, ready = waiting
+    arrival, missing, ready = waiting
     for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
-        other = compiled.flow_op[i]
-        for target in range(there.shape[1]):
+        consumer = compiled.flow_op[i]
+        for target in range(arrival.shape[1]):
             at = finish
             links = compiled.links
             if target != d:
@@ -87,10 +87,10 @@ def hand_on(
                     at = NEVER
                 else:
                     at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
-            there[other, target] = max(there[other, target], at)
-        missing[other] -= 1
-        if missing[other] == 0:
-            ready[num_ready] = other
+            arrival[consumer, target] = max(arrival[consumer, target], at)
+        missing[consumer] -= 1
+        if missing[consumer] == 0:
+            ready[num_ready] = consumer
             num_ready += 1
     return num_ready
 
@@ -114,17 +114,17 @@ def etf_kernel(
     free = zero_floats(num_devices)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing = compiled.num_inputs.copy()
-    there = zero_table(n, num_devices)
+    arrival = zero_table(n, num_devices)
     links = compiled.links
     num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
-    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
+    sent_to = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     place = empty_ints(n)
     for k in range(n):
         place[by_rank[k]] = k
     # Heaps of places in ``by_rank``: what could start at once, by place; what comes, by time.
-    now = empty_table(num_devices, n)
+    startable = empty_table(num_devices, n)
     now_at = empty_int_table(num_devices, n)
     later = empty_table(num_devices, n)
     later_at = empty_int_table(num_devices, n)
@@ -132,7 +132,7 @@ def etf_kernel(
     num_later = zero_longs(num_devices)
     ready = empty_ints(n)
     num_ready = 0
-    waiting = WaitingOps(there, missing, ready)
+    waiting = WaitingOps(arrival, missing, ready)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:
@@ -145,7 +145,7 @@ def etf_kernel(
             for d in range(num_devices):
                 if allowed[compiled.unit_of[op], d]:
                     rank = np.int64(place[op])
-                    heap_push(later[d], later_at[d], zero, num_later[d], there[op, d], rank)
+                    heap_push(later[d], later_at[d], zero, num_later[d], arrival[op, d], rank)
                     num_later[d] += 1
         # 2. Each device's next: what is there when it is free, by rank, else what comes first. Ops
         # that went elsewhere meanwhile are dropped when they are met.
@@ -161,12 +161,12 @@ def etf_kernel(
                 k = heap_pop(later[d], later_at[d], zero, num_later[d])
                 num_later[d] -= 1
                 if open_here:
-                    heap_push(now[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
+                    heap_push(startable[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
                     num_now[d] += 1
             while num_now[d] > 0:
                 if still_open(compiled, device, unit_device, by_rank[now_at[d, 0]], d):
                     break
-                heap_pop(now[d], now_at[d], zero, num_now[d])
+                heap_pop(startable[d], now_at[d], zero, num_now[d])
                 num_now[d] -= 1
             at = np.inf
             k = n
@@ -188,7 +188,7 @@ def etf_kernel(
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            best = max(best, free[d] + pay(links, free, told, inputs, made_on, compiled.size, d))
+            best = max(best, free[d] + pay(links, free, sent_to, inputs, made_on, compiled.size, d))
             for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
                 made_on[compiled.op_tensor[i]] = d
         start[op] = best

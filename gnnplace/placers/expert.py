@@ -49,25 +49,25 @@ class Expert(Placer):
         modules = space.problem.module
         labels = unit_labels(space, [(module or "").partition(".")[0] for module in modules])
         devices = np.sort(device_ranking(space))
-        chosen = None
+        unit_device = None
         rule = "recurrent layers apart"
         if self.published:
-            chosen = recurrent_layers(space, devices)
-        if chosen is None:
-            chosen = sides(space, labels, devices)
+            unit_device = recurrent_layers(space, devices)
+        if unit_device is None:
+            unit_device = sides(space, labels, devices)
             rule = "encoder and decoder apart"
-        if chosen is None:
-            chosen = towers(space, labels, devices)
+        if unit_device is None:
+            unit_device = towers(space, labels, devices)
             rule = "towers apart"
-        if chosen is None:
-            chosen = blocks(space.unit_order, devices, len(labels))
+        if unit_device is None:
+            unit_device = blocks(space.unit_order, devices, len(labels))
             rule = "layers in blocks"
-        device = space.spread(space.allow(chosen))
+        device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1], rule)
 
 
 def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
-    """The most frequent label of each unit's ops. [U], of [N]"""
+    """Return the most frequent label of each unit's ops. [U], of [N]"""
     votes: list[Counter[str]] = [Counter() for _ in range(space.problem.num_units)]
     for unit, label in zip(space.problem.unit_of, labels, strict=True):
         votes[unit][label] += 1
@@ -83,13 +83,13 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
         kinds[module].update(DIGITS.sub("", node) for node in members or (name,))
     depth = dict[str, int]()
     layers = Counter[str]()
-    before = 0
+    depth_in_stack = 0
     for module in dict.fromkeys(modules):  # in the order of the forward pass
         if kinds[module]["sigmoid"] >= 2 and kinds[module]["tanh"] and module:
             stack = next((s for (s,) in SIDES if s in module.lower()), "")
-            before = layers[stack]
+            depth_in_stack = layers[stack]
             layers[stack] += 1
-        depth[module] = 0 if kinds[module]["embedding"] else before
+        depth[module] = 0 if kinds[module]["embedding"] else depth_in_stack
     if len(devices) < 2 or max(layers.values(), default=0) < 2:
         return None
     labels = unit_labels(space, modules)
@@ -97,25 +97,27 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
 
 
 def module_of_ops(problem: Problem) -> list[str]:
-    """The module of every op; of one without the module of its first input. [N]"""
-    found = [module or "" for module in problem.module]
+    """Return the module of every op; of one without the module of its first input. [N]"""
+    op_modules = [module or "" for module in problem.module]
     source, target, _ = problem.graph.edges
     first = dict(zip(target[::-1].tolist(), source[::-1].tolist(), strict=True))
     for op in problem.graph.topological_order:
-        if not found[op] and op in first:
-            found[op] = found[first[op]]
-    return found
+        if not op_modules[op] and op in first:
+            op_modules[op] = op_modules[first[op]]
+    return op_modules
 
 
 def blocks(order: IntArray, devices: IntArray, num_units: int) -> IntArray:
     """Equally many units of ``order`` on each device; the rest on the first. [U]"""
-    chosen = np.full(num_units, devices[0], dtype=np.int32)
-    chosen[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
-    return chosen
+    unit_device = np.full(num_units, devices[0], dtype=np.int32)
+    unit_device[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
+    return unit_device
 
 
 def sides(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray | None:
-    """Encoder units on the first half of the devices, the rest on the second; None if not so."""
+    """Return encoder units on the first half of the devices, the rest on the second; None if not
+    so.
+    """
     is_side = [[any(key in label.lower() for key in side) for label in labels] for side in SIDES]
     if len(devices) < 2 or not all(any(side) for side in is_side):
         return None
@@ -139,7 +141,7 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     unit = space.problem.unit_of
     pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)}
     met = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
-    touched = {n for n in names if any(frozenset((n, other)) in met for other in names)}
+    touched = {n for n in names if any(frozenset((n, neighbour)) in met for neighbour in names)}
     names = [name for name in names if name not in touched]
     if len(names) < 2 or len(devices) < 2:
         return None

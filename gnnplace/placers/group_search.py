@@ -83,7 +83,7 @@ class GroupSearch:
         return np.where(self.allowed, -rank, -len(rank)).argmax(axis=1).astype(np.int32)
 
     def firsts(self) -> list[int]:
-        """A device of each kind and memory, the one with the least work first."""
+        """Return a device of each kind and memory, the one with the least work first."""
         problem = self.space.problem
         work = self._work()
         alike = np.stack([work, problem.cluster.memory])
@@ -95,7 +95,9 @@ class GroupSearch:
         return np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
 
     def run(self, propose: Callable[[], IntArray], deadline: float) -> Found:
-        """Evaluates ``one_device`` of each kind, then proposals until the deadline; the best."""
+        """Evaluate ``one_device`` of each kind, then proposals until the deadline; return
+        the best.
+        """
         for first in self.firsts():
             self.evaluate(self.one_device(first))
         while self._goes_on(deadline):
@@ -162,7 +164,7 @@ class _Asking(GroupSearch):
         self.trial: Any = None
 
     def propose(self) -> IntArray:
-        """The sampler's next choice. [G]"""
+        """Return the sampler's next choice. [G]"""
         self.trial = self.study.ask(self.variables)
         return np.array([self.trial.params[name] for name in self.variables], dtype=np.int32)
 
@@ -185,12 +187,12 @@ class _Asking(GroupSearch):
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Optuna says nothing but warnings, and afterwards what it said before."""
+    """Have Optuna say nothing but warnings within it."""
     import optuna
 
-    before = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.WARNING)
     try:
         yield
     finally:
-        optuna.logging.set_verbosity(before)
+        optuna.logging.set_verbosity(verbosity)

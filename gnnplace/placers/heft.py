@@ -100,8 +100,8 @@ def heft_kernel(
     channel_free = zero_floats(links.num_channels)
     # A tensor is sent once to a device where sending takes time of anybody; then it is known when
     # it arrives.
-    once = contention or costly
-    arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
+    sends_once = contention or costly
+    arrival = full_table(len(compiled.size) if sends_once else 0, num_devices, np.inf)
     tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
     sent = zero_floats(n if links.sends_cost else 0)
     for k in range(n):
@@ -109,10 +109,10 @@ def heft_kernel(
         approach(compiled, by_rank, producer, finish, device, arrival, k)
         # 1. When its inputs are made: it starts on no device before that.
         unit = compiled.unit_of[op]
-        made = 0.0
+        inputs_made = 0.0
         for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
-            made = max(made, finish[producer[compiled.input_tensor[j]]])
-        least = np.inf
+            inputs_made = max(inputs_made, finish[producer[compiled.input_tensor[j]]])
+        least_finish = np.inf
         best_device = -1
         best_place = 0
         best_slot = 0
@@ -123,8 +123,10 @@ def heft_kernel(
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            soonest = least_start(gaps, d, made, compiled.times[op, d]) + compiled.times[op, d]
-            if best_device >= 0 and soonest >= least:
+            soonest = (
+                least_start(gaps, d, inputs_made, compiled.times[op, d]) + compiled.times[op, d]
+            )
+            if best_device >= 0 and soonest >= least_finish:
                 continue  # Not even were all inputs there at once.
             # When all inputs are there, were it here; seconds that messages take of this device
             # (before the op) and of the senders.
@@ -136,35 +138,35 @@ def heft_kernel(
                 tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])
                 source = Index(device[p])
-                there = finish[p]
+                arrives = finish[p]
                 if source != target:
                     if not linked(links, source, target):
-                        there = np.inf
-                    elif once and arrival[tensor, d] < np.inf:
-                        there = arrival[tensor, d]
+                        arrives = np.inf
+                    elif sends_once and arrival[tensor, d] < np.inf:
+                        arrives = arrival[tensor, d]
                     else:
                         if contention:
-                            there = fetch_begin(links, tried, sent, p, source, target, there)
-                        there += service_time(links, source, target, compiled.size[tensor])
+                            arrives = fetch_begin(links, tried, sent, p, source, target, arrives)
+                        arrives += service_time(links, source, target, compiled.size[tensor])
                         if contention:
-                            hold(links, tried, source, target, there)
-                        there += links.costs[source, target, LATENCY]
+                            hold(links, tried, source, target, arrives)
+                        arrives += links.costs[source, target, LATENCY]
                         if links.receives_cost:
                             extra += receive_time(links, source, target, compiled.size[tensor])
                         if links.sends_cost:
                             sending += send_time(links, source, target, compiled.size[tensor])
-                ready = max(ready, there)
+                ready = max(ready, arrives)
             # Its messages held channels on trial only.
             if contention:
                 for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                     source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
-            if best_device >= 0 and ready + cost + sending >= least:
+            if best_device >= 0 and ready + cost + sending >= least_finish:
                 continue  # The earliest gap is no earlier than the inputs are.
             at, place, slot = earliest_gap(gaps, d, ready, cost)
-            if at + cost + sending < least or best_device < 0:
-                least = at + cost + sending
+            if at + cost + sending < least_finish or best_device < 0:
+                least_finish = at + cost + sending
                 best_device = d
                 best_place = place
                 best_slot = slot
@@ -174,7 +176,7 @@ def heft_kernel(
         d = best_device
         target = Index(best_device)
         # 3. Its inputs that are not there yet are sent, and hold channels and senders for good.
-        if once:
+        if sends_once:
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])

@@ -102,16 +102,16 @@ def _improve(
     order: IntArray,
     deadline: float,
 ) -> tuple[IntArray, IntArray]:
-    """One pass over the cuts, each moved by a quarter and a sixteenth of a chunk either way."""
+    """Move each cut once, by a quarter and a sixteenth of a chunk either way."""
     chunk = max(1, space.problem.num_units // (len(cuts) + 1))
     steps = (max(1, chunk // 4), max(1, chunk // 16))
     moves = [(i, sign * step) for step in steps for i in range(len(cuts)) for sign in (-1, 1)]
     for i, delta in moves[: max_tries(space)]:
         if expired(deadline):
             break
-        moved = move_cut(cuts, i, delta, space.problem.num_units)
-        if moved is not None:
-            tried = _evaluate(space, devices, moved, score)
+        candidate = move_cut(cuts, i, delta, space.problem.num_units)
+        if candidate is not None:
+            tried = _evaluate(space, devices, candidate, score)
             if tried[0] < score:
-                (score, device, order), cuts = tried, moved
+                (score, device, order), cuts = tried, candidate
     return device, order

@@ -62,18 +62,18 @@ def favourite_kernel(
     finish = zero_floats(n)
     # Of devices: seconds when they are free, bytes of units on them, the op that each had last.
     free = zero_floats(num_devices)
-    held = zero_floats(num_devices)
+    device_bytes = zero_floats(num_devices)
     last = full_ints(num_devices, -1)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing = compiled.num_inputs.copy()
-    there = zero_table(n, num_devices)
+    arrival = zero_table(n, num_devices)
     links = compiled.links
     num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
-    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
+    sent_to = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     ready = empty_ints(n)
-    waiting = WaitingOps(there, missing, ready)
+    waiting = WaitingOps(arrival, missing, ready)
     num_ready = 0
     for op in range(n):
         if missing[op] == 0:
@@ -93,13 +93,13 @@ def favourite_kernel(
             for d in range(num_devices):
                 if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                     continue
-                full = unit_device[unit] < 0 and held[d] + unit_bytes[unit] > limit[d]
-                at = max(there[op, d], free[d]) + (NEVER if full else 0.0)
+                full = unit_device[unit] < 0 and device_bytes[d] + unit_bytes[unit] > limit[d]
+                at = max(arrival[op, d], free[d]) + (NEVER if full else 0.0)
                 wish = last[d] >= 0 and favourite[last[d]] == op
                 # A device keeps itself for the favourite child of its last op while that is urgent.
                 if last[d] >= 0 and favourite[last[d]] >= 0 and not wish:
                     child = favourite[last[d]]
-                    if device[child] < 0 and missing[child] == 0 and there[child, d] <= free[d]:
+                    if device[child] < 0 and missing[child] == 0 and arrival[child, d] <= free[d]:
                         at = max(at, free[d] + compiled.times[child, d])
                 better = at < best or (at == best and wish and not best_wish)
                 tie = at == best and wish == best_wish and rank[op] > best_rank
@@ -116,14 +116,14 @@ def favourite_kernel(
         ready[best_at] = ready[num_ready]
         unit = compiled.unit_of[op]
         if unit_device[unit] < 0:
-            held[d] += unit_bytes[unit]
+            device_bytes[d] += unit_bytes[unit]
         unit_device[unit], device[op], last[d] = d, d, op
-        start[op] = max(there[op, d], free[d])
+        start[op] = max(arrival[op, d], free[d])
         if costly:
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            extra = pay(links, free, told, inputs, made_on, compiled.size, d)
+            extra = pay(links, free, sent_to, inputs, made_on, compiled.size, d)
             start[op] = max(start[op], free[d] + extra)
             for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
                 made_on[compiled.op_tensor[i]] = d
@@ -227,6 +227,6 @@ def favourite_children(problem: Problem) -> IntArray:
     )
     favourite = np.full(num_ops, -1, dtype=np.int32)
     if solution.status == 0 and solution.x is not None:
-        chosen = solution.x[edges] < 0.5
-        favourite[source[chosen]] = target[chosen]
+        is_favourite = solution.x[edges] < 0.5
+        favourite[source[is_favourite]] = target[is_favourite]
     return favourite

@@ -80,8 +80,10 @@ class NarrowSearch:
         extra: Iterable[IntArray],
         rng: np.random.Generator,
     ) -> None:
-        given = tuple(extra)
-        coarse, starts = fewer_in_flight(coarse, lambda one: ranked_starts(one, narrow, given))
+        extra_devices = tuple(extra)
+        coarse, starts = fewer_in_flight(
+            coarse, lambda one: ranked_starts(one, narrow, extra_devices)
+        )
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
         self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
@@ -119,7 +121,7 @@ class NarrowSearch:
         self._expand()
 
     def first_round(self) -> None:
-        """A lap of each member and one more from the best state, expanded at the end alone."""
+        """Run a lap of each member and one more from the best state, expanded at the end alone."""
         for _ in range(len(self.chunks.members) + 1):
             self.chunks.run_lap()
         self._expand()
@@ -147,15 +149,15 @@ class Expansion:
         self.best: tuple[IntArray, IntArray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def add(self, start: Start) -> float:
-        """Expands one more; the seconds that took."""
+        """Expand one more; return the seconds that took."""
         begin = now()
         space = self.space
         narrow = self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
-        own = narrow.fine_order(space.problem, start.order)
-        self._keep(device, own)
-        priority, finish, far = (np.empty(len(own)) for _ in range(3))
-        priority[own] = -np.arange(len(own), dtype=np.float64)
+        grouped_order = narrow.fine_order(space.problem, start.order)
+        self._keep(device, grouped_order)
+        priority, finish, far = (np.empty(len(grouped_order)) for _ in range(3))
+        priority[grouped_order] = -np.arange(len(grouped_order), dtype=np.float64)
         for k in range(1 + JUSTIFIED):
             limit = HOPEFUL ** (JUSTIFIED - k) * self.score
             if k > 0:
@@ -168,7 +170,7 @@ class Expansion:
         return now() - begin
 
     def _keep(self, device: IntArray, order: IntArray) -> None:
-        """Keeps a placement if it is the best."""
+        """Keep a placement if it is the best."""
         score = self.space.score(device, order, self.score)
         if score < self.score:
             self.score = score
@@ -178,18 +180,19 @@ class Expansion:
 def ranked_starts(
     space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
 ) -> list[Start]:
-    """Constructions and what is given besides, each justified, the best first.
+    """Return constructions and what is given besides, each justified, the best first.
 
     What is hopeless beside the best so far is left out.
     """
     priorities = first_priorities(space)
-    made = best_first(space, (*extra, *constructions(space, narrow)))
-    made[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in made[:SETTLED]]
-    return sorted(made, key=lambda start: start.score)
+    starts = best_first(space, (*extra, *constructions(space, narrow)))
+    starts[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in starts[:SETTLED]]
+    return sorted(starts, key=lambda start: start.score)
 
 
 def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
-    """States of these devices, the best first, in turns; of the first few in another order too.
+    """Return states of these devices, the best first, in turns; of the first few in another order
+    too.
 
     What is hopeless beside the best so far is left out.
 
@@ -198,15 +201,15 @@ def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
         devices: devices of units. Each [U]
     """
     one_by_one, turns = first_priorities(space)
-    made: list[Start] = []
+    starts: list[Start] = []
     for unit_device in devices:
-        limit = OUTCLASSED * min((one.score for one in made), default=np.inf)
-        made += scheduled(space, unit_device, (turns,), limit)
-    made.sort(key=lambda start: start.score)
-    for k, start in enumerate(made[:AGAIN]):
-        other = scheduled(space, start.unit_device, (one_by_one,), start.score)
-        made[k] = min([start, *other], key=lambda one: one.score)
-    return sorted(made, key=lambda start: start.score)
+        limit = OUTCLASSED * min((one.score for one in starts), default=np.inf)
+        starts += scheduled(space, unit_device, (turns,), limit)
+    starts.sort(key=lambda start: start.score)
+    for k, start in enumerate(starts[:AGAIN]):
+        alternatives = scheduled(space, start.unit_device, (one_by_one,), start.score)
+        starts[k] = min([start, *alternatives], key=lambda one: one.score)
+    return sorted(starts, key=lambda start: start.score)
 
 
 def first_priorities(space: SearchSpace) -> tuple[FloatArray, FloatArray]:
@@ -223,20 +226,20 @@ def scheduled(
     priorities: Iterable[FloatArray],
     limit: float = np.inf,
 ) -> list[Start]:
-    """The state of these devices with the best order that justification makes of priorities.
+    """Return the state of these devices with the best order that justification makes of priorities.
 
     None where all schedules are much longer than ``limit`` seconds.
     """
     device = space.spread(unit_device)
-    found: list[Start] = []
+    states: list[Start] = []
     for priority in priorities:
         finish = np.empty(len(device))
         far = np.empty(len(device))
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
             score = space.score(device, order) if space.memory_matters else seconds
-            found.append(Start(score, unit_device, far, order))
-    return [min(found, key=lambda start: start.score)] if found else []
+            states.append(Start(score, unit_device, far, order))
+    return [min(states, key=lambda start: start.score)] if states else []
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
@@ -260,7 +263,7 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
 def _settled(
     space: SearchSpace, loose: IntArray, start: Start, priorities: tuple[FloatArray, ...]
 ) -> Start:
-    """The state with each unit that stands alone where it is best, one after the other."""
+    """Return the state with each unit that stands alone where it is best, one after the other."""
     for unit in loose[:4]:
         for d in np.flatnonzero(space.problem.unit_allowed[unit]):
             unit_device = start.unit_device.copy()

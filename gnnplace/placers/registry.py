@@ -45,7 +45,7 @@ CONSTRUCTIONS = (
     PlacerRow("m-topo", f"{ROOM}.m_topo:MTopo", Speed.CONSTRUCTION, 9),
     PlacerRow("min-cut", f"{ROOM}.min_cut:MinCut", Speed.CONSTRUCTION, 4),
 )
-WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
+WORKERS = Option(int, 1, "Threads of the constraint solver.", minimum=1)
 SEARCHES = (
     PlacerRow("random", f"{ROOM}.baselines:Random", Speed.CONSTRUCTION),
     PlacerRow("m-sct", f"{ROOM}.m_sct:MSct", Speed.CONSTRUCTION),

@@ -278,7 +278,7 @@ CHECKPOINT = Option(
     "Folder of a network that training exported, or a .ckpt file of it; by default the package's.",
 )
 TRUST = Option(
-    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0
+    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", minimum=0
 )
 IMPROVE = Option(
     int,
@@ -286,7 +286,7 @@ IMPROVE = Option(
     "Improvement walks at most, which take the place of decodes: over the placement of --start, or "
     "all on one device, each op in --order is given a device anew while all others keep theirs; "
     "0: decodes construct.",
-    least=0,
+    minimum=0,
 )
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (

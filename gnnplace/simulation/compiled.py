@@ -79,8 +79,8 @@ def least_times(problem: Problem) -> FloatArray:
     times[pinned] = problem.kind_times[pinned, problem.kind_of[problem.pin[pinned]]]
     if problem.forbid is not None:
         barred = np.flatnonzero(problem.forbid.any(axis=1))
-        left = np.where(problem.allowed[barred], problem.times[barred], np.inf)
-        times[barred] = left.min(axis=1)
+        allowed_times = np.where(problem.allowed[barred], problem.times[barred], np.inf)
+        times[barred] = allowed_times.min(axis=1)
     return np.where(np.isfinite(times), times, 0.0)
 
 
@@ -138,7 +138,7 @@ WORD = 64  # ops whose bits are one number
 
 
 def lean(problem: Problem, compiled: Compiled) -> Compiled:
-    """The compiled problem for list schedules alone.
+    """Return the compiled problem for list schedules alone.
 
     Args:
         problem: the problem that is scheduled.
@@ -147,9 +147,9 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     if problem.num_ops > MOST_OPS:
         return compiled
     graph = problem.graph
-    kept = needed(graph, problem.unit_of)
-    tensor = graph.consumption_tensor[kept]
-    consumer = graph.consumer[kept]
+    is_needed = needed(graph, problem.unit_of)
+    tensor = graph.consumption_tensor[is_needed]
+    consumer = graph.consumer[is_needed]
     sent = np.bincount(tensor, minlength=graph.num_tensors)
     listed = compiled.op_tensor[sent[compiled.op_tensor] > 0]
     by_consumer = np.argsort(consumer, kind="stable")
@@ -181,9 +181,9 @@ def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
         consumer=graph.consumer,
     )
     behind = np.zeros((graph.num_ops, graph.num_ops // WORD + 1), dtype=np.int64)
-    kept = np.ones(len(graph.consumer), dtype=bool)
-    _mark_needed(arrays, unit, behind, kept)
-    return kept
+    is_needed = np.ones(len(graph.consumer), dtype=bool)
+    _mark_needed(arrays, unit, behind, is_needed)
+    return is_needed
 
 
 class GraphArrays(NamedTuple):
@@ -213,10 +213,10 @@ def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: Bo
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
         for j in range(offset[op], offset[op + 1]):
-            other = successor[j]
+            consumer_op = successor[j]
             for word in range(behind.shape[1]):
-                behind[op, word] |= behind[other, word]
-            behind[op, other // WORD] |= np.int64(1) << np.int64(other % WORD)
+                behind[op, word] |= behind[consumer_op, word]
+            behind[op, consumer_op // WORD] |= np.int64(1) << np.int64(consumer_op % WORD)
     for k in range(len(producer)):
         source = producer[k]
         low = consumer_offset[k]
@@ -231,6 +231,6 @@ def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: Bo
                         kept[i] = False
             else:
                 for j in range(low, high):
-                    other = consumer[j]
-                    if unit[other] == unit[op] and (behind[other, word] >> bit) & 1:
+                    consumer_op = consumer[j]
+                    if unit[consumer_op] == unit[op] and (behind[consumer_op, word] >> bit) & 1:
                         kept[i] = False

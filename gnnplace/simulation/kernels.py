@@ -90,22 +90,22 @@ def exceeds(
         copy_to(after, compiled.tail)
         return False
     behind = zero_floats(len(compiled.memory))
-    whole = zero_floats(len(order))
+    path_seconds = zero_floats(len(order))
     for k in range(len(order) - 1, -1, -1):
         op = Index(order[k])
         d = Index(device[op])
         longest = behind[d]
         for i in range(Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])):
-            other = Index(compiled.flow_op[i])
-            target = Index(device[other])
-            path = whole[other]
+            consumer = Index(compiled.flow_op[i])
+            target = Index(device[consumer])
+            path = path_seconds[consumer]
             if target != d:
                 path += seconds_between(compiled.links, d, target, compiled.flow_size[i])
             if path > longest:
                 longest = path
         after[op] = longest
         longest += compiled.times[op, d]
-        whole[op] = behind[d] = longest
+        path_seconds[op] = behind[d] = longest
         if longest + compiled.head[op] > limit:
             return True
     return False
@@ -126,21 +126,21 @@ def approach(
     Each in time for what it says of the next; arguments are ``run_kernel``'s.
     """
     last = Index(end) - ONE
-    made = compiled.op_tensor_offset
+    op_tensors = compiled.op_tensor_offset
     flows = compiled.flow_offset
     op = Index(sequence[min(Index(at) + Index(5), last)])
     ahead(flows, op)
-    ahead(made, op)
+    ahead(op_tensors, op)
     op = Index(sequence[min(Index(at) + Index(4), last)])
     ahead(compiled.times, op)
     ahead(compiled.flow_op, flows[op])
-    ahead(compiled.op_tensor, made[op])
+    ahead(compiled.op_tensor, op_tensors[op])
     op = Index(sequence[min(Index(at) + Index(3), last)])
-    for j in range(Index(made[op]), Index(made[op + ONE])):
+    for j in range(Index(op_tensors[op]), Index(op_tensors[op + ONE])):
         ahead(compiled.consumer_offset, compiled.op_tensor[j])
         ahead(compiled.size, compiled.op_tensor[j])
     op = Index(sequence[min(Index(at) + Index(2), last)])
-    for j in range(Index(made[op]), Index(made[op + ONE])):
+    for j in range(Index(op_tensors[op]), Index(op_tensors[op + ONE])):
         ahead(compiled.consumer, compiled.consumer_offset[Index(compiled.op_tensor[j])])
     for k in range(Index(flows[op]), Index(flows[op + ONE])):
         ahead(device, compiled.flow_op[k])
@@ -169,7 +169,8 @@ def list_targets(
     stamp: IndexArray,
     targets: IndexArray,
 ) -> int:
-    """Writes the devices but ``source`` that read a tensor to ``targets``, ascending; how many.
+    """Write the devices but ``source`` that read a tensor to ``targets``, ascending; return how
+    many.
 
     ``stamp``: the tensor for which each device was last written; changed. [D]
     """
@@ -215,7 +216,7 @@ def run_kernel(
     after: FloatArray,
     record: StepTimes,
 ) -> tuple[int, float, int]:
-    """Simulates one step.
+    """Simulate one step.
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -257,7 +258,7 @@ def run_kernel(
             position[order[k]] = k
     keeps_transfers = len(transfer) > 0
     transfers = 0
-    done = 0
+    num_finished = 0
     step_time = 0.0
     # First ops without inputs start at once.
     for d in range(num_devices):
@@ -265,38 +266,38 @@ def run_kernel(
             op = sequence[head[d]]
             start[op] = 0.0
             candidate[d] = compiled.times[op, d]
-    while done < n:
-        now = np.inf
+    while num_finished < n:
+        time = np.inf
         for d in range(num_devices):
-            now = min(now, candidate[d])
-        if now == np.inf:
+            time = min(time, candidate[d])
+        if time == np.inf:
             return DEADLOCK, np.inf, transfers
         # 1. Everything that finishes at this instant; local consumers have their inputs at once.
         count = 0
         num_waking = 0
         for d in range(num_devices):
-            while candidate[d] == now:
+            while candidate[d] == time:
                 op = Index(sequence[Index(head[d])])
                 if far:
                     approach(compiled, device, missing, ready, sequence, head[d], end[d])
                 head[d] += 1
-                done += 1
-                finish[op] = now
-                step_time = now
-                if now + after[op] > limit:
+                num_finished += 1
+                finish[op] = time
+                step_time = time
+                if time + after[op] > limit:
                     return CUT_OFF, np.inf, transfers
-                free[d] = now
+                free[d] = time
                 # Who waits for it here goes on; whether others wait, and sending costs its device.
                 remote = False
                 costly = False
                 for k in range(
                     Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
                 ):
-                    other = Index(compiled.flow_op[k])
-                    target = Index(device[other])
+                    consumer = Index(compiled.flow_op[k])
+                    target = Index(device[consumer])
                     if target == Index(d):
-                        missing[other] -= 1
-                        ready[other] = max(ready[other], now)
+                        missing[consumer] -= 1
+                        ready[consumer] = max(ready[consumer], time)
                     else:
                         remote = True
                         costly |= send_costs(links, d, target)
@@ -310,7 +311,7 @@ def run_kernel(
                     num_waking += 1
                 elif head[d] < end[d] and missing[Index(sequence[Index(head[d])])] == 0:
                     op = Index(sequence[Index(head[d])])
-                    begin = max(now, ready[op])
+                    begin = max(time, ready[op])
                     if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
@@ -332,7 +333,7 @@ def run_kernel(
                     if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
                     size = compiled.size[tensor]
-                    begin, served = send(links, channel_free, free, d, target, size, now)
+                    begin, served = send(links, channel_free, free, d, target, size, time)
                     overhead += links.costs[d, target, SENDS]
                     arrival = served + links.costs[d, target, LATENCY]
                     if keeps_transfers:
@@ -345,20 +346,22 @@ def run_kernel(
                     transfers += 1
                     # Its consumers there; an idle device whose next op is among them is woken.
                     first = op
-                    found = False
+                    has_first = False
                     for k in range(low, high):
-                        other = Index(compiled.consumer[k])
-                        if Index(device[other]) != target:
+                        consumer = Index(compiled.consumer[k])
+                        if Index(device[consumer]) != target:
                             continue
-                        missing[other] -= 1
-                        ready[other] = max(ready[other], arrival)
-                        idle = missing[other] == 0 and candidate[target] == np.inf
-                        if idle and Index(sequence[Index(head[target])]) == other:
+                        missing[consumer] -= 1
+                        ready[consumer] = max(ready[consumer], arrival)
+                        idle = missing[consumer] == 0 and candidate[target] == np.inf
+                        if idle and Index(sequence[Index(head[target])]) == consumer:
                             waking[num_waking] = target
                             num_waking += 1
-                        if links.receives_cost and (not found or position[other] < position[first]):
-                            first = other
-                            found = True
+                        if links.receives_cost and (
+                            not has_first or position[consumer] < position[first]
+                        ):
+                            first = consumer
+                            has_first = True
                     if links.receives_cost:
                         extra[first] += receive_time(links, d, target, size)
             free[d] += overhead
@@ -380,16 +383,16 @@ def run_kernel(
 def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
-    after = empty_floats(n)
+    remaining = empty_floats(n)
     limit = cutoff * (1.0 + ROUNDING)
-    if exceeds(compiled, device, order, limit, after):
+    if exceeds(compiled, device, order, limit, remaining):
         return np.inf
     start = empty_floats(n)
     finish = empty_floats(n)
     nothing = empty_int_table(0, 3)
     nowhere = empty_table(0, 3)
     return run_kernel(
-        compiled, device, order, limit, after, StepTimes(start, finish, nothing, nowhere)
+        compiled, device, order, limit, remaining, StepTimes(start, finish, nothing, nowhere)
     )[1]
 
 

@@ -78,7 +78,7 @@ def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
 
 @inner(_nrt=False)
 def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) -> int:
-    """Puts device ``d`` among those at which something happens now; how many there are."""
+    """Put device ``d`` among those at which something happens now; return how many there are."""
     if last[d] == now:
         return count
     last[d] = now
@@ -117,10 +117,10 @@ def timed_list_schedule(
     ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
-    rest = zero_floats(num_devices)  # seconds of ops that a device has not begun
+    unbegun = zero_floats(num_devices)  # seconds of ops that a device has not begun
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
-        rest[Index(device[op])] += compiled.times[op, Index(device[op])]
+        unbegun[Index(device[op])] += compiled.times[op, Index(device[op])]
     for d in range(num_devices):
         low[d + 1] += low[d]
     # Devices at which something happened, ascending, and when it last did.
@@ -140,10 +140,10 @@ def timed_list_schedule(
     arrivals = zero_floats(num_devices)
     # Seconds that a message takes of its receiver, until an op there consumes it.
     unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
-    now = 0.0
-    while now < np.inf:
+    time = 0.0
+    while time < np.inf:
         # 1. All that happens now: inputs of an op have come, or a device is free.
-        while num_coming > 0 and coming[0] <= now:
+        while num_coming > 0 and coming[0] <= time:
             happened = heap_pop(coming, event, zero, num_coming)
             num_coming -= 1
             if happened < n:
@@ -151,10 +151,10 @@ def timed_list_schedule(
                 d = Index(device[op])
                 heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], np.int64(happened))
                 num_ready[d] += 1
-                num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
+                num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
                 continue
             d = Index(n + num_devices - 1 - happened)
-            num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
+            num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
             if running[d] < 0:
                 continue
             # 2. What ran there has finished: its tensors are sent, each once to a device.
@@ -169,65 +169,69 @@ def timed_list_schedule(
                 low_k = compiled.consumer_offset[tensor]
                 high_k = compiled.consumer_offset[tensor + ONE]
                 for k in range(Index(low_k), Index(high_k)):
-                    other = Index(compiled.consumer[k])
-                    target = Index(device[other])
+                    consumer = Index(compiled.consumer[k])
+                    target = Index(device[consumer])
                     if target == source:
-                        arrivals[target] = now
+                        arrivals[target] = time
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
-                        arrivals[target] = now
+                        arrivals[target] = time
                         if linked(links, source, target):
                             size = compiled.size[tensor]
-                            end = send(links, channel_free, free, source, target, size, now)[1]
+                            end = send(links, channel_free, free, source, target, size, time)[1]
                             overhead += links.costs[source, target, SENDS]
                             arrivals[target] = end + links.costs[source, target, LATENCY]
                             if links.receives_cost:
                                 paid = receive_time(links, source, target, size)
                                 unpaid[tensor, target] = paid
-                    missing[other] -= 1
-                    ready_at[other] = max(ready_at[other], arrivals[target])
-                    if missing[other] > 0:
+                    missing[consumer] -= 1
+                    ready_at[consumer] = max(ready_at[consumer], arrivals[target])
+                    if missing[consumer] > 0:
                         continue
                     # The last input of that op: it is ready now, or when the message arrives.
-                    made = np.int64(compiled.consumer[k])
-                    if ready_at[other] > now:
-                        heap_push(coming, event, zero, num_coming, ready_at[other], made)
+                    ready_consumer = np.int64(compiled.consumer[k])
+                    if ready_at[consumer] > time:
+                        heap_push(
+                            coming, event, zero, num_coming, ready_at[consumer], ready_consumer
+                        )
                         num_coming += 1
                     else:
                         at = num_ready[target]
-                        heap_push(ready, ready_op, low[target], at, -priority[other], made)
+                        heap_push(
+                            ready, ready_op, low[target], at, -priority[consumer], ready_consumer
+                        )
                         num_ready[target] += 1
-                        num_stirred = stir(stirred, num_stirred, last_stirred, target, now)
+                        num_stirred = stir(stirred, num_stirred, last_stirred, target, time)
             # A device that has to send is free later.
             free[d] += overhead
-            if free[d] > now:
-                again = np.int64(n + num_devices - 1) - np.int64(d)
-                heap_push(coming, event, zero, num_coming, free[d], again)
+            if free[d] > time:
+                free_event = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], free_event)
                 num_coming += 1
         # 3. Free devices at which something happened take their ready op of highest priority.
         for i in range(num_stirred):
             d = Index(stirred[i])
             last_stirred[d] = -1.0
-            if running[d] < 0 and num_ready[d] > 0 and free[d] <= now:
+            if running[d] < 0 and num_ready[d] > 0 and free[d] <= time:
                 op = heap_pop(ready, ready_op, low[d], num_ready[d])
                 num_ready[d] -= 1
                 order[count] = op
                 count += 1
                 running[d] = op
-                begin = now
+                begin = time
                 if links.receives_cost:
                     begin += receive(compiled, unpaid, op, d)
                 free[d] = begin + compiled.times[Index(op), d]
                 finish[Index(op)] = free[d]
-                if begin + rest[d] > limit:
+                if begin + unbegun[d] > limit:
                     finish[0] = np.inf
                     return order
-                rest[d] -= compiled.times[Index(op), d]
-                done = np.int64(n + num_devices - 1) - np.int64(d)
-                heap_push(coming, event, zero, num_coming, free[d], done)
+                unbegun[d] -= compiled.times[Index(op), d]
+                finish_event = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], finish_event)
                 num_coming += 1
         num_stirred = 0
-        now = coming[0] if num_coming > 0 else np.inf
+        time = coming[0] if num_coming > 0 else np.inf
     return order
 
 
@@ -260,7 +264,7 @@ def turn_order(problem: Problem) -> IntArray:
 
 
 def priorities(problem: Problem) -> list[FloatArray]:
-    """The priorities that ``complete`` tries, highest first to run. Each [n]."""
+    """Return the priorities that ``complete`` tries, highest first to run. Each [n]."""
     n = problem.num_ops
     position = problem.graph.position.astype(np.float64)
     rank = mean_upward_rank(problem)
@@ -283,7 +287,7 @@ def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
 
 
 def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
-    """The best order found for given devices, as the module's text says. [n]
+    """Return the best order found for given devices, as the module's text says. [n]
 
     Where an op cannot run on its device, there are no times to schedule by: micro-batches in turn.
     """
@@ -298,7 +302,7 @@ def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray
 
 
 def reversed_problem(compiled: Compiled) -> Compiled:
-    """The same ops and devices with every edge and link turned round; a tensor an edge."""
+    """Return the same ops and devices with every edge and link turned round; a tensor an edge."""
     n = len(compiled.state)
     edges = len(compiled.consumer)
     tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))

@@ -39,9 +39,9 @@ def last_use(
     for k in range(
         Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
     ):
-        other = Index(compiled.consumer[k])
-        if device[other] == on:
-            last = max(last, finish[other])
+        consumer = Index(compiled.consumer[k])
+        if device[consumer] == on:
+            last = max(last, finish[consumer])
     return last
 
 
@@ -81,7 +81,7 @@ def lifetimes(
     num_tensors = len(compiled.size)
     n = len(device)
     total = num_tensors + len(transfer)
-    where = empty_ints(total)
+    location = empty_ints(total)
     slot = full_ints(num_tensors, -1)
     begin = empty_floats(total)
     end = empty_floats(total)
@@ -98,7 +98,7 @@ def lifetimes(
         ):
             tensor = compiled.op_tensor[j]
             k = Index(tensor)
-            where[count], begin[count], size[count] = on, start[op], compiled.size[k]
+            location[count], begin[count], size[count] = on, start[op], compiled.size[k]
             end[count] = max(finish[op], last_use(compiled, device, finish, tensor, on))
             slot[k] = count
             count += 1
@@ -109,10 +109,10 @@ def lifetimes(
         if slot[k] >= 0:
             end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
         if wanted[Index(target)]:
-            where[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
+            location[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
             end[count] = last_use(compiled, device, finish, tensor, target)
             count += 1
-    return where[:count], begin[:count], end[:count], size[:count]
+    return location[:count], begin[:count], end[:count], size[:count]
 
 
 @kernel
@@ -122,18 +122,18 @@ def peak_kernel(
     """Peak bytes of each device from lifetimes and the state of each device. [D]."""
     by_begin = ascending(begin)
     by_end = ascending(end)
-    now = state.copy()
+    alive = state.copy()
     peak = state.copy()
     freed = 0
     for i in by_begin:
         while freed < len(by_end) and end[by_end[freed]] <= begin[i]:
             j = by_end[freed]
             if end[j] > begin[j]:
-                now[where[j]] -= size[j]
+                alive[where[j]] -= size[j]
             freed += 1
         if end[i] > begin[i]:
-            now[where[i]] += size[i]
-            peak[where[i]] = max(peak[where[i]], now[where[i]])
+            alive[where[i]] += size[i]
+            peak[where[i]] = max(peak[where[i]], alive[where[i]])
     return peak
 
 
@@ -149,7 +149,7 @@ def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
 @kernel
 def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
     """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
-    most = device_state(compiled, device)
+    upper_bound = device_state(compiled, device)
     stamp = full_indices(len(compiled.memory), len(compiled.size))
     for op in range(len(device)):
         d = Index(device[op])
@@ -157,7 +157,7 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
             Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
         ):
             tensor = Index(compiled.op_tensor[j])
-            most[d] += compiled.size[tensor]
+            upper_bound[d] += compiled.size[tensor]
             stamp[d] = tensor
             for k in range(
                 Index(compiled.consumer_offset[tensor]),
@@ -166,19 +166,19 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
                 target = Index(device[Index(compiled.consumer[k])])
                 if stamp[target] != tensor:
                     stamp[target] = tensor
-                    most[target] += compiled.size[tensor]
-    return most
+                    upper_bound[target] += compiled.size[tensor]
+    return upper_bound
 
 
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
     """Which devices need more than the limit, and whether any does. [D]."""
     result = zero_flags(len(need))
-    some = False
+    any_above = False
     for d in range(len(need)):
         result[d] = need[d] > limit[d]
-        some |= result[d]
-    return result, some
+        any_above |= result[d]
+    return result, any_above
 
 
 @inner(_nrt=False)
@@ -199,18 +199,18 @@ def excess_kernel(
     The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
-    after = empty_floats(n)
+    remaining = empty_floats(n)
     limit = cutoff * (1.0 + ROUNDING)
-    if exceeds(compiled, device, order, limit, after):
+    if exceeds(compiled, device, order, limit, remaining):
         return np.inf, 0.0
-    doubtful, some = above(most_memory(compiled, device), compiled.memory)
-    rows = len(compiled.consumer) + 1 if some else 0
+    doubtful, any_above = above(most_memory(compiled, device), compiled.memory)
+    rows = len(compiled.consumer) + 1 if any_above else 0
     start = empty_floats(n)
     finish = empty_floats(n)
     transfer = empty_int_table(rows, 3)
     service = empty_table(rows, 3)
     record = StepTimes(start, finish, transfer, service)
-    status, step_time, count = run_kernel(compiled, device, order, limit, after, record)
+    status, step_time, count = run_kernel(compiled, device, order, limit, remaining, record)
     if rows == 0:
         return step_time, 0.0
     state = device_state(compiled, device)
@@ -225,10 +225,10 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
     """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
     n = len(device)
     rows = len(compiled.consumer) + 1
-    most = most_memory(compiled, device)
-    doubtful = most > compiled.memory
+    upper_bound = most_memory(compiled, device)
+    doubtful = upper_bound > compiled.memory
     if not doubtful.any():
-        return np.asarray(most)
+        return np.asarray(upper_bound)
     start = np.empty(n)
     finish = np.empty(n)
     transfer = np.empty((rows, 3), np.int32)
@@ -236,4 +236,4 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
     record = StepTimes(start, finish, transfer, service)
     count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
     lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
-    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), most)
+    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), upper_bound)

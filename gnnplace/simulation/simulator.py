@@ -70,7 +70,7 @@ class SimulatedTimeline:
 
     @classmethod
     def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> SimulatedTimeline:
-        """Simulates a step."""
+        """Simulate a step."""
         n = len(device)
         room = len(compiled.consumer) + 1
         start = np.full(n, np.nan)
@@ -79,14 +79,14 @@ class SimulatedTimeline:
         service = np.empty((room, 3))
         record = StepTimes(start, finish, transfer, service)
         _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
-        told = (transfer[:count], service[:count])
-        return cls(compiled, device, order, float(step_time), start, finish, *told)
+        transfers = (transfer[:count], service[:count])
+        return cls(compiled, device, order, float(step_time), start, finish, *transfers)
 
     def lives(self, wanted: BoolArray) -> Lives:
         """Device, begin, end and bytes of every tensor's life on every wanted device. [D]"""
         times = (self.start, self.finish, self.transfer, self.service)
-        found: Lives = lifetimes(self.compiled, self.device, *times, wanted)
-        return found
+        lives: Lives = lifetimes(self.compiled, self.device, *times, wanted)
+        return lives
 
     @cached_property
     def excess(self) -> float:
@@ -101,7 +101,7 @@ class SimulatedTimeline:
         return float(np.maximum(peak - memory, 0.0).sum())
 
     def within(self, cutoff: float) -> float:
-        """The step time; inf above ``cutoff`` seconds."""
+        """Return the step time; inf above ``cutoff`` seconds."""
         return self.step_time if self.step_time <= cutoff * (1.0 + ROUNDING) else np.inf
 
 
@@ -119,20 +119,20 @@ class Timelines:
     def get(
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> SimulatedTimeline | None:
-        """The timeline of a placement: kept, or made and kept.
+        """Return the timeline of a placement: kept, or made and kept.
 
         None of a small problem, nor with a ``cutoff``, which saves more, where it is not kept.
         """
         if len(device) < LARGE:
             return None
-        for made in self.kept:
-            if np.array_equal(made.device, device) and np.array_equal(made.order, order):
-                return made
+        for timeline in self.kept:
+            if np.array_equal(timeline.device, device) and np.array_equal(timeline.order, order):
+                return timeline
         if cutoff < np.inf:
             return None
-        made = SimulatedTimeline.of(self.compiled, device.copy(), order.copy())
-        self.kept = [made, *self.kept][:KEPT]
-        return made
+        timeline = SimulatedTimeline.of(self.compiled, device.copy(), order.copy())
+        self.kept = [timeline, *self.kept][:KEPT]
+        return timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +220,9 @@ class Simulator:
         count_steps()
         device = _int32(device)
         order = _int32(order)
-        known = self.timelines.get(device, order, cutoff)
-        if known is not None:
-            return known.within(cutoff)
+        timeline = self.timelines.get(device, order, cutoff)
+        if timeline is not None:
+            return timeline.within(cutoff)
         return float(step_time_kernel(self.compiled, device, order, cutoff))
 
     def step_times(self, devices: IntArray, orders: IntArray) -> FloatArray:
@@ -243,14 +243,14 @@ class Simulator:
         count_steps()
         device = _int32(device)
         order = _int32(order)
-        known = self.timelines.get(device, order, cutoff)
-        if known is not None:
-            return known.within(cutoff), known.excess
+        timeline = self.timelines.get(device, order, cutoff)
+        if timeline is not None:
+            return timeline.within(cutoff), timeline.excess
         step_time, excess = excess_kernel(self.compiled, device, order, cutoff)
         return float(step_time), float(excess)
 
     def complete(self, device: IntArray) -> IntArray:
-        """An order of all ops for given devices by list scheduling. [n]"""
+        """Return an order of all ops for given devices by list scheduling. [n]"""
         return complete(self.problem, self.compiled, device)
 
     def order_of(self, placement: Placement) -> IntArray:
@@ -264,13 +264,13 @@ class Simulator:
         return merge_sequences(self.problem, placement.sequence)
 
     def run(self, device: IntArray, order: IntArray) -> Simulation:
-        """The whole predicted step: timeline, transfers, memory, faults."""
+        """Predict the full step: timeline, transfers, memory, faults."""
         count_steps()
         problem = self.problem
         c = self.compiled
         device = _int32(device)
         order = _int32(order)
-        found = faults(problem, device)
+        reasons = faults(problem, device)
         run = self.timelines.get(device, order) or SimulatedTimeline.of(c, device, order)
         state = device_state(c, device)
         lives = NO_LIVES
@@ -278,7 +278,7 @@ class Simulator:
             lives = run.lives(np.ones(len(state), np.bool_))
         peak = peak_kernel(*lives, state)
         devices = problem.cluster.devices
-        found += [
+        reasons += [
             f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
             f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
             for d in np.flatnonzero(peak > problem.cluster.memory)
@@ -286,7 +286,7 @@ class Simulator:
         return Simulation(
             run.step_time,
             peak,
-            tuple(found),
+            tuple(reasons),
             run.start,
             run.finish,
             Transfers(*run.transfer.T, *run.service.T),
@@ -314,14 +314,14 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
         DeadlockError: there is none; names the ops of a cycle.
     """
     source, target, _ = problem.graph.edges
-    before = np.concatenate([source, *(ops[:-1] for ops in sequence)])
-    after = np.concatenate([target, *(ops[1:] for ops in sequence)])
+    first = np.concatenate([source, *(ops[:-1] for ops in sequence)])
+    second = np.concatenate([target, *(ops[1:] for ops in sequence)])
     n = problem.num_ops
-    by_source = np.argsort(before, kind="stable")
-    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
-    order = np.asarray(first_ready_first(offset, _int32(after[by_source])))
+    by_source = np.argsort(first, kind="stable")
+    offset = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=n)))).astype(np.int32)
+    order = np.asarray(first_ready_first(offset, _int32(second[by_source])))
     if len(order) < problem.num_ops:
-        cycle = describe_cycle(before.tolist(), after.tolist(), problem.graph.names)
+        cycle = describe_cycle(first.tolist(), second.tolist(), problem.graph.names)
         raise DeadlockError(f"sequence: deadlock, the sequences contradict the graph: {cycle}")
     return order
 
@@ -329,7 +329,7 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
 def finished_placement(
     problem: Problem, device: IntArray, order: IntArray, **about: object
 ) -> Placement:
-    """A placement with the sequences of ``order``; ``about`` sets its other attributes."""
+    """Return a placement with the sequences of ``order``; ``about`` sets its other attributes."""
     sequence = sequence_from_order(_int32(device), _int32(order), problem.num_devices)
     return Placement(_int32(device), sequence, **about)  # type: ignore[arg-type]
 
@@ -342,12 +342,12 @@ def _memory_curve(
     lives: tuple[IntArray, FloatArray, FloatArray, FloatArray], state: FloatArray
 ) -> tuple[tuple[FloatArray, FloatArray], ...]:
     """Bytes alive on each device over time: instants and the bytes from each instant on."""
-    where, begin, end, size = lives
+    location, begin, end, size = lives
     curves = []
     for d in range(len(state)):
-        mine = (where == d) & (end > begin)
-        instants = np.concatenate((begin[mine], end[mine]))
-        change = np.concatenate((size[mine], -size[mine]))
+        on_device = (location == d) & (end > begin)
+        instants = np.concatenate((begin[on_device], end[on_device]))
+        change = np.concatenate((size[on_device], -size[on_device]))
         times, index = np.unique(np.concatenate(([0.0], instants)), return_inverse=True)
         total = np.bincount(index, np.concatenate(([state[d]], change)), len(times))
         curves.append((times, total.cumsum()))

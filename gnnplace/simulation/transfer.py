@@ -77,7 +77,7 @@ class Links(NamedTuple):
 
 
 def make_links(cluster: Cluster) -> Links:
-    """The links of a cluster."""
+    """Return the links of a cluster."""
     costs = np.empty((*cluster.latency.shape, 8))
     per_byte = 1.0 / np.where(cluster.linked, cluster.bandwidth, np.inf)
     costs[:, :, LATENCY], costs[:, :, BANDWIDTH] = cluster.latency, cluster.bandwidth
@@ -88,7 +88,7 @@ def make_links(cluster: Cluster) -> Links:
 
 
 def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links:
-    """The same links with other overheads in seconds a message. [D, D], [D, D]"""
+    """Return the same links with other overheads in seconds a message. [D, D], [D, D]"""
     costs = links.costs.copy()
     costs[:, :, DELAY] = costs[:, :, LATENCY] + receive
     costs[:, :, SENDS], costs[:, :, RECEIVES] = send, receive
@@ -101,7 +101,7 @@ def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links
 
 
 def reversed_links(links: Links) -> Links:
-    """The links as a step read backwards has them."""
+    """Return the links as a step read backwards has them."""
     costs = links.costs.transpose(1, 0, 2).copy()
     copies_there = costs[:, :, BUSY] > 0.0
     costs[copies_there, BANDWIDTH], costs[copies_there, PER_BYTE] = np.inf, 0.0
@@ -113,7 +113,7 @@ def reversed_links(links: Links) -> Links:
 
 
 def without_gaps(links: Links) -> Links:
-    """The same with no delay in seconds where there is no link, for sums over all pairs."""
+    """Return the same with no delay in seconds where there is no link, for sums over all pairs."""
     costs = links.costs.copy()
     gaps = links.channel[:, :, 0] < 0
     costs[gaps, LATENCY] = costs[gaps, DELAY] = 0.0
@@ -186,7 +186,7 @@ def free_at(links: Links, channel_free: FloatArray, source: int, target: int) ->
 
 @inner(_nrt=False)
 def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
-    """Holds all channels of a link until then. ``channel_free``: changed, [C]"""
+    """Hold all channels of a link until then. ``channel_free``: changed, [C]"""
     channel_free[Index(links.channel[source, target, 0])] = until
     for k in range(1, links.channel.shape[2]):
         channel = links.channel[source, target, k]
@@ -198,7 +198,7 @@ def hold(links: Links, channel_free: FloatArray, source: int, target: int, until
 def restore(
     links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
 ) -> None:
-    """Takes back what was tried on the channels of a link. ``tried``: changed, [C]"""
+    """Take back what was tried on the channels of a link. ``tried``: changed, [C]"""
     for k in range(links.channel.shape[2]):
         channel = links.channel[source, target, k]
         if channel >= 0:
@@ -215,7 +215,7 @@ def send(
     size: float,
     now: float,
 ) -> tuple[float, float]:
-    """Serves a message that is queued now; start and end of service in seconds.
+    """Serve a message that is queued now; return start and end of service in seconds.
 
     The overheads and the latency are the caller's to add.
 
@@ -313,7 +313,7 @@ def pay(
     size: FloatArray,
     target: int,
 ) -> float:
-    """Books what an op's inputs cost devices in a schedule whose links are never busy.
+    """Book what an op's inputs cost devices in a schedule whose links are never busy.
 
     Returns:
         Seconds that the messages take of the receiver.
@@ -330,14 +330,14 @@ def pay(
     seconds = 0.0
     target = Index(target)
     for tensor in tensors:
-        here = Index(source[tensor])
-        if here == target or told[tensor, target] or not linked(links, here, target):
+        sender = Index(source[tensor])
+        if sender == target or told[tensor, target] or not linked(links, sender, target):
             continue
         told[tensor, target] = True
-        free[here] += links.costs[here, target, SENDS]
-        if links.costs[here, target, BUSY] > 0.0:
-            free[here] += service_time(links, here, target, size[tensor])
-        seconds += receive_time(links, here, target, size[tensor])
+        free[sender] += links.costs[sender, target, SENDS]
+        if links.costs[sender, target, BUSY] > 0.0:
+            free[sender] += service_time(links, sender, target, size[tensor])
+        seconds += receive_time(links, sender, target, size[tensor])
     return seconds
 
 
@@ -404,8 +404,8 @@ def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, Floa
     per_byte = 1.0 / cluster.bandwidth[cluster.linked]
     delay = (cluster.latency + cluster.receive_overhead)[cluster.linked]
     kinds = np.unique(np.stack([delay, per_byte], axis=1), axis=0)
-    kept = kinds[:, 1] < np.concatenate(([np.inf], np.minimum.accumulate(kinds[:, 1])[:-1]))
-    every = [fixed + sizes * pace for fixed, pace in kinds[kept]]
+    is_fastest = kinds[:, 1] < np.concatenate(([np.inf], np.minimum.accumulate(kinds[:, 1])[:-1]))
+    every = [fixed + sizes * pace for fixed, pace in kinds[is_fastest]]
     return np.asarray(np.min(every, axis=0)), sizes * per_byte.min()
 
 

@@ -37,7 +37,7 @@ class Scale:
     exact: bool = False
 
     def down(self, seconds: Any) -> Any:
-        """Seconds as whole units, rounded down; arrays too."""
+        """Return seconds as integer multiples of the unit, rounded down; arrays too."""
         units = np.floor(np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING))
         return units.astype(np.int64)
 
@@ -47,7 +47,7 @@ class Scale:
 
 
 def make_scale(problem: Problem, horizon: float) -> Scale:
-    """A common unit of all durations where there is a decimal one, else a fine one."""
+    """Return a common unit of all durations where there is a decimal one, else a fine one."""
     parts = [problem.times, *durations(problem.cluster, problem.graph.size)]
     seconds = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
     for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
@@ -98,8 +98,8 @@ def _swappable(problem: Problem, one: int, other: int) -> bool:
 
 def _sharing(channels: IntArray) -> Counter[bytes]:
     """Which pairs of devices hold a channel together, for all channels. [D, D, W]"""
-    held = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
-    users = np.ascontiguousarray(np.moveaxis(held.any(axis=2), -1, 0))
+    has_channel = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
+    users = np.ascontiguousarray(np.moveaxis(has_channel.any(axis=2), -1, 0))
     return Counter(pairs.tobytes() for pairs in users)
 
 
@@ -161,8 +161,8 @@ def bundling(problem: Problem) -> bool:
     busy = cluster.sender_busy[linked]
     sources = np.nonzero(linked)[0]
     pairs = {(int(c), int(d)) for c, d in zip(channel[linked], sources, strict=True)}
-    own = len(pairs) == len({channel for channel, _ in pairs})
-    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own)
+    own_channels = len(pairs) == len({channel for channel, _ in pairs})
+    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own_channels)
 
 
 def use_order(space: SearchSpace) -> IntArray:
@@ -171,18 +171,20 @@ def use_order(space: SearchSpace) -> IntArray:
 
 
 def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
-    """New labels of equal devices, so that they are first used in the order listed. [D]"""
+    """Return new labels of equal devices, so that they are first used in the order listed. [D]"""
     label = np.arange(space.problem.num_devices, dtype=np.int32)
     used = list(dict.fromkeys(space.device_of_units(device)[use_order(space)].tolist()))
     for members in equal_devices(space.problem):
         appeared = [d for d in used if d in members]
-        rest = [d for d in members if d not in appeared]
-        label[appeared + rest] = members
+        unused = [d for d in members if d not in appeared]
+        label[appeared + unused] = members
     return label
 
 
 def swaps(problem: Problem) -> list[IntArray]:
-    """The identity and every swap of two equal devices, as new labels of devices. Each [D]"""
+    """Return the identity and every swap of two equal devices, as new labels of devices.
+    Each [D]
+    """
     result = [np.arange(problem.num_devices, dtype=np.int32)]
     for members in equal_devices(problem):
         for a, b in combinations(members, 2):

@@ -132,9 +132,9 @@ class ScheduleModel:
 
     def _run_ops(self) -> None:
         problem = self.problem
-        least = least_times(problem)
-        head = downward_rank(problem.graph, least, np.zeros(len(problem.graph.edges[0])))
-        slack = self.scale.horizon - self.space.compiled.tail - least
+        shortest_times = least_times(problem)
+        head = downward_rank(problem.graph, shortest_times, np.zeros(len(problem.graph.edges[0])))
+        slack = self.scale.horizon - self.space.compiled.tail - shortest_times
         # A unit of room for what floating-point sums lose.
         low = np.maximum(0, self.scale.down(head) - 1).tolist()
         high = np.minimum(self.limit, self.scale.down(np.maximum(slack, 0)) + 1).tolist()
@@ -157,32 +157,32 @@ class ScheduleModel:
     def _precede(self, chains: list[tuple[int, int]]) -> None:
         source, target, _ = self.problem.graph.edges
         pairs = dict.fromkeys([*zip(source.tolist(), target.tolist(), strict=True), *chains])
-        for before, after in pairs:
-            self.model.add(self.start[after] >= self.finish[before])
+        for first, second in pairs:
+            self.model.add(self.start[second] >= self.finish[first])
 
     def _send(self, runs: bool) -> None:
         for bundle in bundles(self.problem, runs=runs):
-            own = self.unit_of[bundle.producer]
-            for source in self.options[own]:
+            producer_unit = self.unit_of[bundle.producer]
+            for source in self.options[producer_unit]:
                 targets = {d for c in bundle.readers for d in self.options[self.unit_of[c]]}
                 for target in sorted(targets - {source}):
                     self._send_one(bundle, source, target)
 
     def _send_one(self, bundle: Bundle, source: int, target: int) -> None:
-        own = self.unit_of[bundle.producer]
+        producer_unit = self.unit_of[bundle.producer]
         cluster = self.problem.cluster
         readers = [c for c in bundle.readers if target in self.x[self.unit_of[c]]]
         units = tuple(sorted({self.unit_of[c] for c in readers}))
         if not cluster.linked[source, target]:
             for u in units:
-                self.model.add_bool_or(~self.x[own][source], ~self.x[u][target])
+                self.model.add_bool_or(~self.x[producer_unit][source], ~self.x[u][target])
             return
         size = float(self.problem.graph.size[list(bundle.tensors)].sum())
         seconds = parts(cluster, source, target, size, len(bundle.tensors))
         service, latency, send, receive = (int(units) for units in self.scale.down(seconds))
         if service + latency + send + receive == 0:
             return
-        needed = self._needed(own, units, source, target)
+        needed = self._needed(producer_unit, units, source, target)
         start = self._sending(bundle, target)
         if service > 0:
             copy = self._interval(start, service, needed)
@@ -204,7 +204,7 @@ class ScheduleModel:
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
     def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> Any:
-        """Whether a unit on ``source`` sends what ``units`` read to ``target``."""
+        """Return whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
             on_source = self.x[own][source]
@@ -218,7 +218,9 @@ class ScheduleModel:
         return self._needs[key]
 
     def _sending(self, bundle: Bundle, target: int) -> Any:
-        """Start of service of a bundle towards a device; one variable for all its sources."""
+        """Return the start of service of a bundle towards a device; one variable for all its
+        sources.
+        """
         key = (bundle.tensors[0], target)
         if key not in self.sent:
             start = self.model.new_int_var(0, self.limit, f"t{key[0]},{target}")
@@ -233,7 +235,7 @@ class ScheduleModel:
         return start
 
     def _queue(self) -> None:
-        """Of two sends on a channel the one whose producer finishes first is served first.
+        """Serve of two sends on a channel the one first whose producer finishes first.
 
         Tensors of one op are served as listed. Whole finishes are less than two units before the
         true ones where times are rounded, so only finishes that far apart decide.
@@ -247,10 +249,12 @@ class ScheduleModel:
                         self.model.add(a.end <= b.start).only_enforce_if(*both)
                     continue
                 first = self.model.new_bool_var("")
-                for one, other, order in ((a, b, first), (b, a, ~first)):
-                    given = (order, *both)
-                    self.model.add(one.finish <= other.finish + slack).only_enforce_if(*given)
-                    self.model.add(one.end <= other.start).only_enforce_if(*given)
+                for earlier, second, order in ((a, b, first), (b, a, ~first)):
+                    conditions = (order, *both)
+                    self.model.add(earlier.finish <= second.finish + slack).only_enforce_if(
+                        *conditions
+                    )
+                    self.model.add(earlier.end <= second.start).only_enforce_if(*conditions)
 
     def _remember(self) -> None:
         if not self.space.memory_matters:
@@ -269,12 +273,12 @@ class ScheduleModel:
     def _touched_bytes(self) -> list[int]:
         """Most bytes that one op of positive time reads and writes, of each unit. [U]"""
         graph = self.problem.graph
-        least = least_times(self.problem)
+        shortest_times = least_times(self.problem)
         touched = np.bincount(graph.producer, graph.size, graph.num_ops)
         read = np.unique(np.stack([graph.consumer, graph.consumption_tensor]), axis=1)
         touched += np.bincount(read[0], graph.size[read[1]], graph.num_ops)
         result = np.zeros(self.problem.num_units)
-        np.maximum.at(result, self.problem.unit_of, np.where(least > 0, touched, 0.0))
+        np.maximum.at(result, self.problem.unit_of, np.where(shortest_times > 0, touched, 0.0))
         return [int(size) for size in np.floor(result)]
 
     def _last(self) -> None:
@@ -294,16 +298,16 @@ class ScheduleModel:
                 self._used_after(former, later)
 
     def _used_after(self, former: int, later: int) -> None:
-        before: list[Any] = []
+        earlier: list[Any] = []
         for u in use_order(self.space).tolist():
             row = self.x[u]
             if later in row:
-                self.model.add_bool_or(~row[later], *before)
+                self.model.add_bool_or(~row[later], *earlier)
             if former in row:
-                before.append(row[former])
+                earlier.append(row[former])
 
     def hint(self, simulation: Simulation, label: IntArray) -> None:
-        """Starts the search from a simulated step, its devices renamed to ``label``. [D]"""
+        """Start the search from a simulated step, its devices renamed to ``label``. [D]"""
         device = label[simulation.device]
         for op, start in enumerate(self.scale.down(simulation.start).tolist()):
             self.model.add_hint(self.start[op], start)

@@ -72,14 +72,14 @@ class Exact(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         begin = time.perf_counter()
         timed = deadline > begin
-        most = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
-        whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= most
-        size = 0 if whole else 1 if space.problem.num_ops <= PART_OPS else 2
+        max_size = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
+        solves_whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= max_size
+        size = 0 if solves_whole else 1 if space.problem.num_ops <= PART_OPS else 2
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
-        if whole and not best.proven:
+        if solves_whole and not best.proven:
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
         if timed and best.feasible and not best.proven:
-            self._search_on(best, whole, rng, deadline)
+            self._search_on(best, solves_whole, rng, deadline)
         return found_by(best)
 
     def _search_on(
@@ -100,12 +100,12 @@ class Exact(Placer):
         best = Incumbent(space, nothing, nothing, bound=lower_bound(space.problem))
         start = best_construction(space, rng)
         best.take(start.device, start.order)
-        now = time.perf_counter()
-        seconds = share * (deadline - now)
+        begin = time.perf_counter()
+        seconds = share * (deadline - begin)
         runs = annealing_runs(space.problem.num_ops, seconds)
         for part in range(1, runs + 1):
             if seconds > 0 and not best.proven:
-                improved = anneal(space, start, rng, now + seconds * part / runs)
+                improved = anneal(space, start, rng, begin + seconds * part / runs)
                 best.take(improved.device, improved.order)
         return best
 
@@ -118,9 +118,9 @@ class Exact(Placer):
         if best.feasible:
             simulation = space.simulator.run(best.device, best.order)
             model.hint(simulation, labels_by_use(space, best.device))
-        left = deadline - time.perf_counter()
-        for level in (0, 1) if left > 0 else (1,):
-            solver = self._solver(rng, left / 2, level)
+        seconds = deadline - time.perf_counter()
+        for level in (0, 1) if seconds > 0 else (1,):
+            solver = self._solver(rng, seconds / 2, level)
             status = solve_schedule(solver, model, best)
             if status == "INFEASIBLE" and not best.feasible:
                 raise InfeasibleError("placer 'exact': no placement fits, proven")
@@ -130,7 +130,9 @@ class Exact(Placer):
                 return
 
     def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
-        """A solver with so many seconds (0 or less: of its own clock) and linear relaxation."""
+        """Return a solver with so many seconds (0 or less: of its own clock) and linear
+        relaxation.
+        """
         solver = make_solver(rng, seconds, self.workers)
         solver.parameters.linearization_level = level
         return solver
@@ -183,7 +185,7 @@ def model_size(problem: Problem) -> int:
 
 
 def found_by(best: Incumbent) -> Found:
-    """What is handed back: the best of all namings of equal devices, and what is proven of it."""
+    """Return the best of all namings of equal devices, and what is proven of it."""
     if best.feasible:
         for label in swaps(best.space.problem):
             best.take(label[best.device], best.order)

@@ -29,7 +29,7 @@ PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
 
 
 def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> Any:
-    """A solver.
+    """Return a solver.
 
     Args:
         rng: the source of the solver's seed.
@@ -50,7 +50,7 @@ def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> A
 
 
 def solve(solver: Any, model: Any, watcher: Any = None) -> str:
-    """Solves a model; the name of the status, such as ``OPTIMAL``.
+    """Solve a model; return the name of the status, such as ``OPTIMAL``.
 
     Args:
         solver: a solver, as ``make_solver`` makes it.
@@ -107,6 +107,7 @@ class Incumbent:
         order: order of all ops. [n]
         score: seconds, with a penalty for memory; inf if there is none yet.
         bound: seconds that no placement is below.
+        offered: placements that were offered, as bytes.
     """
 
     space: SearchSpace
@@ -114,7 +115,7 @@ class Incumbent:
     order: IntArray
     score: float = np.inf
     bound: float = 0.0
-    seen: set[bytes] = field(default_factory=set)
+    offered: set[bytes] = field(default_factory=set)
 
     @property
     def feasible(self) -> bool:
@@ -127,7 +128,7 @@ class Incumbent:
         return self.feasible and self.score <= self.bound * (1 + PROVEN)
 
     def take(self, device: IntArray, order: IntArray, score: float | None = None) -> bool:
-        """Keeps a placement that is better; says whether it is."""
+        """Keep a placement that is better; return whether it is."""
         score = self.space.score(device, order) if score is None else score
         if score >= self.score:
             return False
@@ -137,7 +138,7 @@ class Incumbent:
         return True
 
     def offer(self, device: IntArray, start: FloatArray) -> bool:
-        """Keeps a schedule's devices in the best order found for them, if that is better.
+        """Keep a schedule's devices in the best order found for them, if that is better.
 
         Args:
             device: device of each op. [n]
@@ -145,8 +146,8 @@ class Incumbent:
         """
         order = np.lexsort((self.space.problem.graph.position, start)).astype(np.int32)
         better = self.take(device, order)
-        if device.tobytes() not in self.seen:
-            self.seen.add(device.tobytes())
+        if device.tobytes() not in self.offered:
+            self.offered.add(device.tobytes())
             score, order = self.space.sequence(device, extra=[-np.asarray(start, np.float64)])
             better = self.take(device, order, score) or better
         return better
@@ -168,7 +169,7 @@ def solve_schedule(solver: CpSolver, model: ScheduleModel, best: Incumbent) -> s
 
 
 def watcher(model: ScheduleModel, best: Incumbent) -> Any:
-    """A solver's callback that offers every solution to ``best``."""
+    """Return a solver's callback that offers every solution to ``best``."""
     from ortools.sat.python import cp_model
 
     unit_of = best.space.problem.unit_of
@@ -177,9 +178,9 @@ def watcher(model: ScheduleModel, best: Incumbent) -> Any:
         """Hands solutions over."""
 
         def on_solution_callback(self) -> None:
-            """Called by the solver."""
-            chosen = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
-            device = np.array(chosen, dtype=np.int32)[unit_of]
+            """Offer the solution; called by the solver."""
+            unit_device = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
+            device = np.array(unit_device, dtype=np.int32)[unit_of]
             start = np.array([self.value(start) for start in model.start], dtype=np.float64)
             best.offer(device, start)
             if best.proven:

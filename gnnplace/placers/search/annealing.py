@@ -182,7 +182,7 @@ def anneal_until_better(
 
 @inner(_nrt=False)
 def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
-    """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
+    """Make ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
     copy_to(state.order, order)
     for k in range(len(order)):
         position[order[k]] = k
@@ -190,7 +190,7 @@ def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
 
 @inner(_nrt=False)
 def keep_best(state: SearchState) -> None:
-    """Makes the state the best one."""
+    """Make the state the best one."""
     state.score[1] = state.score[0]
     copy_to(state.best_device, state.device)
     copy_to(state.best_order, state.order)
@@ -214,15 +214,17 @@ def in_own_order(
     threshold: float,
     tried: float,
 ) -> float:
-    """Score of the state's devices in an order of their own if that is kept, else ``tried``."""
+    """Return the score of the state's devices in an order of their own if that is kept, else
+    ``tried``.
+    """
     order = list_schedule_in_kernel(compiled, state.device, state.priority)
-    again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+    reordered = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
     state.orders[0] += 1
-    if again >= tried or again > threshold:
+    if reordered >= tried or reordered > threshold:
         return tried
     state.orders[1] += 1
     take_order(state, order, position)
-    return again
+    return reordered
 
 
 def anneal_moves(
@@ -233,14 +235,16 @@ def anneal_moves(
     temperature: float,
     moves: int,
 ) -> None:
-    """``moves`` moves at one temperature, in seconds by which one may well be worse.
+    """Make ``moves`` moves at one temperature, in seconds by which one may well be worse.
 
     Changes ``state`` in place. A polished habit's best state is justified, if that makes it better.
     """
     compiled = space.compiled
-    left = moves
-    while left > 0:
-        left -= anneal_until_better(compiled, neighbourhood, habit, state, temperature, left)
+    remaining = moves
+    while remaining > 0:
+        remaining -= anneal_until_better(
+            compiled, neighbourhood, habit, state, temperature, remaining
+        )
         if state.score[0] < state.score[1]:
             state.priority[:] = distances(compiled, space.reversed, state.device, state.order)
             order = list_schedule(compiled, state.device, state.priority)
@@ -251,7 +255,7 @@ def anneal_moves(
 
 
 def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> SearchState:
-    """A state and best state from a placement, without priority. [n], [n]"""
+    """Return a state and best state from a placement, without priority. [n], [n]"""
     score = space.score(device, order)
     return SearchState(
         space.device_of_units(device),
@@ -266,7 +270,7 @@ def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> Search
 
 
 def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = True) -> None:
-    """Makes the best state the state; the priority is that of its justification."""
+    """Make the best state the state; the priority is that of its justification."""
     state.device[:], state.order[:] = state.best_device, state.best_order
     state.score[0] = state.score[1]
     state.unit_device[:] = space.device_of_units(state.device)
@@ -275,7 +279,7 @@ def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = Tru
 
 
 def hottest(moves_per_op: float) -> float:
-    """The first temperature, as a share of the start's energy, for so many moves an op."""
+    """Return the first temperature, as a share of the start's energy, for so many moves an op."""
     return float(np.clip(HOT * np.sqrt(moves_per_op), COLDEST, HOTTEST))
 
 
@@ -320,11 +324,11 @@ class Annealer:
         return self.moves * self.space.problem.num_ops
 
     def found(self, note: str = "") -> Found:
-        """The best state so far; the next cycle changes its arrays."""
+        """Return the best state so far; the next cycle changes its arrays."""
         return Found(self.state.best_device, self.state.best_order, note)
 
     def answer(self, note: str) -> Found:
-        """The best state, repaired, or the best that fitted where that is better."""
+        """Return the best state, repaired, or the best that fitted where that is better."""
         best = self.found(note)
         space = self.space
         if space.fits(best.device, best.order):
@@ -338,7 +342,7 @@ class Annealer:
         return replace(better(space, fitting, repaired), note=note)
 
     def offer(self, found: Found, score: float) -> None:
-        """Takes a placement that is better than the best state."""
+        """Take a placement that is better than the best state."""
         if score < self.score:
             state = self.state
             state.best_device[:], state.best_order[:] = found.device, found.order
@@ -346,19 +350,19 @@ class Annealer:
             self._keep_fitting()
 
     def cycle(self, deadline: float) -> None:
-        """The next cycle, twice as long as the one before it."""
+        """Run the next cycle, twice as long as the one before it."""
         self.run(self.next_cycle, deadline)
         self.next_cycle *= 2
 
     def run(self, moves: int, deadline: float) -> None:
-        """A cycle of so many moves, cut off at the deadline."""
+        """Run a cycle of so many moves, cut off at the deadline."""
         state = self.state
-        before = self.score
+        score_before = self.score
         back_to_best(self.space, state, polished=False)
         seed_kernel(int(self.rng.integers(2**31)))
-        hot = before * hottest(moves / len(state.order))
+        hot = score_before * hottest(moves / len(state.order))
         self.cool(RENEWING, moves, lambda share: hot * FALL**-share, deadline)
-        if self.score < before:
+        if self.score < score_before:
             score, order = self.space.sequence(state.best_device, cutoff=self.score)
             if score < self.score:
                 state.score[1], state.best_order[:] = score, order
@@ -366,7 +370,7 @@ class Annealer:
     def cool(
         self, habit: Habit, moves: int, temperature: Callable[[float], float], deadline: float
     ) -> None:
-        """So many moves while the temperature falls, cut off at the deadline.
+        """Make so many moves while the temperature falls, cut off at the deadline.
 
         Args:
             habit: how the cycle moves.
@@ -374,18 +378,18 @@ class Annealer:
             temperature: seconds by which a move may well be worse, by the share that is done.
             deadline: when to be back.
         """
-        for done in range(0, moves, self.per_call):
+        for num_done in range(0, moves, self.per_call):
             if expired(deadline):
                 break
-            count = min(self.per_call, moves - done)
-            heat = temperature(done / moves)
+            count = min(self.per_call, moves - num_done)
+            heat = temperature(num_done / moves)
             anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
             self.moves += count
             count_steps(count)
             self._keep_fitting()
 
     def _keep_fitting(self) -> None:
-        """Keeps the best state apart if it is new and fits."""
+        """Keep the best state apart if it is new and fits."""
         state = self.state
         space = self.space
         if space.memory_matters and self.score < self.seen:

@@ -119,7 +119,7 @@ def chunk_kernel(
     last: float,
     moves: int,
 ) -> None:
-    """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
+    """Make ``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
 
     Args:
         problem: the coarse problem.
@@ -250,17 +250,17 @@ class ChunkSearch:
 
     @property
     def best(self) -> Start:
-        """The best state so far."""
-        made = self.members[0]
+        """Return the best state so far."""
+        member = self.members[0]
         return Start(
-            float(made.best_score[0]),
-            made.best_unit_device.copy(),
-            made.best_priority.copy(),
-            made.best_order.copy(),
+            float(member.best_score[0]),
+            member.best_unit_device.copy(),
+            member.best_priority.copy(),
+            member.best_order.copy(),
         )
 
     def run_lap(self) -> None:
-        """The next lap: some moves of one member of the population."""
+        """Run the next lap: some moves of one member of the population."""
         laps = self.laps_a_round * len(self.members)
         if self.step == laps:
             self._begin()
@@ -273,7 +273,7 @@ class ChunkSearch:
         self.lap += 1
 
     def _run(self, member: Chunks, share: float) -> None:
-        """Moves of one member, so far into the round."""
+        """Make moves of one member, so far into the round."""
         fall = COLDEST / HOTTEST
         hot = HOTTEST * fall**share * float(member.best_score[0])
         seed_kernel(int(self.seeds.integers(2**31)))
@@ -287,12 +287,12 @@ class ChunkSearch:
         count_steps(self.moves_a_lap)
 
     def _select(self) -> None:
-        """The worst member goes on from where the best one is."""
+        """Have the worst member go on from where the best one is."""
         ranked = sorted(self.members, key=lambda member: float(member.score[0]))
         _move_to(ranked[-1], ranked[0].unit_device, ranked[0].priority, float(ranked[0].score[0]))
 
     def _begin(self) -> None:
-        """A longer round: one member from the best state, the others from the next starts."""
+        """Begin a longer round: one member from the best state, the others from the next starts."""
         self.step = 0
         self.laps_a_round = min(MOST_LAPS, 2 * self.laps_a_round)
         best = self.best

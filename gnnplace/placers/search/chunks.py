@@ -75,10 +75,12 @@ def most_constructed(space: SearchSpace) -> int:
 
 
 def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:
-    """The cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or stay."""
-    moved = cuts.copy()
-    moved[i] = np.clip(cuts[i] + delta, 0, num_units)
-    return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None
+    """Return the cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or
+    stay.
+    """
+    new_cuts = cuts.copy()
+    new_cuts[i] = np.clip(cuts[i] + delta, 0, num_units)
+    return new_cuts if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i] else None
 
 
 class Chunks(NamedTuple):
@@ -128,14 +130,14 @@ def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]
 
 @inner(_nrt=False)
 def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
-    """Gives the segments from ``low`` up to ``high`` to a device."""
+    """Give the segments from ``low`` up to ``high`` to a device."""
     for place in range(max(0, low), min(high, len(line))):
         unit_device[line[place]] = target
 
 
 @inner(_nrt=False)
 def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
-    """Moves the cuts between ``low`` and ``high`` by one place, up or down."""
+    """Move the cuts between ``low`` and ``high`` by one place, up or down."""
     if np.random.random() < 0.5:
         for place in range(high - 1, low, -1):
             unit_device[line[place]] = unit_device[line[place - 1]]
@@ -146,7 +148,7 @@ def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
 
 @inner(_nrt=False)
 def exchange(unit_device: IntArray, one: int, two: int) -> None:
-    """Swaps two devices."""
+    """Swap two devices."""
     for unit in range(len(unit_device)):
         if unit_device[unit] == one:
             unit_device[unit] = two
@@ -156,7 +158,7 @@ def exchange(unit_device: IntArray, one: int, two: int) -> None:
 
 @inner(_nrt=False)
 def choose_kind(chunks: Chunks) -> int:
-    """A kind of move: as often as it is of use, but each now and then."""
+    """Return a kind of move: as often as it is of use, but each now and then."""
     total = 0.0
     for kind in range(len(chunks.prior)):
         total += chunks.prior[kind] * chunks.useful[kind]
@@ -172,7 +174,7 @@ def choose_kind(chunks: Chunks) -> int:
 
 @inner(_nrt=False)
 def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
-    """One random move of that kind, one that is possible."""
+    """Make one random move of that kind, one that is possible."""
     line = chunks.line
     num_devices = chunks.work.shape[1]
     size = len(line)
@@ -194,10 +196,10 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
         length = 2 + int(np.random.exponential(0.25 * size))
         slide(line, unit_device, place, min(size, place + length))
     elif kind == SWAP_CHUNKS:
-        other = np.random.randint(size)
-        first, last = run_of(line, unit_device, other)
+        partner = np.random.randint(size)
+        first, last = run_of(line, unit_device, partner)
         one = unit_device[line[place]]
-        two = unit_device[line[other]]
+        two = unit_device[line[partner]]
         give(line, unit_device, low, high, two)
         give(line, unit_device, first, last, one)
     elif kind == SWAP_DEVICES:
@@ -222,12 +224,14 @@ def same(one: IntArray, other: IntArray) -> bool:
 
 @inner(_nrt=False)
 def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
-    """Seconds of the device with most work; inf where a unit may not be. ``load``: scratch [D]"""
+    """Return the seconds of the device with most work; inf where a unit may not be. ``load``:
+    scratch [D]
+    """
     for d in range(len(load)):
         load[d] = 0.0
-    most = 0.0
+    largest = 0.0
     for unit in range(len(unit_device)):
         d = unit_device[unit]
         load[d] += work[unit, d]
-        most = max(most, load[d])
-    return most
+        largest = max(largest, load[d])
+    return largest

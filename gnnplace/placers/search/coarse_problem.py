@@ -67,7 +67,7 @@ class CoarseProblem:
     group: IntArray
 
     def fine_order(self, fine: Problem, order: IntArray) -> IntArray:
-        """An order of the fine ops: group by group, topological inside a group. [n]
+        """Return an order of the fine ops: group by group, topological inside a group. [n]
 
         Args:
             fine: the problem whose ops were grouped.
@@ -79,7 +79,9 @@ class CoarseProblem:
 
 
 def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
-    """The problem with about ``target`` groups; None where grouping cannot make it smaller."""
+    """Return the problem with about ``target`` groups; None where grouping cannot make it
+    smaller.
+    """
     origin = first_copy(problem)
     codes = _codes(problem)
     if origin is None or codes is None or problem.num_ops <= target:
@@ -97,7 +99,9 @@ def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
 
 
 def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None:
-    """For each op, or for each of ``ops``, its copy in micro-batch 0; None if one has none. [n]"""
+    """Return for each op, or each of ``ops``, its copy in micro-batch 0; None if one has
+    none. [n]
+    """
     ops = np.arange(problem.num_ops, dtype=np.int32) if ops is None else ops
     if problem.microbatches == 1:
         return ops
@@ -107,12 +111,12 @@ def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None
         index.get(f"{names[i].rpartition('#')[0]}#0", -1) if k else i
         for i, k in zip(ops.tolist(), problem.microbatch[ops].tolist(), strict=True)
     ]
-    found = np.array(copies, dtype=np.int32)
-    return None if (found < 0).any() or problem.microbatch[found].any() else found
+    firsts = np.array(copies, dtype=np.int32)
+    return None if (firsts < 0).any() or problem.microbatch[firsts].any() else firsts
 
 
 def _codes(problem: Problem) -> NDArray[np.int8] | None:
-    """What ops of a group have in common, as a number; None if there is too much. [n]"""
+    """Return what ops of a group have in common, as a number; None if there is too much. [n]"""
     runs = np.isfinite(problem.kind_times)
     barred = runs[:, :0] if problem.forbid is None else problem.forbid
     rows = np.column_stack([problem.phase, problem.pin, runs, barred]).astype(np.int64)
@@ -138,7 +142,7 @@ def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: i
 
 
 def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
-    """The problem of groups; where times come from, and their errors, are not kept.
+    """Return the problem of groups; where times come from, and their errors, are not kept.
 
     Args:
         problem: the problem of ops.
@@ -199,7 +203,8 @@ _known: WeakKeyDictionary[SearchSpace, NarrowProblem | None] = WeakKeyDictionary
 
 
 def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
-    """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
+    """Return the coarse problem of narrow groups; None where the full graph is better placed as it
+    is.
 
     It is made once for a space, which several placers ask about, with ``SEGMENTS`` at most.
     """
@@ -226,7 +231,7 @@ def _narrow_problem(space: SearchSpace) -> NarrowProblem | None:
 
 
 def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
-    """The coarse problem of narrow groups, whether or not it is worth it."""
+    """Return the coarse problem of narrow groups, whether or not it is worth it."""
     return _bundled(_unbundled(space, count))
 
 
@@ -262,8 +267,8 @@ def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
     problem = space.problem
     coordinate = coordinates(space)
     begin = np.full(on_line, np.inf)
-    known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
-    np.minimum.at(begin, segment[known], coordinate[known])
+    is_on_line = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    np.minimum.at(begin, segment[is_on_line], coordinate[is_on_line])
     loose = np.flatnonzero(segment >= on_line).astype(np.int32)
     origin = first_copy(problem, loose)
     borders = np.sort(begin[np.isfinite(begin)])
@@ -287,10 +292,10 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     segment = np.empty(problem.num_units, dtype=np.int64)
     segment[line] = segments(space.mean_work[line], crossing, count)
     segment[alone] = count + np.arange(int(alone.sum()))
-    where = _alike(problem.unit_allowed)
-    key = segment * (int(where.max()) + 1) + where
-    known, segment = np.unique(key, return_inverse=True)
-    on_line = int((known < count * (int(where.max()) + 1)).sum())
+    allowed_class = _alike(problem.unit_allowed)
+    key = segment * (int(allowed_class.max()) + 1) + allowed_class
+    keys, segment = np.unique(key, return_inverse=True)
+    on_line = int((keys < count * (int(allowed_class.max()) + 1)).sum())
     return segment.astype(np.int32), on_line
 
 
@@ -318,10 +323,10 @@ def coordinates(space: SearchSpace) -> FloatArray:
     problem = space.problem
     graph = space.problem.graph
     forward = problem.phase == FORWARD
-    kept = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    updated = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     place = graph.position.astype(np.float64)
-    place = beside_consumers(*arrays, forward & kept[problem.unit_of], place)
+    place = beside_consumers(*arrays, forward & updated[problem.unit_of], place)
     inputs = (graph.predecessor_offset, graph.predecessor)
     place = follow_forward(graph.topological_order, *inputs, forward, place)
     return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))

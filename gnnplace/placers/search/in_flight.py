@@ -37,27 +37,29 @@ TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight
 
 
 def with_most_in_flight(problem: Problem, most: int) -> Problem:
-    """The problem with edges of no bytes that keep ``most`` micro-batches of a unit in flight."""
+    """Return the problem with edges of no bytes that keep ``most`` micro-batches of a unit in
+    flight.
+    """
     graph = problem.graph
-    before, after = _held_back(problem, most)
-    producer = np.concatenate([graph.producer, before])
+    producers, waiting_ops = _held_back(problem, most)
+    producer = np.concatenate([graph.producer, producers])
     by_producer = np.argsort(producer, kind="stable")
-    held_by = np.array([len(waiting) for waiting in after], dtype=np.int64)
+    held_by = np.array([len(waiting) for waiting in waiting_ops], dtype=np.int64)
     counts = np.concatenate([np.diff(graph.consumer_offset), held_by])
     begin = np.cumsum(counts) - counts
-    consumer = np.concatenate([graph.consumer, *after])
+    consumer = np.concatenate([graph.consumer, *waiting_ops])
     counts = counts[by_producer]
     begin = begin[by_producer]
     offset = np.concatenate(([0], np.cumsum(counts)))
     taken = np.arange(offset[-1]) + np.repeat(begin - offset[:-1], counts)
-    held = ComputationGraph(
+    graph_in_flight = ComputationGraph(
         names=graph.names,
         producer=producer[by_producer].astype(np.int32),
-        size=np.concatenate([graph.size, np.zeros(len(before))])[by_producer],
+        size=np.concatenate([graph.size, np.zeros(len(producers))])[by_producer],
         consumer_offset=offset.astype(np.int32),
         consumer=consumer[taken].astype(np.int32),
     )
-    return replace(problem, graph=held)
+    return replace(problem, graph=graph_in_flight)
 
 
 def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
@@ -107,14 +109,15 @@ class InFlightSpace(SearchSpace):
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """As ``SearchSpace`` has it, with the edges that hold forward ops back."""
-        made = lean(self.held, compile_problem(self.held))
-        return made, reversed_problem(made)
+        lean_problem = lean(self.held, compile_problem(self.held))
+        return lean_problem, reversed_problem(lean_problem)
 
 
 def fewer_in_flight(
     space: SearchSpace, ranked: Callable[[SearchSpace], Sequence[Start]]
 ) -> tuple[SearchSpace, Sequence[Start]]:
-    """The space to search in, with all or fewer micro-batches in flight, and its ranked starts.
+    """Return the space to search in, with all or fewer micro-batches in flight, and its ranked
+    starts.
 
     Args:
         space: the space with all of them.
@@ -128,14 +131,14 @@ def fewer_in_flight(
     if first.score <= seconds * (1.0 + ROUNDING):
         return best
     limit = WORTH * seconds
-    for most in TRIED:
-        if most >= space.problem.microbatches:
+    for limit_in_flight in TRIED:
+        if limit_in_flight >= space.problem.microbatches:
             break
-        held = InFlightSpace(space.problem, most)
-        if longest_path(held.held) >= limit:
+        candidate = InFlightSpace(space.problem, limit_in_flight)
+        if longest_path(candidate.held) >= limit:
             continue
-        starts = ranked(held)
+        starts = ranked(candidate)
         if starts[0].score < limit:
-            best = (held, starts)
+            best = (candidate, starts)
             limit = starts[0].score
     return best

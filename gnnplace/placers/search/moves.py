@@ -52,7 +52,7 @@ def seed_kernel(seed: int) -> None:
 
 @inner(_nrt=False)
 def threshold_of(now: float, temperature: float) -> float:
-    """The most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
+    """Return the most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
 
     It is drawn before a move is tried: what is above it need not be known.
     """
@@ -67,7 +67,7 @@ def energy(
     order: IntArray,
     cutoff: float,
 ) -> float:
-    """Simulated seconds plus the penalty; inf above ``cutoff``."""
+    """Return the simulated seconds plus the penalty; inf above ``cutoff``."""
     if not neighbourhood.memory_matters:
         return step_time_kernel(compiled, device, order, cutoff)
     seconds, excess = excess_kernel(compiled, device, order, cutoff)
@@ -97,10 +97,12 @@ def energy_of(
 def window_of(
     compiled: Compiled, neighbourhood: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
-    """First and last position that ``op`` may take between its inputs and its consumers."""
-    here = position[op]
-    low = max(0, here - WINDOW)
-    high = min(len(order) - 1, here + WINDOW)
+    """Return the first and last position that ``op`` may take between its inputs and its
+    consumers.
+    """
+    current = position[op]
+    low = max(0, current - WINDOW)
+    high = min(len(order) - 1, current + WINDOW)
     for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
         low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
     for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
@@ -112,7 +114,7 @@ def window_of(
 
 @inner(_nrt=False)
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
-    """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
+    """Move the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
     step = 1 if goal > origin else -1
     for k in range(origin, goal, step):
@@ -135,7 +137,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
 
 @inner(inline="always")
 def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
-    """The order that list scheduling makes where ``order`` says who goes first. [n]"""
+    """Return the order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = empty_floats(len(order))
     for k in range(len(order)):
         priority[order[k]] = -k
@@ -146,7 +148,9 @@ def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntA
 def propose(
     neighbourhood: Neighbourhood, unit_device: IntArray, touched: IntArray
 ) -> tuple[int, int]:
-    """Units of a random move and the device they go to: how many are ``touched``, the target."""
+    """Propose units of a random move and the device they go to: how many are ``touched``, the
+    target.
+    """
     num_units, num_devices = neighbourhood.allowed.shape
     unit = np.random.randint(num_units)
     kind = np.random.random()
@@ -168,8 +172,8 @@ def propose(
     longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
     last = min(num_units, first + longest)
     if kind < 0.9:
-        before = np.random.random() < 0.5
-        edge = max(0, first - 1) if before else min(num_units - 1, last)
+        from_before = np.random.random() < 0.5
+        edge = max(0, first - 1) if from_before else min(num_units - 1, last)
         target = unit_device[neighbourhood.unit_order[edge]]
     for k in range(first, last):
         touched[k - first] = neighbourhood.unit_order[k]
@@ -185,7 +189,7 @@ def move_units(
     target: int,
     former: IntArray,
 ) -> int:
-    """Moves ``units`` to ``target`` where they may be there; how many moved.
+    """Move ``units`` to ``target`` where they may be there; return how many moved.
 
     ``former`` receives the device that each of them had, for ``undo_move``.
     """
@@ -209,7 +213,7 @@ def undo_move(
     units: IntArray,
     former: IntArray,
 ) -> None:
-    """Puts ``units`` back where ``move_units`` found them, the last one first."""
+    """Put ``units`` back where ``move_units`` found them, the last one first."""
     for i in range(len(units) - 1, -1, -1):
         unit = units[i]
         unit_device[unit] = former[i]
@@ -218,7 +222,7 @@ def undo_move(
 
 
 def neighbourhood(space: SearchSpace) -> Neighbourhood:
-    """The arrays that moves look up."""
+    """Return the arrays that moves look up."""
     edge_offset, neighbour = space.unit_edges
     op_offset, ops = space.unit_ops
     rank = np.empty_like(space.unit_order)

@@ -62,11 +62,11 @@ def pack(space: SearchSpace) -> IntArray:
     memory = np.minimum(problem.cluster.memory, size.sum())
     limits = np.cumsum(memory) / memory.sum() * size.sum()
     middle = np.cumsum(size[space.unit_order]) - size[space.unit_order] / 2
-    chosen = np.empty(problem.num_units, dtype=np.int32)
-    chosen[space.unit_order] = np.minimum(
+    unit_device = np.empty(problem.num_units, dtype=np.int32)
+    unit_device[space.unit_order] = np.minimum(
         np.searchsorted(limits, middle, side="right"), problem.num_devices - 1
     )
-    return space.allow(chosen)
+    return space.allow(unit_device)
 
 
 def _move_units(
@@ -94,18 +94,20 @@ def _move_units(
 
 
 def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> list[Move]:
-    """Moves off the fullest device: single units by bytes, and blocks at its chunk's two ends."""
+    """Return moves off the fullest device: single units by bytes, and blocks at its chunk's two
+    ends.
+    """
     full = int(over.argmax())
-    mine = space.unit_order[unit_device[space.unit_order] == full]
-    size = unit_bytes(space)[mine]
+    full_units = space.unit_order[unit_device[space.unit_order] == full]
+    size = unit_bytes(space)[full_units]
     enough = np.flatnonzero(size >= over[full])
     largest = np.argsort(-size)[:3]
     just_enough = enough[np.argsort(size[enough])][:3]
-    parts = [mine[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+    parts = [full_units[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
     for share in (0.25, 1.0):
         front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1
         back = int(np.searchsorted(size[::-1].cumsum(), share * over[full])) + 1
-        parts += [mine[:front], mine[-back:]]
+        parts += [full_units[:front], full_units[-back:]]
     targets = [int(target) for target in np.argsort(over)[:3] if target != full]
     allowed = space.problem.unit_allowed
     moves = [(part[allowed[part, target]], target) for part in parts for target in targets]

@@ -101,7 +101,7 @@ class SearchSpace:
         self.compiled = self.simulator.compiled
 
     def check_possible(self) -> None:
-        """Checks that every unit has a device that its kind, pins, classmates and memory allow.
+        """Check that every unit has a device that its kind, pins, classmates and memory allow.
 
         Raises:
             InfeasibleError: naming the op and what is in the way.
@@ -118,7 +118,7 @@ class SearchSpace:
             self._check_memory()
 
     def _check_memory(self) -> None:
-        """Checks that every op that takes time fits a device that may run it, all else away."""
+        """Check that every op that takes time fits a device that may run it, all else away."""
         problem = self.problem
         need = self.working_set
         memory = self.compiled.memory
@@ -165,10 +165,10 @@ class SearchSpace:
     def speed(self) -> FloatArray:
         """Relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
-        own = sum_of_finite(self.work)
+        device_work = sum_of_finite(self.work)
         mean = self.mean_work @ allowed
         idle = allowed.any(axis=0).astype(np.float64)
-        return np.where(own > 0, mean / np.maximum(own, 1e-300), idle)
+        return np.where(device_work > 0, mean / np.maximum(device_work, 1e-300), idle)
 
     @cached_property
     def coordinate(self) -> FloatArray:
@@ -246,7 +246,9 @@ class SearchSpace:
         return device[ops[offset[:-1]]]
 
     def allow(self, unit_device: IntArray) -> IntArray:
-        """The same devices, but units that may not be there go where they take least time. [U]"""
+        """Return the same devices, but units that may not be there go where they take least time.
+        [U]
+        """
         unit_device = np.array(unit_device, dtype=np.int32)
         wrong = ~self.problem.unit_allowed[np.arange(len(unit_device)), unit_device]
         unit_device[wrong] = self.work[wrong].argmin(axis=1)
@@ -260,8 +262,8 @@ class SearchSpace:
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """The problem and the reversed problem without what others imply, for list schedules."""
-        made = lean(self.problem, self.compiled)
-        return made, reversed_problem(made)
+        lean_problem = lean(self.problem, self.compiled)
+        return lean_problem, reversed_problem(lean_problem)
 
     def fits(self, device: IntArray, order: IntArray) -> bool:
         """Whether a placement is within all memory."""
@@ -277,7 +279,8 @@ class SearchSpace:
     def sequence(
         self, device: IntArray, extra: Sequence[FloatArray] = (), cutoff: float = np.inf
     ) -> tuple[float, IntArray]:
-        """The best order found for given devices, and its score; inf where none is worth a look.
+        """Return the score and the best order found for given devices; inf where none is worth a
+        look.
 
         List scheduling by every known priority and those in ``extra``, and turns, until the step
         takes no longer than the work of one device.
@@ -288,11 +291,11 @@ class SearchSpace:
             cutoff: score above which the caller does not want to know.
         """
         best = np.inf
-        chosen = self.turn_order
+        best_order = self.turn_order
         times = self.compiled.times[np.arange(len(device)), device]
-        least = float(np.bincount(device, times).max())
-        if least > cutoff * (1.0 + ROUNDING):
-            return best, chosen
+        busiest = float(np.bincount(device, times).max())
+        if busiest > cutoff * (1.0 + ROUNDING):
+            return best, best_order
         for priority in (*extra, *self.priorities, None):
             order = self.turn_order
             if priority is not None:
@@ -300,10 +303,10 @@ class SearchSpace:
             score = self.score(device, order, min(best, cutoff))
             if score < best:
                 best = score
-                chosen = order
-            if best <= least * (1.0 + ROUNDING):
+                best_order = order
+            if best <= busiest * (1.0 + ROUNDING):
                 break
-        return best, chosen
+        return best, best_order
 
 
 @dataclass(frozen=True)
@@ -323,9 +326,9 @@ class Found:
     bound: float = 0.0
 
 
-def better(space: SearchSpace, one: Found, other: Found) -> Found:
-    """The one of less score; the first among equals."""
-    return min(one, other, key=lambda found: space.score(found.device, found.order))
+def better(space: SearchSpace, first: Found, second: Found) -> Found:
+    """Return the one of less score; the first among equals."""
+    return min(first, second, key=lambda found: space.score(found.device, found.order))
 
 
 def rank_order(space: SearchSpace) -> IntArray:
@@ -337,15 +340,15 @@ def rank_order(space: SearchSpace) -> IntArray:
 def with_own_order(
     space: SearchSpace, device: IntArray, start: FloatArray, deadline: float = NO_BUDGET
 ) -> Found:
-    """The devices with the better of the scheduler's own order and list-scheduled ones.
+    """Return the devices with the better of the scheduler's own order and list-scheduled ones.
 
     Of a large problem its own alone after the deadline.
     """
-    own = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
+    scheduled_order = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
     if space.problem.num_ops > LARGE and expired(deadline):
-        return Found(device, own)
+        return Found(device, scheduled_order)
     score, order = space.sequence(device)
-    return Found(device, own if space.score(device, own) < score else order)
+    return Found(device, scheduled_order if space.score(device, scheduled_order) < score else order)
 
 
 def unit_mean(problem: Problem, coordinate: FloatArray) -> FloatArray:

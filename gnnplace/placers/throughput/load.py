@@ -64,7 +64,7 @@ class Flows(NamedTuple):
 
 
 def make_flows(space: SearchSpace) -> Flows:
-    """The flows of a problem."""
+    """Return the flows of a problem."""
     problem = space.problem
     cluster = space.problem.cluster
     grouped = _grouped(space)
@@ -94,7 +94,7 @@ def make_flows(space: SearchSpace) -> Flows:
 
 
 def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float]]:
-    """Number and bytes of the tensors by their unit and the other units that read them."""
+    """Return number and bytes of the tensors by their unit and the other units that read them."""
     graph = space.problem.graph
     unit_of = space.problem.unit_of
     flows: dict[tuple[int, tuple[int, ...]], list[float]] = {}
@@ -109,7 +109,7 @@ def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float
 
 
 def restricted(flows: Flows, devices: IntArray) -> Flows:
-    """The same units on some of the devices alone, renumbered in the order given."""
+    """Return the same units on some of the devices alone, renumbered in the order given."""
     pairs = np.ix_(devices, devices)
     return flows._replace(
         work=np.ascontiguousarray(flows.work[:, devices]),
@@ -125,14 +125,14 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
     load = zero_floats(len(flows.memory))
     for u in range(len(device)):
         load[device[u]] += flows.work[u, device[u]]
-    seen = full_ints(len(load), -1)
+    last_flow = full_ints(len(load), -1)
     for k in range(len(flows.producer)):
         source = device[flows.producer[k]]
-        seen[source] = k
+        last_flow[source] = k
         for j in range(flows.offset[k], flows.offset[k + 1]):
             target = device[flows.reader[j]]
-            if seen[target] != k:
-                seen[target] = k
+            if last_flow[target] != k:
+                last_flow[target] = k
                 latency = flows.latency[source, target]
                 pace = flows.pace[source, target]
                 cost = with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
@@ -142,7 +142,7 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
 
 
 def interval(flows: Flows, device: IntArray) -> float:
-    """The largest load; inf where a unit may not be, or a link is missing."""
+    """Return the largest load; inf where a unit may not be, or a link is missing."""
     return float(loads(flows, np.asarray(device, dtype=np.int32)).max())
 
 

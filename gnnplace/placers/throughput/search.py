@@ -44,7 +44,7 @@ def count_readers(flows: Flows, device: IntArray) -> IntArray:
 def add_flow(
     flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
 ) -> None:
-    """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
+    """Add what one flow loads devices with, or take it off (``sign`` -1)."""
     for d in range(len(load)):
         if d != source and readers[index, d] > 0:
             latency = flows.latency[source, d]
@@ -64,7 +64,7 @@ def move(
     load: FloatArray,
     resident: FloatArray,
 ) -> None:
-    """Puts a unit on another device; everything that depends on it follows."""
+    """Put a unit on another device; everything that depends on it follows."""
     source = device[unit]
     for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
         k = flows.unit_flow[j]
@@ -84,15 +84,15 @@ def move(
 
 @inner()
 def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
-    """What annealing lowers."""
+    """Return what annealing lowers."""
     excess = 0.0
-    most = load[0]
+    largest = load[0]
     total = 0.0
     for d in range(len(load)):
         excess += max(0.0, resident[d] - flows.memory[d])
-        most = max(most, load[d])
+        largest = max(largest, load[d])
         total += load[d]
-    return most + MEAN * (total / len(load)) + penalty * excess
+    return largest + MEAN * (total / len(load)) + penalty * excess
 
 
 @inner(_nrt=False)
@@ -106,7 +106,9 @@ def fits(flows: Flows, resident: FloatArray) -> bool:
 
 @inner()
 def neighbour(flows: Flows, unit: int) -> int:
-    """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
+    """Return a random unit that makes what ``unit`` reads or reads what it makes; itself if
+    none.
+    """
     first = flows.unit_offset[unit]
     last = flows.unit_offset[unit + 1]
     if first == last:
@@ -126,7 +128,7 @@ def propose(
     units: IntArray,
     goals: IntArray,
 ) -> int:
-    """Writes the units of a random move and the devices they go to; returns how many."""
+    """Write the units of a random move and the devices they go to; return how many."""
     unit = np.random.randint(len(device))
     num_devices = len(flows.memory)
     kind = np.random.random()
@@ -137,8 +139,8 @@ def propose(
     if kind < 0.6:
         return 1
     if kind < 0.8:
-        other = np.random.randint(len(device))
-        goals[0], units[1], goals[1] = device[other], other, device[unit]
+        partner = np.random.randint(len(device))
+        goals[0], units[1], goals[1] = device[partner], partner, device[unit]
         return 2
     length = 1 + int(len(device) * 2.0 ** (-1.0 - 6.0 * np.random.random()))
     first = rank[unit]
@@ -197,7 +199,7 @@ def anneal_kernel(
     units = empty_ints(size)
     goals = empty_ints(size)
     former = empty_ints(size)
-    now = energy(flows, load, resident, penalty)
+    current = energy(flows, load, resident, penalty)
     for _ in range(moves):
         count = propose(flows, order, rank, device, units, goals)
         changed = 0
@@ -209,12 +211,12 @@ def anneal_kernel(
         if changed == 0:
             continue
         tried = energy(flows, load, resident, penalty)
-        if tried > threshold_of(now, temperature):
+        if tried > threshold_of(current, temperature):
             for i in range(count - 1, -1, -1):
                 if device[units[i]] != former[i]:
                     move(flows, units[i], former[i], device, readers, load, resident)
             continue
-        now = tried
+        current = tried
         if greatest(load) < best and fits(flows, resident):
             best = greatest(load)
             copy_to(best_device, device)
@@ -236,7 +238,8 @@ def local_search(
     *,
     share: float = 1.0,
 ) -> IntArray:
-    """The best devices of units found from ``start`` that fit; ``start`` itself if none is better.
+    """Return the best devices of units found from ``start`` that fit; ``start`` itself if none is
+    better.
 
     Args:
         flows: the units, and what travels between them.
@@ -283,9 +286,9 @@ def local_search(
 
 
 def _finite(flows: Flows) -> Flows:
-    """The flows with missing links so dear that nothing uses them, but not infinite."""
+    """Return the flows with missing links so dear that nothing uses them, but not infinite."""
     dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
     linked = np.isfinite(flows.latency)
-    known = flows.latency[linked]
-    dear += 1e3 * (float(known.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
+    latencies = flows.latency[linked]
+    dear += 1e3 * (float(latencies.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
     return flows._replace(latency=np.where(linked, flows.latency, dear))

@@ -71,8 +71,8 @@ class Blocks(NamedTuple):
     """
 
     units: list[list[int]]
-    before: list[list[int]]
-    after: list[list[int]]
+    predecessors: list[list[int]]
+    successors: list[list[int]]
 
 
 def precedence(space: SearchSpace) -> nx.DiGraph:
@@ -104,26 +104,28 @@ def _folded(space: SearchSpace) -> bool:
 
 
 def make_blocks(space: SearchSpace) -> Blocks:
-    """The strongly connected components of ``precedence``."""
+    """Return the strongly connected components of ``precedence``."""
     import networkx as nx
 
-    whole = nx.condensation(precedence(space))
-    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(whole))}
-    units = [sorted(whole.nodes[node]["members"]) for node in rank]
-    before = [sorted(rank[p] for p in whole.predecessors(node)) for node in rank]
-    after = [sorted(rank[p] for p in whole.successors(node)) for node in rank]
-    return Blocks(units, before, after)
+    components = nx.condensation(precedence(space))
+    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(components))}
+    units = [sorted(components.nodes[node]["members"]) for node in rank]
+    predecessors = [sorted(rank[p] for p in components.predecessors(node)) for node in rank]
+    successors = [sorted(rank[p] for p in components.successors(node)) for node in rank]
+    return Blocks(units, predecessors, successors)
 
 
 def depth_first(blocks: Blocks, rng: np.random.Generator | None = None) -> IntArray:
-    """A topological order of units that ends a branch before the next; drawn with ``rng``. [U]"""
-    missing = [len(many) for many in blocks.before]
+    """Return a topological order of units that ends a branch before the next; drawn with ``rng``.
+    [U]
+    """
+    missing = [len(blocks_before) for blocks_before in blocks.predecessors]
     ready = [b for b, number in enumerate(missing) if number == 0][::-1]
     order: list[int] = []
     while ready:
         block = ready.pop() if rng is None else ready.pop(int(rng.integers(len(ready))))
         order += blocks.units[block]
-        for c in reversed(blocks.after[block]):
+        for c in reversed(blocks.successors[block]):
             missing[c] -= 1
             if missing[c] == 0:
                 ready.append(c)
@@ -147,7 +149,7 @@ class Split(NamedTuple):
 
 
 def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
-    """The best contiguous split of ``order`` found; None if none is below ``upper``.
+    """Return the best contiguous split of ``order`` found; None if none is below ``upper``.
 
     Args:
         flows: the units, and what travels between them.
@@ -164,25 +166,27 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
     relaxed = float(best[-1, -1])
     if not np.isfinite(relaxed):
         return None
-    most = int(np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES))
+    max_nodes = int(
+        np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES)
+    )
     table = SplitTable(order, block, cost, best, strides[:-1].astype(np.int64))
-    stage, stage_sort, found, nodes = descend(flows, sorts, table, upper, most)
-    if found == np.inf:
+    stage, stage_sort, largest, nodes = descend(flows, sorts, table, upper, max_nodes)
+    if largest == np.inf:
         return None
     device = _assigned(flows, sorts, stage, stage_sort)
-    proven = nodes < most and sorts.equal and len(order) == block[-1] + 1
+    proven = nodes < max_nodes and sorts.equal and len(order) == block[-1] + 1
     return Split(device, interval(flows, device), relaxed, proven)
 
 
 def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
     """Block of each position of the order: one a unit, or runs of about equal work. [U]"""
     work = states * len(sorts.counts)
-    most = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
-    if len(order) <= most:
+    max_blocks = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
+    if len(order) <= max_blocks:
         return np.arange(len(order), dtype=np.int32)
     seconds = np.where(np.isfinite(sorts.work), sorts.work, 0.0).mean(axis=1)[order]
     share = np.cumsum(seconds + seconds.sum() / len(order))
-    raw = np.minimum((share / share[-1] * most).astype(np.int64), most - 1)
+    raw = np.minimum((share / share[-1] * max_blocks).astype(np.int64), max_blocks - 1)
     return np.unique(raw, return_inverse=True)[1].astype(np.int32)
 
 
@@ -199,7 +203,9 @@ def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray)
 
 @kernel
 def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatArray:
-    """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
+    """Return the least largest cost of the first j blocks on the devices of each state. [S,
+    B + 1]
+    """
     num_sorts = cost.shape[0]
     num_blocks = cost.shape[1] - 1
     states = 1
@@ -248,7 +254,7 @@ def descend(
     upper: float,
     most: int,
 ) -> tuple[IntArray, IntArray, float, int]:
-    """Depth first over stages, the last one first; children by their bound, least first.
+    """Search depth first over stages, the last one first; children by their bound, least first.
 
     Returns:
         Stage of each unit (0 is the last) [U], sort of each stage, -1 if unused [D], the largest
@@ -260,7 +266,7 @@ def descend(
     num_sorts = len(sorts.counts)
     found_stage = full_ints(len(order), -1)
     found_sort = full_ints(num_devices, -1)
-    found = np.inf
+    best_load = np.inf
     nodes = 0
     bound_to_beat = upper
     stage = full_ints(len(order), -1)
@@ -305,8 +311,8 @@ def descend(
                         break
                     if cost[t, i, end] == np.inf:
                         continue
-                    own = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
-                    value = max(own, value_of[level], best[s - strides[t], i])
+                    load = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
+                    value = max(load, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
                         bounds[total], children[total] = value, i * num_sorts + t
                         total += 1
@@ -338,7 +344,7 @@ def descend(
             value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:
                 bound_to_beat = value
-                found = value
+                best_load = value
                 copy_to(found_stage, stage)
                 copy_to(found_sort, stage_sort)
         elif level + 1 < num_devices:
@@ -347,4 +353,4 @@ def descend(
             value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
             level = level + 1
             fresh = True
-    return found_stage, found_sort, found, nodes
+    return found_stage, found_sort, best_load, nodes

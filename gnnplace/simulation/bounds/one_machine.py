@@ -66,7 +66,7 @@ def on_one_machine(
         tail: least seconds after it. [n]
     """
     result = empty_floats(len(offset) - 1)
-    left = empty_floats(len(job))
+    remaining = empty_floats(len(job))
     keys = empty_floats(len(job))
     waiting = empty_ints(len(job))
     for unit in range(len(offset) - 1):
@@ -77,25 +77,25 @@ def on_one_machine(
             clock = 0.0
             bound = 0.0
             next_job = 0
-            held = 0
-            while next_job < count or held > 0:
-                if held == 0:
+            num_waiting = 0
+            while next_job < count or num_waiting > 0:
+                if num_waiting == 0:
                     clock = max(clock, head[job[low + next_job]])
                 while next_job < count and head[job[low + next_job]] <= clock:
                     i = job[low + next_job]
-                    left[i] = columns[group[i], k]
-                    heap_push(keys, waiting, 0, held, -tail[i], i)
-                    held += 1
+                    remaining[i] = columns[group[i], k]
+                    heap_push(keys, waiting, 0, num_waiting, -tail[i], i)
+                    num_waiting += 1
                     next_job += 1
                 i = waiting[0]
                 until = head[job[low + next_job]] if next_job < count else np.inf
-                if clock + left[i] <= until:
-                    clock += left[i]
+                if clock + remaining[i] <= until:
+                    clock += remaining[i]
                     bound = max(bound, clock + tail[i])
-                    heap_pop(keys, waiting, 0, held)
-                    held -= 1
+                    heap_pop(keys, waiting, 0, num_waiting)
+                    num_waiting -= 1
                 else:
-                    left[i] -= until - clock
+                    remaining[i] -= until - clock
                     clock = until
                 if clock == np.inf:
                     bound = np.inf
@@ -125,7 +125,7 @@ def fill(
     head: FloatArray,
     tail: FloatArray,
 ) -> float:
-    """The bound in seconds.
+    """Return the bound in seconds.
 
     Args:
         part: unit of each job. [n]
@@ -167,7 +167,7 @@ def _done(
     """
     num_units = len(offset) - 1
     num_columns = columns.shape[1]
-    done = zero_table(num_units * num_columns, len(at) + 1)
+    work_done = zero_table(num_units * num_columns, len(at) + 1)
     for unit in range(num_units):
         low = offset[unit]
         count = offset[unit + 1] - offset[unit]
@@ -180,14 +180,14 @@ def _done(
                 clock = max(clock, head[job[i]])
                 seconds = columns[group[job[i]], k]
                 while t < len(at) and at[t] <= clock + seconds:
-                    done[row, t] = work + max(0.0, at[t] - clock)
+                    work_done[row, t] = work + max(0.0, at[t] - clock)
                     t += 1
                 clock += seconds
                 work += seconds
             while t <= len(at):
-                done[row, t] = work
+                work_done[row, t] = work
                 t += 1
-    return done
+    return work_done
 
 
 @kernel
@@ -196,30 +196,30 @@ def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArr
     rows = early.shape[1] - 1
     columns = late.shape[1] - 1
     total = zero_table(rows, columns)
-    least = empty_table(rows, columns)
+    smallest = empty_table(rows, columns)
     num_columns = len(weight)
     for unit in range(len(early) // num_columns):
-        some = False
+        is_allowed = False
         for k in range(num_columns):
             row = unit * num_columns + k
             work = early[row, rows]
             if work == np.inf:
                 continue
-            most = work * (1.0 - ROUNDING)
+            full_work = work * (1.0 - ROUNDING)
             for i in range(rows):
                 for j in range(columns):
-                    left = weight[k] * max(0.0, most - early[row, i] - late[row, j])
-                    least[i, j] = min(least[i, j], left) if some else left
-            some = True
-        if some:
+                    inside = weight[k] * max(0.0, full_work - early[row, i] - late[row, j])
+                    smallest[i, j] = min(smallest[i, j], inside) if is_allowed else inside
+            is_allowed = True
+        if is_allowed:
             for i in range(rows):
                 for j in range(columns):
-                    total[i, j] += least[i, j]
+                    total[i, j] += smallest[i, j]
     return total
 
 
 def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
-    """The bound in seconds.
+    """Return the bound in seconds.
 
     Args:
         head: least seconds before each job. [n]

@@ -50,24 +50,26 @@ def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     members = np.bincount(unit)
     pairs = members.astype(np.int64) * (members - 1) // 2
     by_size = np.argsort(pairs, kind="stable")
-    kept = np.zeros(len(members), dtype=bool)
-    kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
+    is_kept = np.zeros(len(members), dtype=bool)
+    is_kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
     full = copies.full
     sweeps = MOST_STEPS // (len(unit) + int(full.sum()) + 1)
-    largest = by_size[::-1][kept[by_size[::-1]]]
-    kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
-    most = int(pairs[kept].sum())
-    if most == 0:
+    largest = by_size[::-1][is_kept[by_size[::-1]]]
+    is_kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
+    num_pairs = int(pairs[is_kept].sum())
+    if num_pairs == 0:
         return np.zeros(len(unit) + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    inside = np.flatnonzero(kept[unit])
+    inside = np.flatnonzero(is_kept[unit])
     bit = inside[np.argsort(unit[inside], kind="stable")].astype(np.int32)
     edges = offsets(copies.target[full], len(unit)), copies.source[full]
-    later, earlier = _pairs(copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, most)
+    later, earlier = _pairs(
+        copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, num_pairs
+    )
     return offsets(later, len(unit)), earlier[np.argsort(later, kind="stable")]
 
 
 def turned(relation: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """The relation the other way round: descendants, of ancestors."""
+    """Return the relation the other way round: descendants, of ancestors."""
     offset, earlier = relation
     later = np.repeat(np.arange(len(offset) - 1, dtype=np.int32), np.diff(offset))
     return offsets(earlier, len(offset) - 1), later[np.argsort(earlier, kind="stable")]
@@ -97,17 +99,17 @@ def _pairs(
     later = empty_ints(most)
     earlier = empty_ints(most)
     count = 0
-    before = np.zeros(len(order), np.int64)
-    mine = np.zeros(len(order), np.int64)
+    ancestor_bits = np.zeros(len(order), np.int64)
+    own_bit = np.zeros(len(order), np.int64)
     for low in range(0, len(bit), BITS):
         high = min(low + BITS, len(bit))
         for i in range(low, high):
-            mine[bit[i]] = 1 << (i - low)
+            own_bit[bit[i]] = 1 << (i - low)
         for x in order:
             reached = 0
             for e in range(offset[x], offset[x + 1]):
-                reached |= before[source[e]] | mine[source[e]]
-            before[x] = reached
+                reached |= ancestor_bits[source[e]] | own_bit[source[e]]
+            ancestor_bits[x] = reached
             if reached != 0 and bit_offset[unit[x] + 1] > bit_offset[unit[x]]:
                 first = max(low, bit_offset[unit[x]])
                 last = min(high, bit_offset[unit[x] + 1])
@@ -116,7 +118,7 @@ def _pairs(
                         later[count], earlier[count] = x, bit[i]
                         count += 1
         for i in range(low, high):
-            mine[bit[i]] = 0
+            own_bit[bit[i]] = 0
     return later[:count], earlier[:count]
 
 
@@ -153,8 +155,10 @@ class Machines:
     def columns(self) -> FloatArray:
         """Seconds of an op of each group, inf where its part may not be, 0 if nowhere. [G, K]"""
         num_columns = self.times.shape[1]
-        left = np.stack([self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)])
-        result = np.where(left.T[self.part], self.times, np.inf)
+        allowed_columns = np.stack(
+            [self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)]
+        )
+        result = np.where(allowed_columns.T[self.part], self.times, np.inf)
         result[~np.isfinite(result).any(axis=1)] = 0.0
         return np.ascontiguousarray(result)
 
@@ -166,7 +170,7 @@ class Machines:
         return np.asarray((source != target) & ~(both & room).any(axis=1))
 
     def joined(self, source: IntArray, target: IntArray) -> Machines:
-        """The same with pairs of parts on one device."""
+        """Return the same with pairs of parts on one device."""
         label = components(source.astype(np.int32), target.astype(np.int32), len(self.state))
         num_parts = int(label.max(initial=-1)) + 1
         allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
@@ -178,7 +182,7 @@ class Machines:
 
 
 def machines_of(problem: Problem, copies: Copies) -> Machines:
-    """The parts of ``problem`` as it is."""
+    """Return the parts of ``problem`` as it is."""
     pinned = np.unique(problem.pin[problem.pin >= 0])
     kind = problem.kind_of.copy()
     kind[pinned] = len(problem.cluster.kinds) + np.arange(len(pinned))
@@ -235,16 +239,16 @@ class Relaxation:
 
     @classmethod
     def of(cls, problem: Problem) -> Relaxation:
-        """The relaxation of a problem as it is."""
+        """Return the relaxation of a problem as it is."""
         copies = copies_of(problem)
         graph = problem.graph
         head = downward_rank(graph, least_times(problem), np.zeros(len(graph.successor)))
         crossing, service = least_seconds(problem.cluster, copies.size)
-        known = by_rank(copies, head), by_rank(copies, tails(problem))
-        return cls(copies, machines_of(problem, copies), crossing, service, *known)
+        heads_and_tails = by_rank(copies, head), by_rank(copies, tails(problem))
+        return cls(copies, machines_of(problem, copies), crossing, service, *heads_and_tails)
 
     def with_machines(self, machines: Machines) -> Relaxation:
-        """The same copies on other parts; heads and tails that were found still hold."""
+        """Return the same copies on other parts; heads and tails that were found still hold."""
         return replace(self, machines=machines, least_head=self.head, least_tail=self.tail)
 
     @cached_property

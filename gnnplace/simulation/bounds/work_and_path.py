@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def work_and_path(relaxation: Relaxation) -> float:
-    """The bound in seconds; 0 where all devices are alike."""
+    """Return the bound in seconds; 0 where all devices are alike."""
     counts = relaxation.machines.counts
     if len(counts) < 2:
         return 0.0
@@ -64,7 +64,7 @@ def on_path(relaxation: Relaxation) -> FloatArray:
 
 
 def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> IntArray:
-    """Groups that feed each other, back and forth from ``middle`` where it is longest. [p]
+    """Return groups that feed each other, back and forth from ``middle`` where it is longest. [p]
 
     Args:
         relaxation: whose heads and tails say what is long.
@@ -75,24 +75,26 @@ def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> Int
     first = relaxation.copies.begin[:-1]
     source = copies.source[allowed]
     target = copies.target[allowed]
-    head, tail = (least[first] + relaxation.work for least in (relaxation.head, relaxation.tail))
+    head, tail = (starts[first] + relaxation.work for starts in (relaxation.head, relaxation.tail))
     back = _walk(middle, target, source, head)
     return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
 
 
 def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[int]:
-    """Groups after ``start``, each the one of the largest value that an edge leads to."""
+    """Return the groups after ``start``, each the one of the largest value that an edge
+    leads to.
+    """
     ascending = np.lexsort((value[far], near))
-    after = np.full(len(value), -1)
-    after[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
-    found = [start]
-    while after[found[-1]] >= 0:
-        found.append(int(after[found[-1]]))
-    return found[1:]
+    successor = np.full(len(value), -1)
+    successor[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
+    path = [start]
+    while successor[path[-1]] >= 0:
+        path.append(int(successor[path[-1]]))
+    return path[1:]
 
 
 def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
-    """The best bound in seconds of all iterates.
+    """Return the best bound in seconds of all iterates.
 
     Args:
         work: seconds of each part on devices of each column, inf where not allowed. [P, K]
@@ -106,13 +108,13 @@ def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
     shared = 0.5
     for _ in range(UPDATES):
         cost = work * weight + path * shared
-        chosen = cost.argmin(axis=1)
-        best = max(best, float(cost[rows, chosen].sum()))
-        load = np.bincount(chosen, work[rows, chosen], len(counts)) / counts
-        length = float(path[rows, chosen].sum())
-        most = max(float(load.max()), length, 1e-300)
-        weight = weight * np.exp(rate * load / most)
-        shared = shared * np.exp(rate * length / most)
+        column = cost.argmin(axis=1)
+        best = max(best, float(cost[rows, column].sum()))
+        load = np.bincount(column, work[rows, column], len(counts)) / counts
+        length = float(path[rows, column].sum())
+        largest = max(float(load.max()), length, 1e-300)
+        weight = weight * np.exp(rate * load / largest)
+        shared = shared * np.exp(rate * length / largest)
         scale = float((weight * counts).sum()) + shared
         weight = weight / scale
         shared = shared / scale
@@ -139,23 +141,23 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
         devices += counts[k]
     weight = full_floats(num_columns, 1.0 / devices)
     best = empty_floats(num_columns)
-    most = -1.0
+    best_total = -1.0
     rate = RATE
     for _ in range(updates if num_columns > 1 else 1):
         load = zero_floats(num_columns)
         total = 0.0
         for unit in range(count):
-            least = np.inf
+            cheapest = np.inf
             choice = 0
             for k in range(num_columns):
                 priced = columns[unit, k] * weight[k]
-                if priced < least:
-                    least = priced
+                if priced < cheapest:
+                    cheapest = priced
                     choice = k
-            total += least
+            total += cheapest
             load[choice] += columns[unit, choice]
-        if total > most:
-            most = total
+        if total > best_total:
+            best_total = total
             copy_to(best, weight)
         for k in range(num_columns):
             load[k] /= counts[k]
@@ -167,4 +169,4 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
         for k in range(num_columns):
             weight[k] /= scale
         rate *= SLOWER
-    return best, most
+    return best, best_total
