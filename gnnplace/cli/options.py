@@ -78,7 +78,7 @@ def _add_placer_options(parser: ArgumentParser) -> None:
         more: dict[str, Any] = {}
         if option.kind is not str:
             more["type"] = option.kind
-            ranges_of(parser)[f"--{name}"] = Range(least=option.minimum)
+            ranges_of(parser)[f"--{name}"] = Range(least=option.least)
         told = f"{option.help} For {', '.join(having)}."
         _add_option(parser, f"--{name}", told, default=None, **more)
 

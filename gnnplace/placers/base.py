@@ -15,8 +15,13 @@ from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, better, now
 from gnnplace.placers.search.space import Found as Found
 from gnnplace.problem import Placement, Problem, faults
-from gnnplace.simulation import Simulation, finished_placement, lower_bounds
-from gnnplace.simulation.bounds import LowerBounds, quick_bounds
+from gnnplace.simulation import (
+    LowerBounds,
+    Simulation,
+    finished_placement,
+    lower_bounds,
+    quick_bounds,
+)
 
 PACKAGE = __name__.partition(".")[0]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search

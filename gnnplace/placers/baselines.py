@@ -18,7 +18,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.space import LARGE, SearchSpace, expired, now
-from gnnplace.simulation.kernels import ROUNDING
+from gnnplace.simulation import ROUNDING
 
 
 class Single(Placer):

@@ -28,9 +28,9 @@ from gnnplace.problem import (
     Problem,
     all_pairs,
     build_problem,
+    faults,
+    with_microbatches,
 )
-from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
 
 

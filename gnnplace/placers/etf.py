@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     empty_int_table,
     empty_ints,
@@ -28,6 +27,8 @@ from gnnplace.graph.kernel_arrays import (
     full_ints,
     heap_pop,
     heap_push,
+    inner,
+    kernel,
     zero_floats,
     zero_longs,
     zero_table,
@@ -35,8 +36,7 @@ from gnnplace.graph.kernel_arrays import (
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.transfer import linked, pay, seconds_between
+from gnnplace.simulation import Compiled, linked, pay, seconds_between
 
 MOST_OPS = 200_000
 # Seconds until a tensor is there without a link, or a full device is free: after everything else,

@@ -22,15 +22,14 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import Index, full_ints, full_table, zero_floats
+from gnnplace.graph import Index, ahead, full_ints, full_table, inner, kernel, zero_floats
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.transfer import (
+from gnnplace.simulation import (
     BUSY,
     LATENCY,
+    Compiled,
     fetch_begin,
     hold,
     linked,

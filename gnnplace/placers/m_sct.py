@@ -20,16 +20,13 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints, full_ints, zero_floats, zero_table
+from gnnplace.graph import empty_ints, full_ints, kernel, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.etf import NEVER, WaitingOps, hand_on
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled, least_times
-from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
-from gnnplace.simulation.transfer import pay
+from gnnplace.simulation import Compiled, least_times, mean_transfer_times, mean_upward_rank, pay
 
 MOST_EDGES = 6_000
 LP_SECONDS = 10.0

@@ -30,7 +30,7 @@ from gnnplace.placers.search.chunks import device_counts, device_ranking
 from gnnplace.placers.search.coarse_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.in_flight import fewer_in_flight
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
-from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation import timed_list_schedule
 
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
@@ -238,7 +238,14 @@ def scheduled(
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
             score = space.score(device, order) if space.memory_matters else seconds
-            states.append(Start(score, unit_device, far, order))
+            states.append(
+                Start(
+                    score=score,
+                    unit_device=unit_device,
+                    priority=far,
+                    order=order,
+                )
+            )
     return [min(states, key=lambda start: start.score)] if states else []
 
 

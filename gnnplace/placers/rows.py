@@ -35,13 +35,13 @@ class Option:
         kind: the type of its value, ``int`` or ``str``.
         default: its value where it is not given.
         help: one sentence that says what it does.
-        minimum: the least value, where the option is a number.
+        least: the least value, where the option is a number.
     """
 
     kind: type
     default: int | str | None
     help: str
-    minimum: int | None = None
+    least: int | None = None
 
     def read(self, placer: str, name: str, value: object) -> int | str:
         """Return the value as the placer takes it; text is parsed.
@@ -54,8 +54,8 @@ class Option:
         except ValueError:
             why = f"must be of type {self.kind.__name__}"
             raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
-        if self.minimum is not None and parsed < self.minimum:
-            raise InputError(f"placer {placer!r}: {name} {parsed}: must be at least {self.minimum}")
+        if self.least is not None and parsed < self.least:
+            raise InputError(f"placer {placer!r}: {name} {parsed}: must be at least {self.least}")
         return parsed
 
 

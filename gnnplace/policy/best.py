@@ -19,19 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
-from gnnplace.placers.constructions import (
+from gnnplace.placers import (
+    NO_BUDGET,
+    Annealer,
+    Found,
+    Placer,
+    SearchSpace,
     best_construction,
     best_member,
+    better,
+    expired,
+    now,
     quick_members,
+    repair,
     run_member,
     run_members,
+    searched_alone,
     whole_members,
 )
-from gnnplace.placers.search.annealing import Annealer
-from gnnplace.placers.search.coarse_problem import searched_alone
-from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import better
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer

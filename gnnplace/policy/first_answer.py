@@ -20,16 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.costs.profiling.targets import read_on_cluster
+from gnnplace.costs import read_on_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_json
-from gnnplace.placers import Found, Placer, Result, SearchSpace
-from gnnplace.placers.baselines import Single
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.search.repair import repair
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.placers import Contiguous, Found, Placer, Result, SearchSpace, Single, repair
+from gnnplace.problem import placement_to_data
 from gnnplace.processes import ends_with_this
-from gnnplace.simulation.bounds import LowerBounds, quick_bounds
+from gnnplace.simulation import LowerBounds, quick_bounds
 
 REPAIRING = 20.0  # seconds that a repair may take
 

@@ -32,13 +32,22 @@ import numpy as np
 
 from gnnplace.errors import MissingExtraError
 from gnnplace.foreign import naming_extras
-from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.interleaved import Interleaved
-from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
-from gnnplace.placers.search.space import LARGE, better
+from gnnplace.placers import (
+    LARGE,
+    NO_BUDGET,
+    Contiguous,
+    Found,
+    Interleaved,
+    MinCut,
+    NarrowSearch,
+    Placer,
+    SearchSpace,
+    better,
+    expired,
+    narrow_problem,
+    now,
+    searched_alone,
+)
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import (
     IMPROVED,
@@ -98,7 +107,12 @@ def _ask(rollouts: Rollouts, policy: GnnPolicy, aim: Aim) -> NetworkDecodes:
     from gnnplace.policy.gnn.rollouts import Episodes
 
     episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
-    return NetworkDecodes(rollouts, episodes, episodes.network(policy), replace(aim, order=NAME))
+    return NetworkDecodes(
+        rollouts=rollouts,
+        episodes=episodes,
+        network=episodes.network(policy),
+        aim=replace(aim, order=NAME),
+    )
 
 
 @lru_cache(maxsize=2)
@@ -260,7 +274,12 @@ class LearnedPlacer(Placer):
             ranked.sort(key=SCORE)
             halved = passes.best_by_halving(ranked, until)
             best = min(best, halved, key=SCORE)
-        return FirstChoice(rollouts, passes, best, len(ranked))
+        return FirstChoice(
+            rollouts=rollouts,
+            passes=passes,
+            best=best,
+            decodes=len(ranked),
+        )
 
     def more_starts(
         self, rollouts: Rollouts, until: float, placements: Sequence[Found] | None

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.foreign import naming_extras
 from gnnplace.graph import FIXED_ORDERS, WALKED, check_network_order, check_order
-from gnnplace.placers.plugins import installed, installed_class, named_class
-from gnnplace.placers.registry import PLACERS
-from gnnplace.placers.rows import Option, PlacerRow, Speed, parse_name
-from gnnplace.problem import Problem
-from gnnplace.problem.constraints import Constraints, as_constraints, constrained
-from gnnplace.problem.constraints.constraints import Given
+from gnnplace.placers import (
+    PLACERS,
+    Option,
+    PlacerRow,
+    Speed,
+    installed,
+    installed_class,
+    named_class,
+    parse_name,
+)
+from gnnplace.problem import Constraints, Given, Problem, as_constraints, constrained
 
 if TYPE_CHECKING:
-    from gnnplace.placers.base import Placer, Result
-    from gnnplace.placers.search.space import SearchSpace
-    from gnnplace.placers.throughput import ThroughputResult
+    from gnnplace.placers import Placer, Result, SearchSpace, ThroughputResult
     from gnnplace.policy.decode.improving import Improvement
     from gnnplace.policy.learned import LearnedPlacer
 
@@ -59,7 +62,7 @@ def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
         UnsupportedError: the placer does not minimise this objective.
     """
     if objective == THROUGHPUT:
-        from gnnplace.placers.throughput.placer import make_throughput_placer
+        from gnnplace.placers import make_throughput_placer
 
         placer_name = name if isinstance(name, str) else name.name
         return make_throughput_placer(placer_name, **options)
@@ -132,7 +135,7 @@ def place(
     problem = constrained(problem, limits)
     if limits.max_devices is None:
         return searcher.place(problem, budget=budget, seed=seed)
-    from gnnplace.placers.few_devices import place_on_few
+    from gnnplace.placers import place_on_few
 
     return place_on_few(problem, searcher, limits.max_devices, budget=budget, seed=seed)
 
@@ -161,7 +164,7 @@ def compare(
     limits = as_constraints(constraints)
     problem = constrained(problem, limits)
     device_limit = Constraints(max_devices=limits.max_devices)
-    from gnnplace.placers.search.space import SearchSpace
+    from gnnplace.placers import SearchSpace
 
     space = SearchSpace(problem)
     results: list[Result | Failure] = []
@@ -199,7 +202,7 @@ def compare_intervals(
     if limits.max_devices is not None:
         raise InputError("max-devices: compare it for the time of a step, not for throughput")
     problem = constrained(problem, limits)
-    from gnnplace.placers.throughput.placer import intervals
+    from gnnplace.placers import intervals
 
     results = compare(problem, names, budget=budget, seed=seed, progress=progress)
     return intervals(problem, results, budget=budget, seed=seed, progress=progress)
@@ -278,7 +281,7 @@ CHECKPOINT = Option(
     "Folder of a network that training exported, or a .ckpt file of it; by default the package's.",
 )
 TRUST = Option(
-    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", minimum=0
+    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0
 )
 IMPROVE = Option(
     int,
@@ -286,7 +289,7 @@ IMPROVE = Option(
     "Improvement walks at most, which take the place of decodes: over the placement of --start, or "
     "all on one device, each op in --order is given a device anew while all others keep theirs; "
     "0: decodes construct.",
-    minimum=0,
+    least=0,
 )
 POLICY_OPTIONS = {"order": ORDER, "checkpoint": CHECKPOINT}
 POLICIES = (
@@ -361,7 +364,7 @@ def make_placer(name: str | Placer, **options: Any) -> Placer:
         InputError: an unknown placer or option, or an option that the placer does not have.
         FormatError, MismatchError: the checkpoint is missing, malformed or of another version.
     """
-    from gnnplace.placers.base import Placer
+    from gnnplace.placers import Placer
 
     if isinstance(name, Placer):
         if set_options := [key for key, value in options.items() if value is not None]:

@@ -33,22 +33,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.placers import Found, SearchSpace, expired
-from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
-from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.annealing import (
+from gnnplace.placers import (
+    GROUPS,
+    MOST_OPS,
     Annealer,
+    CoarseProblem,
+    Found,
     Habit,
+    NarrowSearch,
+    SearchSpace,
     SearchState,
     back_to_best,
+    coarse_problem,
+    expired,
+    has_time,
+    projected,
+    seed_kernel,
     start_state,
 )
-from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
-from gnnplace.placers.search.moves import seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining_state import Placed
-from gnnplace.simulation.list_scheduling import justify
+from gnnplace.simulation import justify
 
 COLDEST = 1e-4
 FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
@@ -78,10 +84,30 @@ class Kind:
 
 
 KINDS = (
-    Kind(0.003, 0.1, 0.1, 0.0),
-    Kind(0.01, 0.2, 0.1, 10.0),
-    Kind(0.03, 0.3, 0.0, 60.0),
-    Kind(0.2, 0.1, 1.0, 1000.0),
+    Kind(
+        hottest=0.003,
+        shifts=0.1,
+        loose=0.1,
+        min_moves=0.0,
+    ),
+    Kind(
+        hottest=0.01,
+        shifts=0.2,
+        loose=0.1,
+        min_moves=10.0,
+    ),
+    Kind(
+        hottest=0.03,
+        shifts=0.3,
+        loose=0.0,
+        min_moves=60.0,
+    ),
+    Kind(
+        hottest=0.2,
+        shifts=0.1,
+        loose=1.0,
+        min_moves=1000.0,
+    ),
 )
 
 

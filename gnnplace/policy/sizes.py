@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnplace.costs.profiling.profiler import Progress, profile_model, read_or_profile
-from gnnplace.costs.profiling.targets import is_problem_file
+from gnnplace.costs import Progress, is_problem_file, profile_model, read_or_profile
 from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.placers import Result
-from gnnplace.problem import Cluster, Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.simulation import lower_bound
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 

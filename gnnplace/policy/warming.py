@@ -36,17 +36,12 @@ from numba.core import event
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.foreign import naming_extras
-from gnnplace.graph import jit
-from gnnplace.graph.kernels import flows_of_ops
-from gnnplace.placers import NO_BUDGET, Found, SearchSpace
-from gnnplace.placers.contract import training_chain
-from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.space import LEAST_TIGHT
+from gnnplace.graph import KERNELS, flows_of_ops
+from gnnplace.placers import LEAST_TIGHT, NO_BUDGET, Found, SearchSpace, anneal, training_chain
 from gnnplace.policy.placing import TIME, UNTRAINED, find_placer, placer_for, shown_placers
-from gnnplace.problem import Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Problem, with_microbatches
 from gnnplace.processes import ends_with_this
-from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation import run_kernel
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
@@ -194,9 +189,7 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
 
 def _search_groups(space: SearchSpace) -> None:
     """Run a lap of the search on narrow groups, which only large problems get."""
-    from gnnplace.placers.narrow import Expansion, ranked_starts
-    from gnnplace.placers.search.chunk_search import ChunkSearch
-    from gnnplace.placers.search.coarse_problem import narrow_groups
+    from gnnplace.placers import ChunkSearch, Expansion, narrow_groups, ranked_starts
 
     narrow = narrow_groups(space, 4)
     coarse = SearchSpace(narrow.problem)
@@ -295,7 +288,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
         if time.perf_counter() < self.next:
             return
         self.next = time.perf_counter() + EVERY
-        ready = sum(bool(kernel.signatures) for kernel in jit.KERNELS)
+        ready = sum(bool(kernel.signatures) for kernel in KERNELS)
         number = max(self.number, ready + 1)
         folder = cache_folder().parent
         self.progress(f"compiling kernels (once; kept in {folder}): {ready} of {number}")

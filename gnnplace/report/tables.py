@@ -15,8 +15,7 @@ from rich.table import Table
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import csv_text, write_text
-from gnnplace.placers import Result
-from gnnplace.placers.throughput import ThroughputResult
+from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.report.rows import Row

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.collectives import Exchange
-from gnnplace.costs.own import with_measurements
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import Exchange, resolve_cluster, with_measurements
 from gnnplace.errors import CaptureError, InfeasibleError, InputError
-from gnnplace.problem.cluster.headroom import read_headroom
-from gnnplace.problem.constraints.constraints import (
+from gnnplace.problem import (
     AUTO,
     Given,
     as_constraints,
     cluster_with_headroom,
+    read_headroom,
 )
 from gnnplace.sharding import (
     Frontier,
@@ -146,7 +144,10 @@ def _setting(what: str, options: SplitOptions) -> Setting:
     bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
     machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
     return Setting(
-        _network(what), devices, machine, SplitSpace(options.exactly, options.powers_of_two)
+        network=_network(what),
+        devices=devices,
+        machine=machine,
+        space=SplitSpace(options.exactly, options.powers_of_two),
     )
 
 

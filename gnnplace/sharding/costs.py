@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
+from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
 from gnnplace.errors import InputError
 from gnnplace.sharding.layers import (
     ANY,
@@ -47,7 +47,7 @@ from gnnplace.sharding.layers import (
 )
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
-from gnnplace.simulation.transfer import message_seconds
+from gnnplace.simulation import message_seconds
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,12 @@ def layer_costs(
     for axes in operation.parameters:
         gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
         stored = stored + machine.state * _local(operation, parts, axes)
-    return LayerCosts(compute, reduced * seconds, gradient * seconds, stored * machine.element)
+    return LayerCosts(
+        compute=compute,
+        reduction=reduced * seconds,
+        gradient=gradient * seconds,
+        memory=stored * machine.element,
+    )
 
 
 def _local(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> FloatArray:

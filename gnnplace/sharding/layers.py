@@ -113,12 +113,12 @@ def linear(
     points = math.prod(d.extent * d.width for d in dims)
     lead = tuple(d.name for d in rows)
     return Operation(
-        "linear",
-        dims,
-        2.0 * points,
-        (*lead, output.name),
-        ((*lead, features.name, *([None] * flat)),),
-        ((features.name, output.name), (output.name,)),
+        kind="linear",
+        dimensions=dims,
+        flops=2.0 * points,
+        output=(*lead, output.name),
+        inputs=((*lead, features.name, *([None] * flat)),),
+        parameters=((features.name, output.name), (output.name,)),
     )
 
 
@@ -152,14 +152,14 @@ def convolution(
         ("width", max(0, columns - stride), ("batch", "in", "height")),
     )
     return Operation(
-        "convolution",
-        (*dims, Dimension("taps", taps, split=False)),
-        2.0 * batch * channels * filters * height * width * taps,
-        ("batch", "out", "height", "width"),
-        (("batch", "in", "height", "width"),),
-        (("in", "out", "taps"), ("out",)),
-        not first,
-        tuple(entry for entry in halo if entry[1]),
+        kind="convolution",
+        dimensions=(*dims, Dimension("taps", taps, split=False)),
+        flops=2.0 * batch * channels * filters * height * width * taps,
+        output=("batch", "out", "height", "width"),
+        inputs=(("batch", "in", "height", "width"),),
+        parameters=(("in", "out", "taps"), ("out",)),
+        needs_gradient=not first,
+        halo=tuple(entry for entry in halo if entry[1]),
     )
 
 
@@ -167,7 +167,13 @@ def pointwise(kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1) -> 
     """Build an operation on every element, such as a pooling; one FLOP an element."""
     names = tuple(d.name for d in dimensions)
     points = math.prod(d.extent * d.width for d in dimensions)
-    return Operation(kind, dimensions, float(points), names, (names,) * inputs)
+    return Operation(
+        kind=kind,
+        dimensions=dimensions,
+        flops=float(points),
+        output=names,
+        inputs=(names,) * inputs,
+    )
 
 
 def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Operation:
@@ -181,13 +187,13 @@ def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Oper
     lead = ("batch", "sequence")
     flops = float(batch * sequence * features)
     return Operation(
-        "embedding",
-        dims,
-        flops,
-        (*lead, "features"),
-        (lead,),
-        (("vocabulary", "features"),),
-        False,
+        kind="embedding",
+        dimensions=dims,
+        flops=flops,
+        output=(*lead, "features"),
+        inputs=(lead,),
+        parameters=(("vocabulary", "features"),),
+        needs_gradient=False,
     )
 
 
@@ -217,7 +223,13 @@ def attention(
     output = ("batch", "sequence", "heads")
     read = ("batch", "keys", "heads", "keys and values")
     flops = 4.0 * batch * heads * features * queries * keys
-    return Operation("attention", dims, flops, output, (output, read) if cross else (read,))
+    return Operation(
+        kind="attention",
+        dimensions=dims,
+        flops=flops,
+        output=output,
+        inputs=(output, read) if cross else (read,),
+    )
 
 
 def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
@@ -228,7 +240,13 @@ def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
     lead = tuple(d.name for d in rows)
     dims = (*rows, Dimension("vocabulary", vocabulary))
     points = math.prod(d.extent for d in dims)
-    return Operation("cross_entropy", dims, 5.0 * points, lead, ((*lead, "vocabulary"),))
+    return Operation(
+        kind="cross_entropy",
+        dimensions=dims,
+        flops=5.0 * points,
+        output=lead,
+        inputs=((*lead, "vocabulary"),),
+    )
 
 
 def lstm(
@@ -260,12 +278,12 @@ def lstm(
         Dimension("gates", 4, split=False),
     )
     return Operation(
-        "lstm",
-        dims,
-        2.0 * 4 * layers * batch * sequence * read * hidden,
-        ("batch", "sequence", "hidden"),
-        (("batch", "sequence", "in"),),
-        (("layers", "in", "hidden", "gates"),),
+        kind="lstm",
+        dimensions=dims,
+        flops=2.0 * 4 * layers * batch * sequence * read * hidden,
+        output=("batch", "sequence", "hidden"),
+        inputs=(("batch", "sequence", "in"),),
+        parameters=(("layers", "in", "hidden", "gates"),),
         saved=("layers", "batch", "sequence", "hidden"),
         stages=("layers", sequence),
     )

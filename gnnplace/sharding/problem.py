@@ -110,7 +110,14 @@ class ShardingProblem:
         for edge in self.edges:
             cells = np.ix_(subsets[edge.u], subsets[edge.v])
             edge_memory = None if edge.memory is None else edge.memory[cells]
-            edges.append(Edge(edge.u, edge.v, edge.cost[cells], edge_memory))
+            edges.append(
+                Edge(
+                    u=edge.u,
+                    v=edge.v,
+                    cost=edge.cost[cells],
+                    memory=edge_memory,
+                )
+            )
         return ShardingProblem(
             name=self.name,
             devices=self.devices,
@@ -220,7 +227,14 @@ def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProb
         cost = array(entry.cost, f"edges[{k}].cost")
         assert cost is not None
         memory = array(entry.memory, f"edges[{k}].memory")
-        edges.append(Edge(index[entry.u], index[entry.v], cost, memory))
+        edges.append(
+            Edge(
+                u=index[entry.u],
+                v=index[entry.v],
+                cost=cost,
+                memory=memory,
+            )
+        )
     costs = [array(node.cost, f"nodes[{i}].cost") for i, node in enumerate(file.nodes)]
     return ShardingProblem(
         name=file.name,

@@ -20,10 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernels import grouped
-from gnnplace.graph.orders import downward_rank, rank_after
+from gnnplace.graph import ComputationGraph, downward_rank, grouped, kernel, rank_after
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
 

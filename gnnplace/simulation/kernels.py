@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IndexArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     copy_to,
     empty_floats,
     empty_indices,
@@ -38,6 +38,8 @@ from gnnplace.graph.kernel_arrays import (
     empty_table,
     full_floats,
     full_indices,
+    inner,
+    kernel,
     zero_floats,
     zero_ints,
 )

@@ -33,8 +33,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     empty_floats,
@@ -44,11 +43,13 @@ from gnnplace.graph.kernel_arrays import (
     full_ints,
     heap_pop,
     heap_push,
+    inner,
+    kernel,
+    upward_rank,
     zero_floats,
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.orders import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times, offsets
 from gnnplace.simulation.kernels import StepTimes, run_kernel, step_times_kernel
@@ -339,7 +340,12 @@ def times_of(
     finish = np.zeros(n)
     nothing = np.empty((0, 3), np.int32)
     nowhere = np.empty((0, 3))
-    record = StepTimes(start, finish, nothing, nowhere)
+    record = StepTimes(
+        start=start,
+        finish=finish,
+        transfer=nothing,
+        service=nowhere,
+    )
     run_kernel(compiled, device, order, np.inf, np.zeros(n), record)
     return start, finish
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     ascending,
     empty_floats,
     empty_int_table,
@@ -22,6 +22,8 @@ from gnnplace.graph.kernel_arrays import (
     empty_table,
     full_indices,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_floats,
 )
@@ -87,6 +89,7 @@ def lifetimes(
     end = empty_floats(total)
     size = empty_floats(total)
     count = 0
+    # A tensor lives where it is made, from the start of its op until its last reader has finished.
     for op in range(n):
         on = device[op]
         if op + 16 < n:
@@ -102,6 +105,8 @@ def lifetimes(
             end[count] = max(finish[op], last_use(compiled, device, finish, tensor, on))
             slot[k] = count
             count += 1
+    # A copy lives on its target from when it is sent until its last reader there has finished; the
+    # original lives on at the sender until it is sent.
     for i in range(len(transfer)):
         tensor = transfer[i, 0]
         target = transfer[i, 2]
@@ -233,7 +238,12 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
     finish = np.empty(n)
     transfer = np.empty((rows, 3), np.int32)
     service = np.empty((rows, 3))
-    record = StepTimes(start, finish, transfer, service)
+    record = StepTimes(
+        start=start,
+        finish=finish,
+        transfer=transfer,
+        service=service,
+    )
     count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
     lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
     return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), upper_bound)

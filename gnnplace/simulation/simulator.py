@@ -16,10 +16,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import DeadlockError
-from gnnplace.graph import describe_cycle
-from gnnplace.graph.kernels import first_ready_first
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults, sequence_from_order
+from gnnplace.graph import describe_cycle, first_ready_first
+from gnnplace.problem import Placement, Problem, faults, sequence_from_order
 from gnnplace.simulation.compiled import Compiled, compile_problem
 from gnnplace.simulation.kernels import (
     ROUNDING,
@@ -77,7 +75,12 @@ class SimulatedTimeline:
         finish = np.full(n, np.nan)
         transfer = np.empty((room, 3), np.int32)
         service = np.empty((room, 3))
-        record = StepTimes(start, finish, transfer, service)
+        record = StepTimes(
+            start=start,
+            finish=finish,
+            transfer=transfer,
+            service=service,
+        )
         _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
         transfers = (transfer[:count], service[:count])
         return cls(compiled, device, order, float(step_time), start, finish, *transfers)
@@ -284,16 +287,16 @@ class Simulator:
             for d in np.flatnonzero(peak > problem.cluster.memory)
         ]
         return Simulation(
-            run.step_time,
-            peak,
-            tuple(reasons),
-            run.start,
-            run.finish,
-            Transfers(*run.transfer.T, *run.service.T),
-            device,
-            order,
-            lives,
-            state,
+            step_time=run.step_time,
+            peak_memory=peak,
+            faults=tuple(reasons),
+            start=run.start,
+            finish=run.finish,
+            transfers=Transfers(*run.transfer.T, *run.service.T),
+            device=device,
+            order=order,
+            lives=lives,
+            state=state,
         )
 
 

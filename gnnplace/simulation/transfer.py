@@ -32,8 +32,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import Index
+from gnnplace.graph import Index, inner
 from gnnplace.problem import Cluster, Link
 
 Number = TypeVar("Number", float, FloatArray)
@@ -83,7 +82,13 @@ def make_links(cluster: Cluster) -> Links:
     costs[:, :, LATENCY], costs[:, :, BANDWIDTH] = cluster.latency, cluster.bandwidth
     costs[:, :, PER_BYTE], costs[:, :, PACE] = per_byte, per_byte
     costs[:, :, BUSY] = cluster.sender_busy
-    links = Links(costs, cluster.channels, cluster.num_channels, False, False)
+    links = Links(
+        costs=costs,
+        channel=cluster.channels,
+        num_channels=cluster.num_channels,
+        sends_cost=False,
+        receives_cost=False,
+    )
     return with_overheads(links, cluster.send_overhead, cluster.receive_overhead)
 
 

@@ -32,8 +32,7 @@ from torch.nn import Parameter
 
 from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
-from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
-from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.placers import Habit, SearchState, anneal_moves, neighbourhood, seed_kernel
 from gnnplace.policy import (
     NUM_REFINING,
     DecisionRecord,

@@ -46,9 +46,14 @@ from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import NOISE, Posterior, distance
-from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
-from gnnplace.placers.search.moves import neighbourhood, seed_kernel
+from gnnplace.placers import (
+    Habit,
+    SearchSpace,
+    SearchState,
+    anneal_moves,
+    neighbourhood,
+    seed_kernel,
+)
 from gnnplace.policy import (
     Decoded,
     Exposure,

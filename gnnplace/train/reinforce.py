@@ -63,7 +63,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.placers.search.repair import repair
+from gnnplace.placers import repair
 from gnnplace.policy import (
     GNN_CHECKPOINT,
     DecoderNetwork,

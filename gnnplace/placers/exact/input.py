@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.simulation.transfer import durations, most_seconds
+from gnnplace.simulation import durations, most_seconds
 
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
 ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as it.

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import IntArray
-from gnnplace.graph.orders import downward_rank
+from gnnplace.graph import downward_rank
 from gnnplace.placers.exact.input import (
     Bundle,
     Scale,
@@ -45,9 +45,7 @@ from gnnplace.placers.exact.input import (
     use_order,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import Simulation
-from gnnplace.simulation.compiled import least_times
-from gnnplace.simulation.transfer import parts
+from gnnplace.simulation import Simulation, least_times, parts
 
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
 
@@ -187,7 +185,14 @@ class ScheduleModel:
         if service > 0:
             copy = self._interval(start, service, needed)
             finish = self.finish[bundle.producer]
-            queued = Queued(bundle.producer, source, finish, needed, start, start + service)
+            queued = Queued(
+                producer=bundle.producer,
+                source=source,
+                finish=finish,
+                needed=needed,
+                start=start,
+                end=start + service,
+            )
             for channel in cluster.channels[source, target].tolist():
                 if channel >= 0:
                     self.on_channel.setdefault(channel, []).append(copy)

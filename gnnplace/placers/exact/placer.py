@@ -191,7 +191,12 @@ def found_by(best: Incumbent) -> Found:
             best.take(label[best.device], best.order)
     gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
     note = "optimal" if best.proven else f"gap {gap:.2%}"
-    return Found(best.device, best.order, note, best.bound)
+    return Found(
+        device=best.device,
+        order=best.order,
+        note=note,
+        bound=best.bound,
+    )
 
 
 def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:

@@ -94,7 +94,16 @@ class Tree:
 
     def _push(self, bound: float, prefix: Prefix, seconds: float, queues: bool = False) -> None:
         self.count += 1
-        heappush(self.open, Node(bound, self.count, prefix, seconds, queues))
+        heappush(
+            self.open,
+            Node(
+                bound=bound,
+                number=self.count,
+                prefix=prefix,
+                seconds=seconds,
+                queues=queues,
+            ),
+        )
 
     def _visit(self, node: Node, until: float) -> None:
         best = self.best

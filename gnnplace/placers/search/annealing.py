@@ -39,8 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_ints
+from gnnplace.graph import copy_to, empty_ints, inner, kernel
 from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
@@ -58,9 +57,13 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
-from gnnplace.simulation import count_steps, list_schedule
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import distances, list_schedule_in_kernel
+from gnnplace.simulation import (
+    Compiled,
+    count_steps,
+    distances,
+    list_schedule,
+    list_schedule_in_kernel,
+)
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
@@ -258,14 +261,14 @@ def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> Search
     """Return a state and best state from a placement, without priority. [n], [n]"""
     score = space.score(device, order)
     return SearchState(
-        space.device_of_units(device),
-        device.copy(),
-        order.copy(),
-        np.zeros(len(order)),
-        device.copy(),
-        order.copy(),
-        np.array([score, score]),
-        np.zeros(2, np.int64),
+        unit_device=space.device_of_units(device),
+        device=device.copy(),
+        order=order.copy(),
+        priority=np.zeros(len(order)),
+        best_device=device.copy(),
+        best_order=order.copy(),
+        score=np.array([score, score]),
+        orders=np.zeros(2, np.int64),
     )
 
 

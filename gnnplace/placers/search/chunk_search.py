@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_floats, empty_ints, greatest, zero_floats
+from gnnplace.graph import copy_to, empty_floats, empty_ints, greatest, kernel, zero_floats
 from gnnplace.placers.search.chunks import (
     ALONE,
     FORGOTTEN,
@@ -48,9 +47,7 @@ from gnnplace.placers.search.moves import (
     threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import count_steps
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation import Compiled, count_steps, timed_list_schedule
 
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
@@ -253,10 +250,10 @@ class ChunkSearch:
         """Return the best state so far."""
         member = self.members[0]
         return Start(
-            float(member.best_score[0]),
-            member.best_unit_device.copy(),
-            member.best_priority.copy(),
-            member.best_order.copy(),
+            score=float(member.best_score[0]),
+            unit_device=member.best_unit_device.copy(),
+            priority=member.best_priority.copy(),
+            order=member.best_order.copy(),
         )
 
     def run_lap(self) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner
+from gnnplace.graph import inner
 from gnnplace.placers.search.space import SearchSpace
 
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind

@@ -29,22 +29,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.coarsening import coarsen
-from gnnplace.graph.computation_graph import quotient, united
-from gnnplace.graph.kernels import follow_forward
-from gnnplace.graph.narrow import (
+from gnnplace.graph import (
+    ComputationGraph,
     beside_consumers,
     bundled,
+    coarsen,
     crossing_bytes,
+    follow_forward,
     leads_elsewhere,
     not_before_followers,
+    quotient,
     segments,
     split_cycles,
+    united,
 )
 from gnnplace.placers.search.space import LEAST_TIGHT, SearchSpace, unit_mean
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
-from gnnplace.simulation.compiled import least_times, longest_path
+from gnnplace.simulation import least_times, longest_path
 
 MOST_CODES = 127  # of phase, pin and kinds together: what coarsening has room for
 SEGMENTS = 96
@@ -256,7 +257,12 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     coarse = grouped(problem, group, segment)
     unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
     unit[segment] = coarse.unit_of[group]
-    return NarrowProblem(coarse, group, unit[:on_line], unit[on_line:])
+    return NarrowProblem(
+        problem=coarse,
+        group=group,
+        line=unit[:on_line],
+        loose=unit[on_line:],
+    )
 
 
 def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     empty_table,
+    inner,
     zero_floats,
     zero_int_table,
     zero_ints,

@@ -28,9 +28,14 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placers.search.chunk_search import Start
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD, FORWARD, Problem
-from gnnplace.simulation.compiled import Compiled, compile_problem, lean, longest_path
-from gnnplace.simulation.kernels import ROUNDING
-from gnnplace.simulation.list_scheduling import reversed_problem
+from gnnplace.simulation import (
+    ROUNDING,
+    Compiled,
+    compile_problem,
+    lean,
+    longest_path,
+    reversed_problem,
+)
 
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
 TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight

@@ -18,13 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import empty_floats
+from gnnplace.graph import empty_floats, inner, kernel
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.kernels import step_time_kernel
-from gnnplace.simulation.list_scheduling import list_schedule_in_kernel
-from gnnplace.simulation.memory import excess_kernel
+from gnnplace.simulation import Compiled, excess_kernel, list_schedule_in_kernel, step_time_kernel
 
 WINDOW = 60
 
@@ -228,14 +224,14 @@ def neighbourhood(space: SearchSpace) -> Neighbourhood:
     rank = np.empty_like(space.unit_order)
     rank[space.unit_order] = np.arange(len(rank), dtype=np.int32)
     return Neighbourhood(
-        op_offset,
-        ops,
-        edge_offset,
-        neighbour,
-        space.unit_order,
-        rank,
-        space.problem.unit_allowed,
-        space.problem.graph.producer.copy(),
-        space.penalty,
-        space.memory_matters,
+        op_offset=op_offset,
+        ops=ops,
+        edge_offset=edge_offset,
+        neighbour=neighbour,
+        unit_order=space.unit_order,
+        unit_rank=rank,
+        allowed=space.problem.unit_allowed,
+        producer=space.problem.graph.producer.copy(),
+        penalty=space.penalty,
+        memory_matters=space.memory_matters,
     )

@@ -31,7 +31,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InfeasibleError
-from gnnplace.graph.kernels import (
+from gnnplace.graph import (
     flows_between,
     flows_of_ops,
     follow_forward,
@@ -39,17 +39,19 @@ from gnnplace.graph.kernels import (
     sum_of_finite,
 )
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation import Compiled, Simulator, steps_so_far
-from gnnplace.simulation.compiled import lean
-from gnnplace.simulation.kernels import ROUNDING
-from gnnplace.simulation.list_scheduling import (
+from gnnplace.simulation import (
+    ROUNDING,
+    Compiled,
+    Simulator,
+    lean,
     list_schedule,
     mean_upward_rank,
+    most_memory,
     priorities,
     reversed_problem,
+    steps_so_far,
     turn_order,
 )
-from gnnplace.simulation.memory import most_memory
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second

@@ -25,10 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import full_ints, zero_floats
+from gnnplace.graph import full_ints, kernel, zero_floats
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.transfer import DELAY, PACE, SENDS, with_messages
+from gnnplace.simulation import DELAY, PACE, SENDS, with_messages
 
 
 class Flows(NamedTuple):

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_int_table
+from gnnplace.graph import copy_to, empty_ints, greatest, inner, kernel, zero_int_table
 from gnnplace.placers.search.moves import seed_kernel, threshold_of
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows, loads
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 MEAN = 0.05  # of the mean load in the energy
 HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
@@ -269,7 +268,15 @@ def local_search(
         part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS
         best = anneal_kernel(
             tight,
-            AnnealingState(order, rank, device, readers, load, resident, best_device),
+            AnnealingState(
+                order=order,
+                rank=rank,
+                device=device,
+                readers=readers,
+                load=load,
+                resident=resident,
+                best_device=best_device,
+            ),
             penalty,
             HOT * scale * FALL**-part,
             per_call if timed else MOVES_WITHOUT_BUDGET // ROUNDS,

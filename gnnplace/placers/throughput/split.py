@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     copy_to,
     empty_floats,
     empty_longs,
     empty_table,
     full_ints,
+    kernel,
     zero_floats,
     zero_longs,
 )
@@ -49,7 +49,7 @@ from gnnplace.placers.throughput.stages import (
     true_largest,
 )
 from gnnplace.problem import BACKWARD
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -169,13 +169,24 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
     max_nodes = int(
         np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES)
     )
-    table = SplitTable(order, block, cost, best, strides[:-1].astype(np.int64))
+    table = SplitTable(
+        order=order,
+        block=block,
+        cost=cost,
+        best=best,
+        strides=strides[:-1].astype(np.int64),
+    )
     stage, stage_sort, largest, nodes = descend(flows, sorts, table, upper, max_nodes)
     if largest == np.inf:
         return None
     device = _assigned(flows, sorts, stage, stage_sort)
     proven = nodes < max_nodes and sorts.equal and len(order) == block[-1] + 1
-    return Split(device, interval(flows, device), relaxed, proven)
+    return Split(
+        device=device,
+        interval=interval(flows, device),
+        relaxed=relaxed,
+        proven=proven,
+    )
 
 
 def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import full_ints, greatest, zero_flags, zero_floats, zero_ints
+from gnnplace.graph import full_ints, greatest, inner, kernel, zero_flags, zero_floats, zero_ints
 from gnnplace.placers.throughput.load import Flows
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 
 class Sorts(NamedTuple):
@@ -65,13 +64,13 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     apart = ~np.eye(len(flows.memory), dtype=bool)
     same = [len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)]
     return Sorts(
-        of,
-        np.ascontiguousarray(flows.work[:, first]),
-        flows.memory[first],
-        latency[first],
-        pace[first],
-        np.bincount(of).astype(np.int32),
-        all(same) and bool(np.isfinite(flows.latency).all()),
+        of=of,
+        work=np.ascontiguousarray(flows.work[:, first]),
+        memory=flows.memory[first],
+        latency=latency[first],
+        pace=pace[first],
+        counts=np.bincount(of).astype(np.int32),
+        equal=all(same) and bool(np.isfinite(flows.latency).all()),
     )
 
 

@@ -24,14 +24,21 @@ from itertools import zip_longest
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import COORDINATE, EARLY, IN_TIME
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
-from gnnplace.placers.search.chunks import device_ranking
+from gnnplace.graph import (
+    COORDINATE,
+    EARLY,
+    IN_TIME,
+    empty_ints,
+    full_table,
+    greatest,
+    kernel,
+    zero_int_table,
+)
+from gnnplace.placers import device_ranking
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
-from gnnplace.simulation.list_scheduling import mean_transfer_times
+from gnnplace.simulation import mean_transfer_times
 
 # The decoder picks the next op itself: see ``ready_queue``.
 RULES = {IN_TIME: ready_queue.IN_TIME, EARLY: ready_queue.EARLY}

@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     full_floats,
     full_ints,
     full_table,
+    inner,
     zero_flags,
     zero_floats,
     zero_ints,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.transfer import (
+from gnnplace.simulation import (
     DELAY,
     PACE,
     Links,

@@ -26,17 +26,17 @@ import numpy as np
 
 from gnnplace.arrays import IntArray, SingleArray
 from gnnplace.errors import InputError
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_ints,
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers import SearchSpace, now
-from gnnplace.placers.search.chunks import device_ranking
+from gnnplace.placers import SearchSpace, device_ranking, now
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.aims import DECODED, RULES, Aim
 from gnnplace.policy.decode.decoder_state import (

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     copy_rows,
     copy_to,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_table,
@@ -52,7 +53,7 @@ from gnnplace.policy.decode.ready_queue import (
 )
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
-from gnnplace.simulation.transfer import DELAY, PACE, free_at, linked, seconds_between
+from gnnplace.simulation import DELAY, PACE, free_at, linked, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
 SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up

@@ -25,19 +25,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import ahead, inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     empty_ints,
     heap_pop,
     heap_push,
+    inner,
     zero_floats,
     zero_ints,
     zero_longs,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_time
+from gnnplace.simulation import arrival, fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import PartialSchedule

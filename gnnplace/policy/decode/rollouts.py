@@ -16,9 +16,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import COORDINATE, Direction
-from gnnplace.placers import Found, SearchSpace, now
-from gnnplace.placers.interleaved import round_priority
-from gnnplace.placers.search.space import LARGE
+from gnnplace.placers import LARGE, Found, SearchSpace, now, round_priority
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule
@@ -26,7 +24,7 @@ from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.ordering import best_order, order_by_justification
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.weights import PolicyWeights
-from gnnplace.simulation.list_scheduling import justify
+from gnnplace.simulation import justify
 
 if TYPE_CHECKING:  # who trains has parameters of torch, who places has arrays
     from torch import Tensor
@@ -133,7 +131,14 @@ class Rollouts:
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, margin, chunks=chunks)
         rule = RULES.get(aim.order, ready_queue.FIXED)
-        return Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
+        return Goal(
+            limit=aim.limit,
+            rounds=aim.rounds,
+            chunks=int(chunks),
+            plan=plan,
+            lean=aim.lean,
+            rule=rule,
+        )
 
     def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
         """Return the chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
@@ -184,7 +189,13 @@ class Rollouts:
             aim, None, forced, self.margins[0], self.space.problem.num_units
         )
         unit = self.graph.unit[step[:count]]
-        return Decisions(features[:count], masks[:count], step[:count], unit, state.device[unit])
+        return Decisions(
+            features=features[:count],
+            allowed=masks[:count],
+            step=step[:count],
+            unit=unit,
+            device=state.device[unit],
+        )
 
     def _decode(
         self, aim: Aim, noise: SingleArray | None, forced: IntArray | None, margin: float, rows: int
@@ -251,7 +262,13 @@ class Rollouts:
     def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
         """Return a placement of that score, and whether it fits."""
         fits = self.space.fits(self.space.spread(unit_device), order)
-        return Decoded(score, unit_device, order, aim, fits)
+        return Decoded(
+            score=score,
+            unit_device=unit_device,
+            order=order,
+            aim=aim,
+            fits=fits,
+        )
 
     def round_priority(self, rounds: int) -> FloatArray:
         """Priority of ops by the round that their place in the graph belongs to. [n]"""

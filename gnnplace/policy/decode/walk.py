@@ -25,17 +25,27 @@ from gnnplace.graph import (
     Direction,
     direction,
     downward_rank,
+    follow_forward,
+    full_floats,
+    grouped,
+    kernel,
+    sum_of_finite,
     traversal,
     upward_rank,
+    zero_flags,
+    zero_floats,
 )
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
-from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation.compiled import mean_times
-from gnnplace.simulation.list_scheduling import mean_transfer_times
-from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
+from gnnplace.simulation import (
+    DELAY,
+    PACE,
+    Links,
+    mean_times,
+    mean_transfer_times,
+    reversed_links,
+    without_gaps,
+)
 
 NEAR_PEAK = 0.9  # of the most bytes alive
 

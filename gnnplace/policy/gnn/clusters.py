@@ -26,11 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import ONE, Index, zero_single_table, zero_singles
+from gnnplace.graph import ONE, Index, inner, kernel, zero_single_table, zero_singles
 from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk, WalkGraph
-from gnnplace.simulation.list_scheduling import mean_transfer_times
+from gnnplace.simulation import mean_transfer_times
 
 AIMS = (16, 4, 1)  # clusters a device that levels aim at, the last level at two for all devices
 NUM_LEVELS = len(AIMS) + 1
@@ -74,7 +73,12 @@ def clusters_of(graph: WalkGraph) -> Clusters:
     apart = of[:, unit] != of[:, walk.flow_unit]
     outside = sums(of[:, unit].ravel(), (apart * flow).ravel(), count)
     work = np.maximum(work, 1e-6 * walk.work / len(walk.unit_work))
-    return Clusters(of.astype(np.int32), work, outside, flow)
+    return Clusters(
+        of=of.astype(np.int32),
+        work=work,
+        outside=outside,
+        flow=flow,
+    )
 
 
 def sums(of: LongArray, values: FloatArray, count: int) -> FloatArray:

@@ -203,9 +203,9 @@ def _tiny(inputs: int, ops: int, seed: int) -> EncoderInputs:
     generator = torch.Generator().manual_seed(seed)
     chain = torch.arange(ops)
     return EncoderInputs(
-        torch.randn(ops, inputs, generator=generator),
-        torch.stack([chain[:-1], chain[1:]]),
-        torch.rand(ops - 1, 1, generator=generator),
-        (chain * NUM_BUCKETS) // ops,
-        (chain // 2).repeat(NUM_POOLED, 1),
+        x=torch.randn(ops, inputs, generator=generator),
+        edge_index=torch.stack([chain[:-1], chain[1:]]),
+        edge_attr=torch.rand(ops - 1, 1, generator=generator),
+        bucket=(chain * NUM_BUCKETS) // ops,
+        clusters=(chain // 2).repeat(NUM_POOLED, 1),
     )

@@ -16,7 +16,7 @@ from gnnplace.policy.gnn.decoder import LIMIT
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.weights import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
-from gnnplace.simulation.transfer import DELAY, PACE
+from gnnplace.simulation import DELAY, PACE
 
 
 def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     copy_rows,
     copy_to,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_singles,

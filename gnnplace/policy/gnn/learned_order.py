@@ -22,9 +22,15 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import ComputationGraph, kernels
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import heap_pop, heap_push, zero_floats, zero_ints
+from gnnplace.graph import (
+    ComputationGraph,
+    heap_pop,
+    heap_push,
+    kernel,
+    least_first,
+    zero_floats,
+    zero_ints,
+)
 
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
 
@@ -39,7 +45,7 @@ def first_priority(order: IntArray) -> FloatArray:
 def priority_order(graph: ComputationGraph, priority: FloatArray) -> IntArray:
     """Ops, producers first, of the ready ones always that of highest priority. [m]"""
     preferred = np.argsort(-priority, kind="stable").astype(np.int32)
-    return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, preferred))
+    return np.asarray(least_first(graph.successor_offset, graph.successor, preferred))
 
 
 def drawn_order(

@@ -163,11 +163,11 @@ def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
     op_clusters = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
     x = torch.from_numpy(np.concatenate([static, global_columns], axis=1))
     return EncoderInputs(
-        x,
-        torch.from_numpy(edges),
-        torch.from_numpy(message_features(graph)),
-        (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1),
-        torch.from_numpy(op_clusters),
+        x=x,
+        edge_index=torch.from_numpy(edges),
+        edge_attr=torch.from_numpy(message_features(graph)),
+        bucket=(x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1),
+        clusters=torch.from_numpy(op_clusters),
     )
 
 

@@ -59,7 +59,12 @@ class GnnPlacer(Placer):
             order = episodes.sequence(unit_device)[1]
             note = f"{episodes.name}, {number}, one decode"
             return Found(space.spread(unit_device), order, note)
-        decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+        decodes = NetworkDecodes(
+            rollouts=rollouts,
+            episodes=episodes,
+            network=network,
+            aim=Aim(episodes.name, network.limit),
+        )
         return _search_on(decodes, rng, deadline)
 
 

@@ -38,7 +38,7 @@ from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.processes import torch_threads
-from gnnplace.simulation.kernels import ROUNDING
+from gnnplace.simulation import ROUNDING
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
@@ -267,7 +267,12 @@ class Episodes:
         record = DecisionRecord(features, masks, step)
         self._run(network, None, unit_device, record, drawn.order, drawn.limit)
         device = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
-        return SeenDecodes(features, masks, step, device)
+        return SeenDecodes(
+            features=features,
+            allowed=masks,
+            step=step,
+            device=device,
+        )
 
     def _decode(
         self, network: DecoderNetwork, noise: SingleArray | None, order: IntArray, limit: int

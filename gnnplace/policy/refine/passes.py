@@ -16,8 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.placers import now
-from gnnplace.placers.search.moves import neighbourhood
+from gnnplace.placers import neighbourhood, now
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
@@ -67,11 +66,11 @@ class RefiningPasses:
     def ground(self) -> Ground:
         """What passes need to know of the problem; nobody asks where there is no time for one."""
         return Ground(
-            self.space.compiled,
-            self.space.reversed,
-            neighbourhood(self.space),
-            refining_units(self.rollouts.graph),
-            weight_array(self.rollouts.policy.refiner),
+            c=self.space.compiled,
+            r=self.space.reversed,
+            h=neighbourhood(self.space),
+            units=refining_units(self.rollouts.graph),
+            weights=weight_array(self.rollouts.policy.refiner),
         )
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:

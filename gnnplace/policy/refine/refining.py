@@ -24,18 +24,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     copy_rows,
     copy_to,
     greatest,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers.search.moves import energy_of
+from gnnplace.placers import energy_of
 from gnnplace.policy.decode.decoder_state import (
     EXTRA,
     MOVE,
@@ -61,9 +62,15 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import justify, list_schedule
-from gnnplace.simulation.transfer import DELAY, PACE, linked, seconds_between
+from gnnplace.simulation import (
+    DELAY,
+    PACE,
+    Compiled,
+    justify,
+    linked,
+    list_schedule,
+    seconds_between,
+)
 
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,
@@ -368,7 +375,12 @@ def one_pass(
     none = np.empty((0, 0, 0), np.float32)
     no = np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    refiner = Refiner(ground.weights, stay, noise, forced)
+    refiner = Refiner(
+        weights=ground.weights,
+        stay=stay,
+        noise=noise,
+        forced=forced,
+    )
     record = DecisionRecord(none, no, nothing)
     compiled = ground.r if previous.back else ground.c
     s = walk_again(compiled, ground.units, previous, refiner, record)[0]

@@ -10,18 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     ascending,
     empty_floats,
     empty_ints,
     full_ints,
+    inner,
+    kernel,
     zero_floats,
     zero_ints,
 )
-from gnnplace.placers.search.moves import Neighbourhood
+from gnnplace.placers import Neighbourhood
 from gnnplace.policy.decode.decoder_state import (
     Booked,
     InputTensor,
@@ -29,9 +30,7 @@ from gnnplace.policy.decode.decoder_state import (
     nothing_booked,
 )
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import list_schedule, times_of
-from gnnplace.simulation.memory import peak_memory
+from gnnplace.simulation import Compiled, list_schedule, peak_memory, times_of
 
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
@@ -208,7 +207,15 @@ def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
     peak = np.zeros(len(c.memory))
     if h.memory_matters:
         peak = peak_memory(c, device, placed.order)
-    return Previous(unit_device, order, distance, critical, seconds, peak, back)
+    return Previous(
+        device=unit_device,
+        order=order,
+        distance=distance,
+        critical=critical,
+        seconds=seconds,
+        peak=peak,
+        back=back,
+    )
 
 
 @inner()
@@ -311,15 +318,15 @@ def refining_units(graph: WalkGraph) -> RefiningUnits:
     problem = space.problem
     times = space.compiled.times
     return RefiningUnits(
-        np.ascontiguousarray(problem.unit_allowed),
-        space.work,
-        space.mean_work,
-        walk.unit_state + walk.unit_peak,
-        walk.flow_offset,
-        walk.flow_unit,
-        np.stack([walk.flow_in, walk.flow_out]),
-        problem.graph.producer.astype(np.int32),
-        problem.graph.consumer.astype(np.int32),
-        problem.microbatches,
-        max(float(np.mean(times[np.isfinite(times)])), 1e-300),
+        allowed=np.ascontiguousarray(problem.unit_allowed),
+        time=space.work,
+        work=space.mean_work,
+        memory=walk.unit_state + walk.unit_peak,
+        offset=walk.flow_offset,
+        neighbour=walk.flow_unit,
+        forth=np.stack([walk.flow_in, walk.flow_out]),
+        producer=problem.graph.producer.astype(np.int32),
+        reversed_producer=problem.graph.consumer.astype(np.int32),
+        microbatches=problem.microbatches,
+        scale=max(float(np.mean(times[np.isfinite(times)])), 1e-300),
     )

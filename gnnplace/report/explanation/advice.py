@@ -23,8 +23,7 @@ import numpy as np
 from gnnplace.arrays import BoolArray
 from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import NO_BUDGET, Result, SearchSpace, now
-from gnnplace.placers.baselines import Single
+from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, now
 from gnnplace.policy import place
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.problem.microbatching import with_microbatches

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gnnplace.costs.collectives import (
+from gnnplace.costs import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -130,7 +130,13 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
     # The same change along all dimensions is one collective of all devices.
     uniform = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(mesh)
     if uniform and before[0] != after[0] and min(mesh) > 1:
-        return _moved_alike(before[0], after[0], local, mesh, machine)
+        return _moved_alike(
+            a=before[0],
+            b=after[0],
+            local=local,
+            mesh=mesh,
+            machine=machine,
+        )
     for a, b, n, dim in places:
         if a == PARTIAL and b.cuts and n > 1:
             reduction += machine.collective(REDUCE_SCATTER, n, local, (dim,))

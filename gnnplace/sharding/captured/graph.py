@@ -47,7 +47,14 @@ BATCH = "batch"
 def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
     """Return the operations of all calls, in order."""
     values = tuple(
-        SplitValue(v.shape, v.dtype.itemsize, v.gradient, v.source, v.name) for v in graph.values
+        SplitValue(
+            shape=v.shape,
+            element=v.dtype.itemsize,
+            gradient=v.gradient,
+            source=v.source,
+            name=v.name,
+        )
+        for v in graph.values
     )
     batch = _Batch(graph, rules)
     heads = _Heads(graph, rules).names
@@ -211,7 +218,14 @@ def captured_network(graph: SplitGraph) -> Network:
         if op.shape.moves or not _has_gradient(graph, op):
             continue
         draft = _Draft(graph, op, producer)
-        layers.append(Layer(op.name, draft.operation(), draft.sources(), op.reason))
+        layers.append(
+            Layer(
+                name=op.name,
+                operation=draft.operation(),
+                inputs=draft.sources(),
+                reason=op.reason,
+            )
+        )
     return Network(graph.name, tuple(layers))
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.costs.collectives import gradient_seconds
+from gnnplace.costs import gradient_seconds
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     Moved,
@@ -211,7 +211,14 @@ class CapturedProblem:
         machine = self.machine
 
         def cost(source: Port, read: Port) -> Moved:
-            return passed(info, source[0], read[0], read[1], mesh, machine)
+            return passed(
+                value=info,
+                before=source[0],
+                read=read[0],
+                gradient=read[1],
+                mesh=mesh,
+                machine=machine,
+            )
 
         return cost
 
@@ -265,7 +272,14 @@ class CapturedProblem:
         for value, axes in self._parameters(op):
             info = self.graph.values[value]
             seconds += [
-                parameter_gradient(info, axes, c, self.mesh, self.machine) for c in self.options[op]
+                parameter_gradient(
+                    value=info,
+                    axes=axes,
+                    split=c,
+                    mesh=self.mesh,
+                    machine=self.machine,
+                )
+                for c in self.options[op]
             ]
         return seconds
 

@@ -150,7 +150,13 @@ def record_calls(
         graph = replace(graph, notices=tuple(dict.fromkeys(unchecked)))
         if not proven:
             return graph
-        proof = _proved(step, graph, layers, name, stand.mode)
+        proof = _proved(
+            step=step,
+            graph=graph,
+            layers=layers,
+            name=name,
+            mode=stand.mode,
+        )
     changed = {name: graph.changed.get(name) or graph.readers(name) for name in proof.changed}
     return replace(
         graph,
@@ -171,7 +177,8 @@ def _proved(
     if layers and mode is not None:
         short = _replay(graph, layers.values())
         stands = {path: layer.stand for path, layer in layers.items()}
-        if (proof := proved_apart(step, short, name, mode, stands)) is not None:
+        proof = proved_apart(step, short, name, mode, stands)
+        if proof is not None:
             return replace(proof, random=find_random_calls(proof.random, layers.values()))
     trains = not isinstance(step, OutputModule)
     return prove(step, _replay(graph), name, mode, trains=trains)
@@ -462,7 +469,14 @@ class _Recorder(TorchFunctionMode):
             read = tensors_in(args)
             changed = [part[0]]
         if results or changed:
-            self._note(func, args, kwargs, read, results, changed)
+            self._note(
+                func=func,
+                args=args,
+                kwargs=kwargs,
+                read=read,
+                returned=results,
+                changed=changed,
+            )
         else:
             self.visits.note_query(func, self.running)
         return result

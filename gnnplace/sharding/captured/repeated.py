@@ -309,7 +309,12 @@ class _VisitForm:
         output = pytree.tree_unflatten(
             [stands(x) for x in self.visit.results], self.visit.results_structure
         )
-        stand = StandIn(path, order, tuple(geometries.values()), output)
+        stand = StandIn(
+            name=path,
+            reads=order,
+            made=tuple(geometries.values()),
+            output=output,
+        )
         reads = tuple(self.visit.arguments[i].value for i in order)
         return OmittedLayer(
             stand=stand,

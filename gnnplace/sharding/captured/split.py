@@ -182,7 +182,12 @@ def split_layers(
     Raises:
         InfeasibleError: nothing fits the memory.
     """
-    captured = CapturedProblem(layers.operations, mesh, machine, tuple(seconds))
+    captured = CapturedProblem(
+        graph=layers.operations,
+        mesh=mesh,
+        machine=machine,
+        seconds=tuple(seconds),
+    )
     problem = captured_tables(captured)
     warm() if memory_limit is None else warm_frontier()
     result = (

@@ -161,7 +161,13 @@ def _residual(name: str, stages: tuple[int, ...], wider: int) -> Network:
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             stride = 2 if stage > 0 == block else 1
-            _bottleneck(net, f"stage{stage + 1}.{block}", 64 << stage, wider, stride)
+            _bottleneck(
+                net=net,
+                name=f"stage{stage + 1}.{block}",
+                width=64 << stage,
+                wider=wider,
+                stride=stride,
+            )
     net.pool("pool", net.shape[1], net.shape[1], padding=0)
     net.linear("fc", 1000)
     return net.network()

@@ -36,9 +36,20 @@ def rnnlm() -> Network:
     hidden = 2048
     layers = [
         Layer("embedding", embedding(batch, sequence, BILLION_WORDS, hidden), (None,)),
-        Layer("lstm", lstm(batch, sequence, hidden, hidden, 2), ("embedding",)),
+        Layer(
+            "lstm",
+            lstm(
+                batch=batch,
+                sequence=sequence,
+                features=hidden,
+                hidden=hidden,
+                layers=2,
+            ),
+            ("embedding",),
+        ),
     ]
-    return Network("rnnlm", (*layers, *head("lstm", batch, sequence, hidden, BILLION_WORDS)))
+    tail = head("lstm", batch, sequence, hidden, BILLION_WORDS)
+    return Network("rnnlm", (*layers, *tail))
 
 
 def biglstm() -> Network:
@@ -60,7 +71,13 @@ def biglstm() -> Network:
         layers.append(Layer(f"lstm{k}", recurrent, (source,)))
         projection = linear(batch, inner, outer, sequence)
         layers.append(Layer(f"projection{k}", projection, (f"lstm{k}",)))
-    tail = head("projection2", batch, sequence, features, BILLION_WORDS)
+    tail = head(
+        source="projection2",
+        batch=batch,
+        sequence=sequence,
+        features=features,
+        vocabulary=BILLION_WORDS,
+    )
     return Network("biglstm", (*layers, *tail))
 
 
@@ -79,7 +96,13 @@ def gnmt() -> Network:
     both = pointwise("concat", (*rows, Dimension("features", 2 * size)), 2)
     words = embedding(batch, sequence, pieces, size)
     one = lstm(batch, sequence, size, size)
-    upper = lstm(batch, sequence, 2 * size, size, 7)
+    upper = lstm(
+        batch=batch,
+        sequence=sequence,
+        features=2 * size,
+        hidden=size,
+        layers=7,
+    )
     heads = attention(batch, 1, sequence, sequence, size, cross=True)
     layers = (
         Layer("source", words, (None,)),
@@ -93,4 +116,5 @@ def gnmt() -> Network:
         Layer("decoder.both", both, ("decoder.first", "attention")),
         Layer("decoder.stack", upper, ("decoder.both",)),
     )
-    return Network("gnmt", (*layers, *head("decoder.stack", batch, sequence, size, pieces)))
+    tail = head("decoder.stack", batch, sequence, size, pieces)
+    return Network("gnmt", (*layers, *tail))

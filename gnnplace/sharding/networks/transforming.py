@@ -112,8 +112,20 @@ def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     copied = ("batch", "sequence", "features", "choices")
     flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
     inputs = (copied[:3], ("batch", "sequence", None))
-    dispatch = Operation("dispatch", _tokens(shape), flops, copied, inputs)
-    combine = Operation("combine", _tokens(shape), 2.0 * flops, copied[:3], (copied,))
+    dispatch = Operation(
+        kind="dispatch",
+        dimensions=_tokens(shape),
+        flops=flops,
+        output=copied,
+        inputs=inputs,
+    )
+    combine = Operation(
+        kind="combine",
+        dimensions=_tokens(shape),
+        flops=2.0 * flops,
+        output=copied[:3],
+        inputs=(copied,),
+    )
     return [
         Layer(f"{name}.gate", gate, (source,)),
         Layer(f"{name}.dispatch", dispatch, (source, f"{name}.gate")),
@@ -147,7 +159,14 @@ def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
     flops = 2.0 * shape.batch * shape.experts * capacity * sizes[inner] * sizes[outer]
     inputs = ("batch", None, inner, "experts", "capacity")
     output = ("batch", None, outer, "experts", "capacity")
-    return Operation("expert", dims, flops, output, (inputs,), (("experts", inner, outer),))
+    return Operation(
+        kind="expert",
+        dimensions=dims,
+        flops=flops,
+        output=output,
+        inputs=(inputs,),
+        parameters=(("experts", inner, outer),),
+    )
 
 
 def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> Network:
@@ -160,7 +179,13 @@ def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> 
         layers += self_attention(f"block{k}.self", layers[-1].name, shape)
         part = mixture if shape.experts and k % 2 else perceptron
         layers += part(f"block{k}.mlp", layers[-1].name, shape)
-    tail = head(layers[-1].name, shape.batch, shape.sequence, shape.features, vocabulary)
+    tail = head(
+        source=layers[-1].name,
+        batch=shape.batch,
+        sequence=shape.sequence,
+        features=shape.features,
+        vocabulary=vocabulary,
+    )
     return Network(name, (*layers, *tail))
 
 
@@ -169,7 +194,13 @@ def transformer() -> Network:
     side, 512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
     batch = 64
-    shape = TransformerSizes(batch, 256, 512, 8, 2048)
+    shape = TransformerSizes(
+        batch=batch,
+        sequence=256,
+        features=512,
+        heads=8,
+        hidden=2048,
+    )
     vocabulary = 37_000
     words = embedding(batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("source", words, (None,))]
@@ -182,23 +213,62 @@ def transformer() -> Network:
         layers += self_attention(f"decoder{k}.self", layers[-1].name, shape)
         layers += cross_attention(f"decoder{k}.cross", layers[-1].name, memory, shape)
         layers += perceptron(f"decoder{k}.mlp", layers[-1].name, shape)
-    tail = head(layers[-1].name, batch, shape.sequence, shape.features, vocabulary)
+    tail = head(
+        source=layers[-1].name,
+        batch=batch,
+        sequence=shape.sequence,
+        features=shape.features,
+        vocabulary=vocabulary,
+    )
     return Network("transformer", (*layers, *tail))
 
 
 def transformer_encoder() -> Network:
     """Build the encoder of ``transformer`` alone, with a classifier."""
-    return _stack("transformer_encoder", 6, TransformerSizes(64, 256, 512, 8, 2048), 37_000)
+    return _stack(
+        "transformer_encoder",
+        6,
+        TransformerSizes(
+            batch=64,
+            sequence=256,
+            features=512,
+            heads=8,
+            hidden=2048,
+        ),
+        37_000,
+    )
 
 
 def gpt() -> Network:
     """Build GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
-    return _stack("gpt", 24, TransformerSizes(32, 1024, 1024, 16, 4096), 50_257)
+    return _stack(
+        "gpt",
+        24,
+        TransformerSizes(
+            batch=32,
+            sequence=1024,
+            features=1024,
+            heads=16,
+            hidden=4096,
+        ),
+        50_257,
+    )
 
 
 def gpt3_100() -> Network:
     """Build a hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
-    return _stack("gpt3_100", 100, TransformerSizes(64, 2048, 12_288, 96, 49_152), 50_257)
+    return _stack(
+        "gpt3_100",
+        100,
+        TransformerSizes(
+            batch=64,
+            sequence=2048,
+            features=12_288,
+            heads=96,
+            hidden=49_152,
+        ),
+        50_257,
+    )
 
 
 def moe() -> Network:
@@ -206,4 +276,16 @@ def moe() -> Network:
     features, 16 heads, 8192 features inside, every second perceptron 128 experts, two of them a
     token.
     """
-    return _stack("moe", 12, TransformerSizes(64, 512, 1024, 16, 8192, 128), 64_000)
+    return _stack(
+        "moe",
+        12,
+        TransformerSizes(
+            batch=64,
+            sequence=512,
+            features=1024,
+            heads=16,
+            hidden=8192,
+            experts=128,
+        ),
+        64_000,
+    )

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnplace.costs.collectives import ALL_REDUCE, share
+from gnnplace.costs import ALL_REDUCE, share
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
 from gnnplace.sharding.captured.recording import PREFIX

@@ -51,7 +51,13 @@ class DeviceShare:
         """Return the sum over all parts; differentiable."""
         sums = tuple(PARTIAL if c == label else REPLICATED for c in self.configuration)
         replicated = (REPLICATED,) * len(sums)
-        return move_shard(tensor, self.mesh, sums, replicated, sums)
+        return move_shard(
+            local=tensor,
+            mesh=self.mesh,
+            before=sums,
+            after=replicated,
+            gradient=sums,
+        )
 
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return the largest of all parts; without a gradient."""

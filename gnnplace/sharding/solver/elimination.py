@@ -110,7 +110,8 @@ class _Elimination:
         split = _splittable(node, cells)
         if split is None:
             return _minimum(cells, scope, node, counts), tuple(classes.values())
-        return self._product(cells, split, scope, node, counts), tuple(classes.values())
+        product = self._product(cells, split, scope, node, counts)
+        return product, tuple(classes.values())
 
     def _product(
         self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]

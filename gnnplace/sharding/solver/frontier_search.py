@@ -270,7 +270,12 @@ class _PointsRun:
             raise _TooMuchWork
         self.work -= eliminated.work
         self.error -= error if eliminated.thinned else 0.0
-        return _Lists(eliminated.time, eliminated.memory, eliminated.origin, eliminated.offset)
+        return _Lists(
+            time=eliminated.time,
+            memory=eliminated.memory,
+            origin=eliminated.origin,
+            offset=eliminated.offset,
+        )
 
     def _cells(self, step: Step, rows: int) -> LongArray:
         """Return which cell of each child belongs to each cell of the sum. [children, rows, K]"""

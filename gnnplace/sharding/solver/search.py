@@ -102,7 +102,16 @@ def warm() -> None:
     min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
     table_classes(np.zeros((1, 1)))
     pair = (Edge(0, 1, np.zeros((1, 1))),)
-    message_bounds(ShardingProblem("warm", 1, ("a", "b"), (np.zeros(1),) * 2, pair), 1)
+    message_bounds(
+        ShardingProblem(
+            name="warm",
+            devices=1,
+            names=("a", "b"),
+            cost=(np.zeros(1),) * 2,
+            edges=pair,
+        ),
+        1,
+    )
 
 
 def _result(

@@ -60,7 +60,13 @@ class Supported:
         edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
         names = self.problem.names
         name = self.problem.name
-        weighted = ShardingProblem(name, 1, names, tuple(tables[:count]), edges)
+        weighted = ShardingProblem(
+            name=name,
+            devices=1,
+            names=names,
+            cost=tuple(tables[:count]),
+            edges=edges,
+        )
         configuration, bounds = best_with_bounds(weighted)
         point = Point(
             self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration

@@ -101,10 +101,12 @@ class Factors:
             return np.ascontiguousarray(table[np.ix_(*(masks[node] for node in scope))])
 
         return Factors(
-            self.scopes,
-            tuple(cut(t, s) for t, s in zip(self.time, self.scopes, strict=True)),
-            tuple(cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)),
-            tuple(rows[mask] for rows, mask in zip(self.configurations, masks, strict=True)),
+            scopes=self.scopes,
+            time=tuple(cut(t, s) for t, s in zip(self.time, self.scopes, strict=True)),
+            memory=tuple(cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)),
+            configurations=tuple(
+                rows[mask] for rows, mask in zip(self.configurations, masks, strict=True)
+            ),
         )
 
 
@@ -116,7 +118,13 @@ def factors_of(problem: ShardingProblem) -> Factors:
         Edge(e.u, e.v, np.zeros_like(e.cost) if e.memory is None else e.memory)
         for e in problem.edges
     ]
-    byte_problem = ShardingProblem("", 1, problem.names, problem.cost, tuple(byte_edges))
+    byte_problem = ShardingProblem(
+        name="",
+        devices=1,
+        names=problem.names,
+        cost=problem.cost,
+        edges=tuple(byte_edges),
+    )
     pair_bytes = combined_edges(byte_problem)
     nodes = zip(problem.cost, memories, strict=True)
     node_bytes = [np.zeros_like(cost) if memory is None else memory for cost, memory in nodes]
@@ -156,11 +164,25 @@ def elimination_tree(factors: Factors) -> tuple[Step, ...]:
         children = _join(steps, children)
         neighbours = {n for k in step_factors for n in factors.scopes[k]}
         neighbours |= {n for k in children for n in steps[k].scope}
-        steps.append(Step(node, tuple(sorted(neighbours - {node})), step_factors, tuple(children)))
+        steps.append(
+            Step(
+                node=node,
+                scope=tuple(sorted(neighbours - {node})),
+                factors=step_factors,
+                children=tuple(children),
+            )
+        )
         open_steps.append(len(steps) - 1)
     roots = _join(steps, open_steps)
     if len(roots) > 1:
-        steps.append(Step(None, (), (), tuple(roots)))
+        steps.append(
+            Step(
+                node=None,
+                scope=(),
+                factors=(),
+                children=tuple(roots),
+            )
+        )
     return tuple(steps)
 
 
@@ -169,7 +191,14 @@ def _join(steps: list[Step], tables: list[int]) -> list[int]:
     remaining = sorted(tables, key=lambda k: len(steps[k].scope))
     while len(remaining) > 2:
         scope = tuple(sorted({*steps[remaining[0]].scope, *steps[remaining[1]].scope}))
-        steps.append(Step(None, scope, (), (remaining[0], remaining[1])))
+        steps.append(
+            Step(
+                node=None,
+                scope=scope,
+                factors=(),
+                children=(remaining[0], remaining[1]),
+            )
+        )
         remaining = sorted([*remaining[2:], len(steps) - 1], key=lambda k: len(steps[k].scope))
     return remaining
 

@@ -33,9 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import ascending, empty_floats
-from gnnplace.graph.kernels import first_ready_first
+from gnnplace.graph import ascending, empty_floats, first_ready_first, kernel
 from gnnplace.problem import Problem
 
 

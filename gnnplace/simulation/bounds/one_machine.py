@@ -34,13 +34,13 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     empty_floats,
     empty_ints,
     empty_table,
     heap_pop,
     heap_push,
+    kernel,
     zero_table,
 )
 from gnnplace.simulation.bounds.copies import offsets
@@ -78,6 +78,8 @@ def on_one_machine(
             bound = 0.0
             next_job = 0
             num_waiting = 0
+            # Preemptive one-machine schedule: of the jobs that are released, the one with the
+            # longest tail runs until it is done or the next job is released.
             while next_job < count or num_waiting > 0:
                 if num_waiting == 0:
                     clock = max(clock, head[job[low + next_job]])

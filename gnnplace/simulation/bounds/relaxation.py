@@ -20,10 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import components
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints
-from gnnplace.graph.orders import downward_rank
+from gnnplace.graph import components, downward_rank, empty_ints, kernel
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
 from gnnplace.simulation.bounds.one_machine import by_unit, fill, on_one_machine, windows

@@ -35,8 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, full_ints, heap_pop, heap_push
+from gnnplace.graph import empty_floats, empty_ints, full_ints, heap_pop, heap_push, inner, kernel
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
 

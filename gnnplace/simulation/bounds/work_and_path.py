@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_floats, full_floats, greatest, zero_floats
+from gnnplace.graph import copy_to, empty_floats, full_floats, greatest, kernel, zero_floats
 
 if TYPE_CHECKING:
     from gnnplace.simulation.bounds.relaxation import Relaxation
