@@ -137,7 +137,13 @@ class Placer(ABC):
             placement = better(
                 space, placement, replace(self._repaired(space, start), bound=placement.bound)
             )
-        return self._result(space, placement, begin, until, seed)
+        return self._result(
+            space=space,
+            found=placement,
+            begin=begin,
+            until=until,
+            seed=seed,
+        )
 
     def _searched(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         """Return what ``search`` finds; say in one line what a class from elsewhere does wrong."""

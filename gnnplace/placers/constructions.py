@@ -76,7 +76,13 @@ def best_construction(
     """
     if deadline > NO_BUDGET:
         makers = cheapest_first(space.problem.num_ops)
-        placements, missed = run_members(space, rng, deadline, makers, names)
+        placements, missed = run_members(
+            space=space,
+            rng=rng,
+            deadline=deadline,
+            makers=makers,
+            names=names,
+        )
         return best_member(space, placements, missed, deadline)
     candidates = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
     candidates += [_repaired(space, start, deadline) for start in space.starts]
@@ -157,7 +163,13 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
         seconds, excess = space.simulator.excess(one.device, one.order)
         if excess == 0 or seconds >= score:
             continue
-        repaired = repair(space, one.device, one.order, deadline, REPAIRING)
+        repaired = repair(
+            space=space,
+            device=one.device,
+            order=one.order,
+            deadline=deadline,
+            most_ops=REPAIRING,
+        )
         repairs = repairs + 1
         repaired_score = space.score(*repaired)
         if repaired_score < score:

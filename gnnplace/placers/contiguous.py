@@ -58,7 +58,14 @@ class Contiguous(Placer):
         starts.sort(key=lambda entry: entry[:2])
         until = deadline if self.moves else now()
         improved = [
-            improve_cuts(space, entry[2], entry[3], entry, until) for entry in starts[:KEPT]
+            improve_cuts(
+                space=space,
+                devices=entry[2],
+                cuts=entry[3],
+                start=entry,
+                deadline=until,
+            )
+            for entry in starts[:KEPT]
         ]
         score, k, device, order = min(improved, key=lambda entry: entry[:2])
         return Found(device, order, f"{k} chunks")

@@ -147,7 +147,16 @@ def place_on_few(
     if len(candidates.sets) == 1:
         devices = candidates.sets[0]
         result = placer.place(on_subcluster(problem, devices), budget=budget, seed=seed)
-        return _on_whole(problem, result, devices, 1, candidates.complete, begin)
+        return _on_whole(
+            problem=problem,
+            result=result,
+            devices=devices,
+            tried=1,
+            bounded=candidates.complete,
+            begin=begin,
+        )
+
+    # 1. One construction on each sub-cluster.
     tried: list[tuple[float, int, Result]] = []
     failed: list[GnnplaceError] = []
     for k, devices in enumerate(candidates.sets):
@@ -158,6 +167,8 @@ def place_on_few(
             failed.append(error)
     if not tried:
         raise failed[0]
+
+    # 2. A search on the one that is best so far, in the time that is left.
     _, k, result = min(tried, key=lambda entry: entry[:2])
     seconds_left = budget - (now() - begin)
     if seconds_left > 0:
@@ -165,8 +176,17 @@ def place_on_few(
             on_subcluster(problem, candidates.sets[k]), budget=seconds_left, seed=seed
         )
         result = min(result, longer, key=lambda one: one.step_time)
+
+    # 3. The bound holds for the problem where every sub-cluster was tried.
     bounded = candidates.complete and not failed
-    result = _on_whole(problem, result, candidates.sets[k], len(candidates.sets), bounded, begin)
+    result = _on_whole(
+        problem=problem,
+        result=result,
+        devices=candidates.sets[k],
+        tried=len(candidates.sets),
+        bounded=bounded,
+        begin=begin,
+    )
     if bounded:
         bound = min(one.lower_bound for _, _, one in tried)
         result = _bounded(result, min(bound, result.step_time))

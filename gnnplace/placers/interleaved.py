@@ -58,7 +58,15 @@ class Interleaved(Placer):
         best = min(tried, key=lambda entry: entry[:3])
         score, k, rounds, devices, cuts, device, order = best
         if self.moves:
-            device, order = _improve(space, devices, cuts, score, device, order, deadline)
+            device, order = _improve(
+                space=space,
+                devices=devices,
+                cuts=cuts,
+                score=score,
+                device=device,
+                order=order,
+                deadline=deadline,
+            )
         return Found(device, order, f"{k} devices, {rounds} rounds")
 
 

@@ -65,6 +65,8 @@ class Best(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         self.learned.missing = ""
+
+        # A large problem: constructions, then a search on groups of ops.
         if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
             narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits
@@ -72,10 +74,14 @@ class Best(Placer):
             best = best_construction(space, rng, deadline, schedules)
             on_groups = self.learned.search_groups(space, narrow, rng, deadline)
             return better(space, best, _repaired(space, on_groups, deadline))
+
+        # No budget: the better of a construction and the learned placer's first choice.
         if deadline <= NO_BUDGET:
             best = best_construction(space, rng)
             learned = run_member(self.learned, space, rng, deadline)
             return best if learned is None else better(space, best, learned)
+
+        # Otherwise quick constructions, the first choice, and searches by turns while time is left.
         placements, missed = run_members(space, rng, deadline, quick_members())
         best = best_member(space, placements, missed, deadline)
         if not _has_time(space, deadline):

@@ -37,7 +37,7 @@ class Plain(Placer):
     name = "first answer"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        """As the class says."""
+        """Try one device, then chunks; repair the better of them if neither fits the memory."""
         answers = []
         for placer in (Single(), Contiguous(moves=False)):
             one = placer.search(space, rng, deadline)

@@ -320,16 +320,19 @@ def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) 
     parts = [k for k in range(1, devices + 1) if devices % k == 0]
     if space.powers_of_two:
         parts = [1 << k for k in range(devices.bit_length())]
+
+    # One dimension after the other: every split so far, times every number of parts that fits.
     rows = np.ones((1, 0), np.int64)
-    used = np.ones(1, np.int64)
+    used_devices = np.ones(1, np.int64)
     for dimension in operation.dimensions:
-        allowed = np.array([k for k in parts if k <= (dimension.extent if dimension.split else 1)])
-        products = used[:, None] * allowed
-        old, new = np.nonzero(products <= devices)
-        rows = np.column_stack([rows[old], allowed[new]])
-        used = products[old, new]
-    if space.exactly and (used == devices).any():
-        rows = rows[used == devices]
+        max_parts = dimension.extent if dimension.split else 1
+        allowed = np.array([k for k in parts if k <= max_parts])
+        products = used_devices[:, None] * allowed
+        row, choice = np.nonzero(products <= devices)
+        rows = np.column_stack([rows[row], allowed[choice]])
+        used_devices = products[row, choice]
+    if space.exactly and (used_devices == devices).any():
+        rows = rows[used_devices == devices]
     return rows[np.lexsort(rows.T[::-1])]
 
 

@@ -408,10 +408,13 @@ def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, Floa
         return np.full(len(sizes), np.inf), np.zeros(len(sizes))
     per_byte = 1.0 / cluster.bandwidth[cluster.linked]
     delay = (cluster.latency + cluster.receive_overhead)[cluster.linked]
+
+    # Of kinds of links by delay, only those count that have more bandwidth than all before them.
     kinds = np.unique(np.stack([delay, per_byte], axis=1), axis=0)
-    is_fastest = kinds[:, 1] < np.concatenate(([np.inf], np.minimum.accumulate(kinds[:, 1])[:-1]))
-    every = [fixed + sizes * pace for fixed, pace in kinds[is_fastest]]
-    return np.asarray(np.min(every, axis=0)), sizes * per_byte.min()
+    pace = kinds[:, 1]
+    fastest_before = np.concatenate(([np.inf], np.minimum.accumulate(pace)[:-1]))
+    seconds = [fixed + sizes * rate for fixed, rate in kinds[pace < fastest_before]]
+    return np.asarray(np.min(seconds, axis=0)), sizes * per_byte.min()
 
 
 def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:

@@ -83,9 +83,12 @@ def _swappable(problem: Problem, one: int, other: int) -> bool:
     swap[[one, other]] = other, one
     allowed = np.where(problem.allowed, problem.times, np.inf)
     matrices = (
-        cluster.latency, cluster.bandwidth, cluster.sender_busy,
-        cluster.send_overhead, cluster.receive_overhead,
-    )  # fmt: skip
+        cluster.latency,
+        cluster.bandwidth,
+        cluster.sender_busy,
+        cluster.send_overhead,
+        cluster.receive_overhead,
+    )
     if (
         cluster.memory[one] != cluster.memory[other]
         or not (allowed[:, one] == allowed[:, other]).all()

@@ -30,7 +30,7 @@ It is a relaxation of the simulated step, so its least step time is a lower boun
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from gnnplace.placers.exact.input import (
 )
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.simulation import Simulation, least_times, parts
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import IntervalVar, IntVar, LinearExpr
 
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
 
@@ -149,7 +152,7 @@ class ScheduleModel:
             extra = [(times[d] - shortest) * x for d, x in row.items() if times[d] > shortest]
             self.finish.append(start + shortest + sum(extra))
 
-    def _interval(self, start: Any, size: int, literal: Any) -> Any:
+    def _interval(self, start: LinearExpr, size: int, literal: IntVar) -> IntervalVar:
         return self.model.new_optional_fixed_size_interval_var(start, size, literal, "")
 
     def _precede(self, chains: list[tuple[int, int]]) -> None:
@@ -180,6 +183,7 @@ class ScheduleModel:
         service, latency, send, receive = (int(units) for units in self.scale.down(seconds))
         if service + latency + send + receive == 0:
             return
+        # One copy a target, which needs the link only if both ends are there.
         needed = self._needed(producer_unit, units, source, target)
         start = self._sending(bundle, target)
         if service > 0:
@@ -199,6 +203,7 @@ class ScheduleModel:
                     self.queued.setdefault(channel, []).append(queued)
             if cluster.sender_busy[source, target]:
                 self.on_device[source].append(copy)
+        # Overheads take time of the sender after its op, and of the receiver before its readers.
         arrival = start + service + latency
         if send > 0:
             self._overhead(source, send, needed, self.finish[bundle.producer])
@@ -208,7 +213,7 @@ class ScheduleModel:
             read = [needed, self.x[self.unit_of[c]][target]]
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
-    def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> Any:
+    def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> IntVar:
         """Return whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
@@ -222,7 +227,7 @@ class ScheduleModel:
             self._needs[key] = needed
         return self._needs[key]
 
-    def _sending(self, bundle: Bundle, target: int) -> Any:
+    def _sending(self, bundle: Bundle, target: int) -> IntVar:
         """Return the start of service of a bundle towards a device; one variable for all its
         sources.
         """
@@ -233,7 +238,7 @@ class ScheduleModel:
             self.sent[key] = start
         return self.sent[key]
 
-    def _overhead(self, device: int, size: int, needed: Any, after: Any) -> Any:
+    def _overhead(self, device: int, size: int, needed: IntVar, after: LinearExpr) -> IntVar:
         start = self.model.new_int_var(0, self.far, "")
         self.model.add(start >= after).only_enforce_if(needed)
         self.on_device[device].append(self._interval(start, size, needed))
@@ -316,15 +321,19 @@ class ScheduleModel:
         device = label[simulation.device]
         for op, start in enumerate(self.scale.down(simulation.start).tolist()):
             self.model.add_hint(self.start[op], start)
+
+        # Two options are one variable and its negation, so that one hint is enough.
         for u, on in enumerate(self.space.device_of_units(device).tolist()):
             if len(self.options[u]) > 1:
                 for d, literal in self.x[u].items():
                     if len(self.options[u]) > 2 or d == self.options[u][0]:
                         self.model.add_hint(literal, int(on == d))
+
         sends = simulation.transfers
-        starts = self.scale.down(sends.start).tolist()
+        tensors = sends.tensor.tolist()
         targets = label[sends.target].tolist()
-        for k, d, start in zip(sends.tensor.tolist(), targets, starts, strict=True):
-            if (k, d) in self.sent:
-                self.model.add_hint(self.sent[k, d], start)
+        starts = self.scale.down(sends.start).tolist()
+        for tensor, target, start in zip(tensors, targets, starts, strict=True):
+            if (tensor, target) in self.sent:
+                self.model.add_hint(self.sent[tensor, target], start)
         self.model.add_hint(self.step, int(self.scale.down(simulation.step_time)))

@@ -22,7 +22,7 @@ Complexity: exponential; model size O(n D + T D^2).
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bound
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpSolver
 
 MOST_OPS = 5_000
 WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
@@ -129,7 +132,7 @@ class Exact(Placer):
             if best.proven or status in ("OPTIMAL", "INFEASIBLE"):
                 return
 
-    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
+    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> CpSolver:
         """Return a solver with so many seconds (0 or less: of its own clock) and linear
         relaxation.
         """

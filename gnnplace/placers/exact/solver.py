@@ -20,7 +20,7 @@ from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.search.space import SearchSpace
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpSolver
+    from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback
 
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: without a time limit.
 POLL = 0.02  # Seconds between two tries to stop a solver.
@@ -28,7 +28,7 @@ BEGINS = 30.0  # Seconds in which its thread begins, unless there is no memory f
 PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
 
 
-def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> Any:
+def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> CpSolver:
     """Return a solver.
 
     Args:
@@ -49,7 +49,11 @@ def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> A
     return solver
 
 
-def solve(solver: Any, model: Any, watcher: Any = None) -> str:
+def solve(
+    solver: CpSolver,
+    model: CpModel,
+    watcher: CpSolverSolutionCallback | None = None,
+) -> str:
     """Solve a model; return the name of the status, such as ``OPTIMAL``.
 
     Args:
@@ -168,7 +172,7 @@ def solve_schedule(solver: CpSolver, model: ScheduleModel, best: Incumbent) -> s
     return solve(solver, model.model, watcher(model, best))
 
 
-def watcher(model: ScheduleModel, best: Incumbent) -> Any:
+def watcher(model: ScheduleModel, best: Incumbent) -> CpSolverSolutionCallback:
     """Return a solver's callback that offers every solution to ``best``."""
     from ortools.sat.python import cp_model
 

@@ -251,7 +251,13 @@ def anneal_moves(
         if state.score[0] < state.score[1]:
             state.priority[:] = distances(compiled, space.reversed, state.device, state.order)
             order = list_schedule(compiled, state.device, state.priority)
-            tried = energy_of(compiled, neighbourhood, state.device, order, state.score[0])
+            tried = energy_of(
+                compiled=compiled,
+                neighbourhood=neighbourhood,
+                device=state.device,
+                order=order,
+                cutoff=state.score[0],
+            )
             if tried < state.score[0]:
                 state.order[:], state.score[0] = order, tried
             keep_best(state)
@@ -386,7 +392,14 @@ class Annealer:
                 break
             count = min(self.per_call, moves - num_done)
             heat = temperature(num_done / moves)
-            anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
+            anneal_moves(
+                space=self.space,
+                neighbourhood=self.neighbourhood,
+                habit=habit,
+                state=self.state,
+                temperature=heat,
+                moves=count,
+            )
             self.moves += count
             count_steps(count)
             self._keep_fitting()

@@ -127,17 +127,23 @@ def _codes(problem: Problem) -> NDArray[np.int8] | None:
 
 def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: int) -> IntArray:
     """Group of each of ``ops``, the ops of one micro-batch. [len(ops)]"""
-    inner = np.full(problem.num_ops, -1)
-    inner[ops] = np.arange(len(ops))
-    source, end, size = problem.graph.edges
-    inside = (inner[source] >= 0) & (inner[end] >= 0)
-    edges = zip(inner[source[inside]], size[inside], inner[end[inside]], strict=True)
-    graph = ComputationGraph.from_tensors(
-        [problem.graph.names[i] for i in ops], [(int(a), float(b), [int(c)]) for a, b, c in edges]
-    )
+    # The graph between these ops, a tensor an edge.
+    local = np.full(problem.num_ops, -1)
+    local[ops] = np.arange(len(ops))
+    source, target_op, size = problem.graph.edges
+    inside = (local[source] >= 0) & (local[target_op] >= 0)
+    edges = zip(local[source[inside]], size[inside], local[target_op[inside]], strict=True)
+    tensors = [
+        (int(producer), float(num_bytes), [int(consumer)])
+        for producer, num_bytes, consumer in edges
+    ]
+    names = [problem.graph.names[i] for i in ops]
+    graph = ComputationGraph.from_tensors(names, tensors)
+
+    # Units of several ops stay together; the rest may go anywhere.
     unit = problem.unit_of[ops]
-    shared = np.bincount(unit, minlength=problem.num_units)[unit] > 1
-    labels = [str(u) if s else None for u, s in zip(unit, shared, strict=True)]
+    is_shared = np.bincount(unit, minlength=problem.num_units)[unit] > 1
+    labels = [str(u) if shared else None for u, shared in zip(unit, is_shared, strict=True)]
     cost = least_times(problem)[ops]
     return coarsen(graph, cost, target=target, unit=labels, phase=codes[ops])
 

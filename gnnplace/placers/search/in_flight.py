@@ -83,15 +83,20 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
 def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
     """Ops of a phase by unit and micro-batch."""
     ops = np.flatnonzero(problem.phase == phase).astype(np.int32)
+    if len(ops) == 0:
+        return {}
     unit = problem.unit_of[ops]
-    share = problem.microbatch[ops]
-    by_key = np.lexsort((share, unit))
+    microbatch = problem.microbatch[ops]
+    by_key = np.lexsort((microbatch, unit))
     ops = ops[by_key]
     unit = unit[by_key]
-    share = share[by_key]
-    begins = np.flatnonzero((np.diff(unit, prepend=-1) != 0) | (np.diff(share, prepend=-1) != 0))
-    keys = zip(unit[begins].tolist(), share[begins].tolist(), strict=True)
-    return dict(zip(keys, np.split(ops, begins[1:]), strict=True)) if len(ops) else {}
+    microbatch = microbatch[by_key]
+
+    new_unit = np.diff(unit, prepend=-1) != 0
+    new_microbatch = np.diff(microbatch, prepend=-1) != 0
+    begins = np.flatnonzero(new_unit | new_microbatch)
+    keys = zip(unit[begins].tolist(), microbatch[begins].tolist(), strict=True)
+    return dict(zip(keys, np.split(ops, begins[1:]), strict=True))
 
 
 class InFlightSpace(SearchSpace):

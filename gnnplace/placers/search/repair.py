@@ -33,11 +33,26 @@ def repair(
     if space.fits(device, order):
         return device, order
     order = space.sequence(device)[1]
-    best = _move_units(space, device, order, deadline, most_ops)
+    best = _move_units(
+        space=space,
+        device=device,
+        order=order,
+        deadline=deadline,
+        most_ops=most_ops,
+    )
     if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
         packed = space.spread(pack(space))
         best = min(
-            (best, _move_units(space, packed, space.sequence(packed)[1], deadline, most_ops)),
+            (
+                best,
+                _move_units(
+                    space=space,
+                    device=packed,
+                    order=space.sequence(packed)[1],
+                    deadline=deadline,
+                    most_ops=most_ops,
+                ),
+            ),
             key=lambda pair: space.score(*pair),
         )
     return best[0], best[1]
@@ -98,17 +113,29 @@ def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> 
     ends.
     """
     full = int(over.argmax())
+    excess = over[full]
     full_units = space.unit_order[unit_device[space.unit_order] == full]
     size = unit_bytes(space)[full_units]
-    enough = np.flatnonzero(size >= over[full])
+
+    # Single units: the largest, and the smallest that are enough.
+    enough = np.flatnonzero(size >= excess)
     largest = np.argsort(-size)[:3]
     just_enough = enough[np.argsort(size[enough])][:3]
     parts = [full_units[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+
+    # Blocks from either end of the device's units, of a quarter of the excess and of all of it.
     for share in (0.25, 1.0):
-        front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1
-        back = int(np.searchsorted(size[::-1].cumsum(), share * over[full])) + 1
+        wanted = share * excess
+        front = int(np.searchsorted(size.cumsum(), wanted)) + 1
+        back = int(np.searchsorted(size[::-1].cumsum(), wanted)) + 1
         parts += [full_units[:front], full_units[-back:]]
+
     targets = [int(target) for target in np.argsort(over)[:3] if target != full]
     allowed = space.problem.unit_allowed
-    moves = [(part[allowed[part, target]], target) for part in parts for target in targets]
-    return [move for move in moves if len(move[0])]
+    moves: list[Move] = []
+    for part in parts:
+        for target in targets:
+            units = part[allowed[part, target]]
+            if len(units):
+                moves.append((units, target))
+    return moves

@@ -215,14 +215,19 @@ class _Search:
     def _orders(self, blocks: Blocks) -> list[IntArray]:
         """Orders to split: by coordinate, and topological ones."""
         space = self.space
-        flat = np.array([u for part in blocks.units for u in part], dtype=np.int32)
-        position = np.empty(len(flat))
+        by_blocks = np.array([unit for units in blocks.units for unit in units], dtype=np.int32)
+
+        # Written backwards, so that a unit has the position of the first of its ops.
+        position = np.empty(len(by_blocks))
         position[space.problem.unit_of[::-1]] = space.problem.graph.position[::-1]
-        orders = [space.unit_order, flat, np.argsort(position, kind="stable").astype(np.int32)]
-        orders.append(depth_first(blocks))
-        num_drawn = int(np.clip(DRAWN_WORK // len(flat) ** 2, 4, 200))
-        orders += [depth_first(blocks, self.rng) for _ in range(num_drawn)]
-        return list({order.tobytes(): order for order in orders}.values())
+        by_position = np.argsort(position, kind="stable").astype(np.int32)
+
+        orders = [space.unit_order, by_blocks, by_position, depth_first(blocks)]
+        num_drawn = int(np.clip(DRAWN_WORK // len(by_blocks) ** 2, 4, 200))
+        for _ in range(num_drawn):
+            orders.append(depth_first(blocks, self.rng))
+        distinct = {order.tobytes(): order for order in orders}
+        return list(distinct.values())
 
     def improve(self) -> None:
         """Anneal from the best so far and from one device."""
@@ -232,7 +237,15 @@ class _Search:
         for share, start in ((0.5, self.device), (1.0, one)):
             until = begin + share * (self.deadline - begin) if timed else NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
-                self.take(local_search(self.flows, self.order, start, self.rng, until))
+                self.take(
+                    local_search(
+                        flows=self.flows,
+                        order=self.order,
+                        start=start,
+                        rng=self.rng,
+                        deadline=until,
+                    )
+                )
 
     def found(self) -> Found:
         """Return devices that fit when they run, in the best order known."""

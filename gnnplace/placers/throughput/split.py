@@ -195,10 +195,13 @@ def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArra
     max_blocks = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
     if len(order) <= max_blocks:
         return np.arange(len(order), dtype=np.int32)
-    seconds = np.where(np.isfinite(sorts.work), sorts.work, 0.0).mean(axis=1)[order]
-    share = np.cumsum(seconds + seconds.sum() / len(order))
-    raw = np.minimum((share / share[-1] * max_blocks).astype(np.int64), max_blocks - 1)
-    return np.unique(raw, return_inverse=True)[1].astype(np.int32)
+    finite_work = np.where(np.isfinite(sorts.work), sorts.work, 0.0)
+    seconds = finite_work.mean(axis=1)[order]
+    # Half of a unit's weight is its work, half is one unit: blocks without work stay small too.
+    weight = np.cumsum(seconds + seconds.sum() / len(order))
+    position = weight / weight[-1] * max_blocks
+    block = np.minimum(position.astype(np.int64), max_blocks - 1)
+    return np.unique(block, return_inverse=True)[1].astype(np.int32)
 
 
 def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:

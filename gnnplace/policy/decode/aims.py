@@ -88,30 +88,32 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
     """
     limits = device_limits(problem.num_devices)[1:]
     several = problem.microbatches > 1
-    costly = problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY
-    # Of walks without chunks: few devices afford one more.
+    costly = several or problem.num_devices > 2 * MOST_EVERY
+
+    # 1. Walks without chunks: few devices afford one more.
     free = [o for o in orders if o != COORDINATE and not (costly and o == "downward-rank")]
     result = [Aim(order, limit) for limit in limits for order in free]
-    leaning = [order for order in free if order in LEAN_ORDERS][: 1 if several else 2]
-    result += [
-        Aim(order, limits[-1], lean=lean)
-        for order in (leaning if limits else [])
-        for lean in range(1, len(LEANS))
-    ]
+    if limits:
+        leaning = [order for order in free if order in LEAN_ORDERS]
+        for order in leaning[: 1 if several else 2]:
+            for lean in range(1, len(LEANS)):
+                result.append(Aim(order, limits[-1], lean=lean))
+
+    # 2. Chunks along the coordinate.
     if COORDINATE in orders:
         every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
-        rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
-        result += [
-            Aim(COORDINATE, limit, r)
-            for limit in every
-            for r in (rounds if limit in limits else rounds[:2])
-        ]
+        rounds = ROUNDS if several else ROUNDS[:1]
+        for limit in every:
+            for num_rounds in rounds if limit in limits else rounds[:2]:
+                result.append(Aim(COORDINATE, limit, num_rounds))
         if tight and not several:
             result += [Aim(COORDINATE, limit, lean=ANY_LOAD) for limit in limits]
+
+    # 3. Aims of all devices and of fewer by turns; of fewer, one of each number before a second.
     result.sort(key=lambda aim: (aim.order == COORDINATE) != several)
     of_all = [aim for aim in result if aim.limit == problem.num_devices]
-    limit = [aim.limit for aim in result]
-    turn = {aim: limit[:i].count(aim.limit) for i, aim in enumerate(result)}
+    all_limits = [aim.limit for aim in result]
+    turn = {aim: all_limits[:i].count(aim.limit) for i, aim in enumerate(result)}
     fewer = [aim for aim in result if aim.limit < problem.num_devices]
     fewer.sort(key=lambda aim: (turn[aim], aim.limit not in limits, -aim.limit))
     turns = zip_longest(of_all, [Aim(orders[0], 1), *fewer])

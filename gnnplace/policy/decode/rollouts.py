@@ -167,7 +167,13 @@ class Rollouts:
             margin: on the bytes at the peak, for the memory mask; None for the first.
         """
         margin = self.margins[0] if margin is None else margin
-        state = self._decode(aim, noise, None, margin, 0)[0]
+        state = self._decode(
+            aim=aim,
+            noise=noise,
+            forced=None,
+            margin=margin,
+            rows=0,
+        )[0]
         return Walked(state.device, self._booked(aim, state.booked.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
@@ -186,7 +192,11 @@ class Rollouts:
         ``forced``.
         """
         state, features, masks, step, count = self._decode(
-            aim, None, forced, self.margins[0], self.space.problem.num_units
+            aim=aim,
+            noise=None,
+            forced=forced,
+            margin=self.margins[0],
+            rows=self.space.problem.num_units,
         )
         unit = self.graph.unit[step[:count]]
         return Decisions(

@@ -265,7 +265,14 @@ class Episodes:
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
         record = DecisionRecord(features, masks, step)
-        self._run(network, None, unit_device, record, drawn.order, drawn.limit)
+        self._run(
+            network=network,
+            noise=None,
+            forced=unit_device,
+            record=record,
+            order=drawn.order,
+            limit=drawn.limit,
+        )
         device = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
         return SeenDecodes(
             features=features,
@@ -284,7 +291,14 @@ class Episodes:
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
         step = np.zeros((count, 0), np.int32)
         record = DecisionRecord(empty, masks, step)
-        return self._run(network, noise, forced, record, order, limit)
+        return self._run(
+            network=network,
+            noise=noise,
+            forced=forced,
+            record=record,
+            order=order,
+            limit=limit,
+        )
 
     def _run(
         self,

@@ -155,6 +155,13 @@ class RefiningPasses:
     def tried(self, placed: Placed, previous: Previous, stay: float) -> Placed:
         """Return the placement after a pass if that is better, else as it is."""
         trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-        one_pass(self.ground, previous, trial, stay, 0.0, self.open)
+        one_pass(
+            ground=self.ground,
+            previous=previous,
+            trial=trial,
+            stay=stay,
+            noise=0.0,
+            forced=self.open,
+        )
         count_steps()
         return trial if trial.score[0] < placed.score[0] else placed

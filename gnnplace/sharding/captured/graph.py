@@ -86,26 +86,40 @@ def split_graph(graph: CallGraph, rules: Sequence[Rule]) -> SplitGraph:
 
 
 class _Batch:
-    """Follows the first axis of the first input through the calls."""
+    """The batch axis of each value, followed from the first axis of the inputs through the calls.
+
+    Attributes:
+        axis: which axis has the examples, by value; values without examples are absent.
+        labels: the label that stands for examples in each call, None without one.
+    """
 
     def __init__(self, graph: CallGraph, rules: Sequence[Rule]) -> None:
         self.axis: dict[int, int] = {}
         self.labels: list[str | None] = []
+
+        # Inputs as long as the first one have one row an example.
         inputs = [(i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape]
-        size = inputs[0][1].shape[0] if inputs else 0
-        self.axis = {i: 0 for i, v in inputs if v.shape[0] == size}
+        for index, value in inputs:
+            if value.shape[0] == inputs[0][1].shape[0]:
+                self.axis[index] = 0
+
         for call, rule in zip(graph.calls, rules, strict=True):
-            labels = [
-                first_label(axes[self.axis[value]])
-                for value, axes in zip(call.reads, rule.reads, strict=True)
-                if value in self.axis and self.axis[value] < len(axes)
-            ]
-            label = next((x for x in labels if x is not None), None)
+            label = self._batch_label(call.reads, rule.reads)
             self.labels.append(label)
-            for value, axes in zip(call.results, rule.results, strict=True):
-                firsts = [first_label(entry) for entry in axes]
-                if label is not None and label in firsts:
-                    self.axis[value] = firsts.index(label)
+            for result, axes in zip(call.results, rule.results, strict=True):
+                axis_labels = [first_label(entry) for entry in axes]
+                if label is not None and label in axis_labels:
+                    self.axis[result] = axis_labels.index(label)
+
+    def _batch_label(self, reads: Sequence[int], axes_of_reads: Sequence[Axes]) -> str | None:
+        """Return the label of the batch axis of the first tensor read that has one."""
+        for value, axes in zip(reads, axes_of_reads, strict=True):
+            axis = self.axis.get(value)
+            if axis is not None and axis < len(axes):
+                label = first_label(axes[axis])
+                if label is not None:
+                    return label
+        return None
 
     def label(self, call: int) -> str | None:
         return self.labels[call]
@@ -122,19 +136,21 @@ def _names(rule: Rule, batch: str | None, heads: dict[str, str]) -> tuple[tuple[
         batch: The label that stands for examples, if any.
         heads: Names of the labels that stand for heads of attention.
     """
-    rank = max((len(axes) for axes in (*rule.results, *rule.reads[:1])), default=0)
-    images = rule.kind in ("convolution", "pool")
-    by_rank = IMAGES if images and rank == 4 else RANKS.get(rank, ())
     axes = max((*rule.results, *rule.reads[:1]), key=len, default=())
+    is_image = rule.kind in ("convolution", "pool") and len(axes) == len(IMAGES)
+    names_by_axis = IMAGES if is_image else RANKS.get(len(axes), ())
     names = {label: heads.get(label, label) for label in rule.extents}
     for axis, label in enumerate(axes):
-        if label is not None and label.isdecimal() and axis < len(by_rank):
-            names[label] = by_rank[axis]
-    taken = {label: name for label, name in names.items() if label != batch}
+        if label is not None and label.isdecimal() and axis < len(names_by_axis):
+            names[label] = names_by_axis[axis]
+
+    # Only the label that examples follow is called the batch.
     if batch is not None:
-        taken = {label: f"axis {label}" if n == BATCH else n for label, n in taken.items()}
-        taken[batch] = BATCH
-    return tuple(sorted(taken.items()))
+        for label, name in names.items():
+            if name == BATCH:
+                names[label] = f"axis {label}"
+        names[batch] = BATCH
+    return tuple(sorted(names.items()))
 
 
 HEADS = "heads"
@@ -262,6 +278,7 @@ class _Draft:
 
     def _port(self, slot: int, value: int, axes: Axes) -> tuple[str | None, Axes]:
         """Return the layer that an input comes from, and the input's axes as that layer made it."""
+        # Calls that only move axes are no layers: look through them to what they read.
         while value in self.producer and self.producer[value].shape.moves:
             op = self.producer[value]
             result_axes = op.shape.results[op.results.index(value)]
@@ -270,9 +287,11 @@ class _Draft:
             labels = [_first(m) for m in op.shape.reads[0]]
             value = op.reads[0]
             axes = tuple(labels_by_axis.get(m) for m in labels)
+        names = self._axes(f"in{slot}", value, axes)
         source = self.producer.get(value)
-        is_layer = source is not None and _has_gradient(self.graph, source)
-        return (source.name if is_layer and source else None), self._axes(f"in{slot}", value, axes)
+        if source is None or not _has_gradient(self.graph, source):
+            return None, names
+        return source.name, names
 
     def _axes(self, prefix: str, value: int, axes: Axes) -> Axes:
         """Return names of a tensor's axes; what no label covers gets dimensions that stay whole."""

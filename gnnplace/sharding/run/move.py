@@ -216,16 +216,20 @@ def is_plain(before: Layout, after: Layout) -> bool:
     """Return whether every mesh dimension changes by itself, the last first where cuts are
     undone.
     """
-    for places in zip(before, after, strict=True):
-        for place in places:
-            if place.groups or (place == PARTIAL and places[1] == PARTIAL != places[0]):
-                return False
-        if places[0].cuts and places[1].cuts and places[0] != places[1]:
+    for source, target in zip(before, after, strict=True):
+        if source.groups or target.groups:
             return False
+        makes_summands = target == PARTIAL != source
+        exchanges_axes = source.cuts and target.cuts and source != target
+        if makes_summands or exchanges_axes:
+            return False
+
+    # Of the dimensions that cut an axis, the first ones must cut it before and after.
     for axis in {place.axis for place in (*before, *after) if place.cuts}:
-        first, second = ([d for d, p in enumerate(x) if p.axis == axis] for x in (before, after))
-        common = min(len(first), len(second))
-        if first[:common] != second[:common]:
+        dims_before = [dim for dim, place in enumerate(before) if place.axis == axis]
+        dims_after = [dim for dim, place in enumerate(after) if place.axis == axis]
+        common = min(len(dims_before), len(dims_after))
+        if dims_before[:common] != dims_after[:common]:
             return False
     return True
 
@@ -242,44 +246,62 @@ def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | 
         return None
     axis, groups = axes.pop()
 
-    def apart(place: Place) -> Place | None:
-        if place.axis == axis and not place.groups:
-            return None  # it cuts the groups themselves
+    # A place that cuts the groups themselves, and not each group, has no place among the new axes.
+    if any(place.axis == axis and not place.groups for place in (*before, *after)):
+        return None
+
+    def behind_groups(place: Place) -> Place:
+        """Return the place with the axis of groups put in front of the axis that it cut."""
         return Place(place.axis + (place.axis >= axis)) if place.cuts else place
 
-    layouts = [tuple(apart(place) for place in layout) for layout in (before, after)]
-    complete = [tuple(p for p in layout if p is not None) for layout in layouts]
-    fits = all(len(a) == len(b) for a, b in zip(complete, layouts, strict=True))
-    return (axis, groups, complete[0], complete[1]) if fits and is_plain(*complete) else None
+    apart_before = tuple(map(behind_groups, before))
+    apart_after = tuple(map(behind_groups, after))
+    if not is_plain(apart_before, apart_after):
+        return None
+    return axis, groups, apart_before, apart_after
 
 
 def change_layout(
     local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
 ) -> torch.Tensor:
     """Return a device's part in another layout; what only gets smaller comes first."""
+    # The same change along all dimensions is one collective of all devices.
     all_devices = getattr(mesh, NAME, None)
-    a = before[0]
-    b = after[0]
-    if all_devices is not None and len({*zip(before, after, strict=True)}) == 1:  # along all alike
-        if a == PARTIAL and b.cuts:
-            return _scattered(local, all_devices, b.axis).contiguous()
-        if a.cuts and b == REPLICATED:
-            return _gathered(local, all_devices, a.axis).contiguous()
-    steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    cuts = [(dim, a, b.axis) for dim, a, b in steps if b.cuts and not a.cuts]
+    if all_devices is not None and len({*zip(before, after, strict=True)}) == 1:
+        source = before[0]
+        target = after[0]
+        if source == PARTIAL and target.cuts:
+            return _scattered(local, all_devices, target.axis).contiguous()
+        if source.cuts and target == REPLICATED:
+            return _gathered(local, all_devices, source.axis).contiguous()
+
+    steps = [
+        (dim, source, target)
+        for dim, (source, target) in enumerate(zip(before, after, strict=True))
+        if source != target
+    ]
+
+    # 1. Cuts, first those that need no collective. Where several dimensions cut an axis they keep
+    # their order.
+    cuts = [(dim, source, target.axis) for dim, source, target in steps if target.cuts]
+    cuts = [cut for cut in cuts if not cut[1].cuts]
     num_cuts = Counter(axis for _, _, axis in cuts)
-    shared_axes = {axis for axis, count in num_cuts.items() if count > 1}
-    for dim, a, axis in sorted(cuts, key=lambda cut: cut[1] == PARTIAL or cut[2] in shared_axes):
-        if a == PARTIAL:
+    cuts.sort(key=lambda cut: cut[1] == PARTIAL or num_cuts[cut[2]] > 1)
+    for dim, source, axis in cuts:
+        if source == PARTIAL:
             local = _scattered(local, mesh.get_group(dim), axis)
         else:
             local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
-    sums = [dim for dim, a, b in steps if a == PARTIAL and b == REPLICATED]
+
+    # 2. Sums that stay on every device.
+    sums = [dim for dim, source, target in steps if source == PARTIAL and target == REPLICATED]
     if sums:
         local = _summed(local, mesh, sums)
-    for dim, a, b in reversed(steps):
-        if a.cuts and b == REPLICATED:
-            local = _gathered(local, mesh.get_group(dim), a.axis)
+
+    # 3. Cuts that are undone, the last dimension first.
+    for dim, source, target in reversed(steps):
+        if source.cuts and target == REPLICATED:
+            local = _gathered(local, mesh.get_group(dim), source.axis)
     return local.contiguous()
 
 
@@ -289,21 +311,29 @@ def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layo
     What cuts the parts of an axis goes with what cuts the axis.
     """
     steps: list[tuple[int, Place, Place]] = []
-    for dim, (a, b) in enumerate(zip(before, after, strict=True)):
-        axes = {place.axis for _, *places in steps for place in places if place.cuts}
-        if a != b or a.axis in axes:
-            steps.append((dim, a, b))
-    for dim, a, _ in reversed(steps):
-        if a == PARTIAL:
+    changing_axes: set[int] = set()
+    for dim, (source, target) in enumerate(zip(before, after, strict=True)):
+        if source != target or source.axis in changing_axes:
+            steps.append((dim, source, target))
+            changing_axes.update(place.axis for place in (source, target) if place.cuts)
+
+    # 1. Make what changes whole, the last dimension first.
+    for dim, source, _ in reversed(steps):
+        axis = source.axis
+        if source == PARTIAL:
             local = _summed(local, mesh, [dim])
-        elif a.cuts:
-            groups = local.unflatten(a.axis, (max(a.groups, 1), -1))
-            local = _gathered(groups, mesh.get_group(dim), a.axis + 1).flatten(a.axis, a.axis + 1)
-    for dim, _, b in steps:
-        if b.cuts:
-            groups = local.unflatten(b.axis, (max(b.groups, 1), -1))
-            part = groups.chunk(mesh.size(dim), b.axis + 1)[mesh.get_local_rank(dim)]
-            local = part.flatten(b.axis, b.axis + 1)
+        elif source.cuts:
+            groups = local.unflatten(axis, (max(source.groups, 1), -1))
+            gathered = _gathered(groups, mesh.get_group(dim), axis + 1)
+            local = gathered.flatten(axis, axis + 1)
+
+    # 2. Cut it anew, the first dimension first.
+    for dim, _, target in steps:
+        axis = target.axis
+        if target.cuts:
+            groups = local.unflatten(axis, (max(target.groups, 1), -1))
+            parts = groups.chunk(mesh.size(dim), axis + 1)
+            local = parts[mesh.get_local_rank(dim)].flatten(axis, axis + 1)
     return local.contiguous()
 
 

@@ -119,16 +119,20 @@ class _Elimination:
         """Return the min-plus product of all tables but ``split`` with that one. [counts of
         scope]
         """
-        pair, b = cells[split]
+        pair, pair_cost = cells[split]
         partner = pair[pair[0] == node]
-        outer = tuple(k for k in scope if k != partner)
+        outer = tuple(neighbour for neighbour in scope if neighbour != partner)
+
+        # A[outer, node] is the sum of all tables but the pair, B[node, partner] the pair.
         self._check_size([counts[k] for k in (*outer, node)])
         a = _sum([*cells[:split], *cells[split + 1 :]], (*outer, node), counts)
-        b = b if pair[0] == node else b.T
+        b = pair_cost if pair[0] == node else pair_cost.T
         product = min_plus(a.reshape(-1, counts[node]), np.ascontiguousarray(b))
-        axes = [(*outer, partner).index(k) for k in scope]
-        shaped = product.reshape([counts[k] for k in (*outer, partner)]).transpose(axes)
-        return np.ascontiguousarray(shaped)
+
+        made_scope = (*outer, partner)
+        shaped = product.reshape([counts[k] for k in made_scope])
+        axes = [made_scope.index(k) for k in scope]
+        return np.ascontiguousarray(shaped.transpose(axes))
 
     def _check_size(self, counts: Iterable[int]) -> None:
         need = 8.0 * math.prod(counts)
@@ -162,15 +166,20 @@ def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, 
     neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
     """
     first = scope[0]
-    count = counts[scope[0]]
-    step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
-    parts = []
+    count = counts[first]
+    cells_per_row = math.prod(counts[k] for k in (*scope[1:], node))
+    step = max(1, CHUNK // cells_per_row)
+    minima = []
     for low in range(0, count, step):
-        rows = {first: slice(low, low + step)}
-        part = [(axes, c[tuple(rows.get(k, slice(None)) for k in axes)]) for axes, c in cells]
-        shape = counts | {first: min(step, count - low)}
-        parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
-    return np.concatenate(parts)
+        rows = slice(low, low + step)
+        restricted: Cells = []
+        for axes, cost in cells:
+            index = tuple(rows if k == first else slice(None) for k in axes)
+            restricted.append((axes, cost[index]))
+        restricted_counts = counts | {first: min(step, count - low)}
+        total = _sum(restricted, (*scope, node), restricted_counts)
+        minima.append(total.min(axis=-1))
+    return np.concatenate(minima)
 
 
 def _splittable(node: int, cells: Cells) -> int | None:

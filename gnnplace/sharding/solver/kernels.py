@@ -349,15 +349,18 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
     hint = 0
     thinned = False
     for cell in range(cells):
+        # 1. The points of all configurations of the node that is taken out, merged.
         current, spare, n, work, hint = _gathered(
             sums, children, reach, cell, (current, spare), limits, (work, hint)
         )
         if work > limits.work:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
+        # 2. Those that no region can use are dropped, and long lists are thinned.
         n, hint = _within(current, n, reach, cell, hint)
         if n > limits.short and limits.error > 0:
             n = _thin(current, n, limits.error, reach.outside[cell, 0])
             thinned = True
+        # 3. The list goes behind those of the earlier cells.
         begin = offset[cell]
         end = offset[cell] + n
         offset[cell + 1] = end

@@ -78,17 +78,23 @@ def _walk(
 def _change(flat: Flat, current: LongArray, node: int, option: int) -> float:
     """Return by how much the cost grows if node ``node`` takes configuration ``option``."""
     old = current[node]
-    total = flat.unary[flat.start[node] + option] - flat.unary[flat.start[node] + old]
+    begin = flat.start[node]
+    total = flat.unary[begin + option] - flat.unary[begin + old]
     for p in range(flat.first[node], flat.first[node + 1]):
         e = flat.incident[p]
         side = 0 if flat.ends[e, 0] == node else 1
-        d = flat.classes[flat.lookup[e, 1 - side] + current[flat.ends[e, 1 - side]]]
-        new = flat.classes[flat.lookup[e, side] + option]
-        was = flat.classes[flat.lookup[e, side] + old]
+        partner = flat.ends[e, 1 - side]
+        # Rows of the pair's table are classes of its first node, columns of its second.
+        partner_class = flat.classes[flat.lookup[e, 1 - side] + current[partner]]
+        new_class = flat.classes[flat.lookup[e, side] + option]
+        old_class = flat.classes[flat.lookup[e, side] + old]
         columns = flat.shape[e, 1]
-        base = flat.table[e]
         if side == 0:
-            total += flat.cells[base + new * columns + d] - flat.cells[base + was * columns + d]
+            new_cell = new_class * columns + partner_class
+            old_cell = old_class * columns + partner_class
         else:
-            total += flat.cells[base + d * columns + new] - flat.cells[base + d * columns + was]
+            new_cell = partner_class * columns + new_class
+            old_cell = partner_class * columns + old_class
+        base = flat.table[e]
+        total += flat.cells[base + new_cell] - flat.cells[base + old_cell]
     return total

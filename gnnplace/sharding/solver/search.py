@@ -181,11 +181,16 @@ def _discarded(problem: ShardingProblem, small: float) -> tuple[_Remaining, Boun
         if remaining.cells <= min(cells, limit) and remaining.order[1] <= limit:
             break
         sharper = message_bounds(remaining.problem, sweeps, enough=CLOSE)
-        if bounds is not None:
+        if bounds is None:
+            bounds = sharper
+        else:
             sharper = _better(remaining.problem, sharper)
-        rows = [np.flatnonzero(part <= sharper.cost) for part in sharper.node]
-        bounds = sharper if bounds is None else bounds.sharpened(sharper, remaining.subsets)
-        subsets = [subsets[k] for subsets, k in zip(remaining.subsets, rows, strict=True)]
+            bounds = bounds.sharpened(sharper, remaining.subsets)
+        # A configuration whose bound is above the cost of the strategy in hand is in no best one.
+        rows = [np.flatnonzero(node_bounds <= sharper.cost) for node_bounds in sharper.node]
+        subsets = [
+            subset[node_rows] for subset, node_rows in zip(remaining.subsets, rows, strict=True)
+        ]
         remaining = _Remaining(remaining.problem.restricted(rows), subsets)
     return remaining, bounds
 

@@ -199,17 +199,24 @@ class _ArrayRow:
 
 def flat_of(problem: ShardingProblem) -> Flat:
     """Return the tables of a problem; those of parallel edges are added up."""
+    # A table is in the buckets of both of its nodes, under one key.
     pair_tables: dict[int, Table] = {}
     for tables in buckets_of(problem).tables:
-        pair_tables |= {key: table for key, table in tables.items() if len(table.scope) == 2}
+        for key, bucket_table in tables.items():
+            if len(bucket_table.scope) == 2:
+                pair_tables[key] = bucket_table
     pairs = list(pair_tables.values())
     count = len(problem.cost)
+
+    # Where each pair's cells, classes and messages begin; equal arrays stand in the rows once.
     cells = _ArrayRow()
     classes = _ArrayRow()
     ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
     shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
     table = np.array([cells.add(p.cost) for p in pairs], np.int64)
     lookup = np.array([[classes.add(c.of) for c in p.classes] for p in pairs], np.int64)
+
+    # Pairs by node, for walks from a node to its neighbours.
     order = np.argsort(ends.ravel(), kind="stable") // 2
     degree = np.bincount(ends.ravel(), minlength=count)
     message = np.cumsum(np.append(0, shape.ravel()))[:-1].reshape(-1, 2)

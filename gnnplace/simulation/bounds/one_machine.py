@@ -228,11 +228,15 @@ def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
         tail: least seconds after it. [n]
         share: its share of the work bound, in seconds. [n]
     """
-    a = thresholds(head)
-    b = thresholds(tail)
-    row = np.searchsorted(a, head, side="right") - 1
-    column = np.searchsorted(b, tail, side="right") - 1
-    work = np.bincount(row * len(b) + column, share, len(a) * len(b)).reshape(len(a), len(b))
-    inside = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
-    value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
+    heads = thresholds(head)
+    tails = thresholds(tail)
+    row = np.searchsorted(heads, head, side="right") - 1
+    column = np.searchsorted(tails, tail, side="right") - 1
+    cell = row * len(tails) + column
+    work = np.bincount(cell, share, len(heads) * len(tails)).reshape(len(heads), len(tails))
+
+    # Work of all jobs whose head and tail are at least the thresholds: sums from the far corner.
+    reversed_work = work[::-1, ::-1]
+    inside = reversed_work.cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+    value = np.where(inside > 0, heads[:, None] + tails[None, :] + inside, 0.0)
     return float(value.max())
