@@ -56,7 +56,7 @@ def family_bound(group: SpecGroup, family: PlanSpec) -> float:
     """Return seconds that no plan with a ZeRO stage and recomputation is below."""
     if group.spec.pp > 1:
         return float(least_rows(group, family).min())
-    cost = group.stage_cost(family, 1, group.past_mean)
+    cost = group.stage_cost(family, *group.mean_stage)
     return np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
 
 
@@ -130,8 +130,13 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
 
 
 def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
-    """Return the seconds of every rank's update, experts' left out. [cuts, ranks]"""
+    """Return the least seconds of every rank's update, experts' left out. [cuts, ranks]
+
+    They are none where the host makes it.
+    """
     framework, replicas = group.pricer.framework, group.replicas(family)
+    if framework.offloading.optimizer:
+        return np.zeros(group.cuts.begins.shape)
     return framework.update(group.dense_parameters, replicas) * dense_shares(group)
 
 

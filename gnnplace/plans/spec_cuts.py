@@ -240,7 +240,8 @@ class PipelineCuts(NamedTuple):
 
     def by_cut(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of what stages take over all stages of each cut. [cuts]"""
-        return np.bincount(self.cuts_of_stages, seconds)
+        sums = np.bincount(self.cuts_of_stages, seconds)
+        return np.asarray(sums, dtype=np.float64)
 
     def by_rank(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
@@ -277,7 +278,7 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
         firsts=firsts,
         lasts=lasts,
         ranks=np.array(ranks, dtype=np.int64),
-        cuts_of_stages=np.array(ranks, dtype=np.int64) // pp,
+        cuts_of_stages=np.array([rank // pp for rank in ranks], dtype=np.int64),
         begins=np.array(begins, dtype=np.int64),
     )
 
