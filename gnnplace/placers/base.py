@@ -83,7 +83,7 @@ class Placer(ABC):
     name: ClassVar[str]
 
     def supports(self, problem: Problem) -> str | None:
-        """Why this placer cannot place ``problem``; None if it can."""
+        """Return why this placer cannot place ``problem``; None if it can."""
         return None
 
     def missing_part(self) -> str:
@@ -168,7 +168,9 @@ class Placer(ABC):
         return lower_bounds(space.problem)
 
     def _too_late_for_bounds(self, space: SearchSpace, until: float) -> bool:
-        """Whether all bounds of a large graph would be found after ``until``, as ``now`` counts."""
+        """Return whether all bounds of a large graph would be found after ``until``, as ``now``
+        counts.
+        """
         ops = space.problem.num_ops
         return ops > LARGE and now() + BOUNDING * ops > until
 

@@ -70,7 +70,7 @@ def _by_turns(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """Cycles of annealing on groups and on ops by turns until the deadline."""
+    """Run cycles of annealing on groups and on ops by turns until the deadline."""
     groups = SearchSpace(coarse.problem)
     above = Annealer(groups, best_construction(groups, rng, deadline), rng)
     below = Annealer(space, fine, rng)
@@ -88,7 +88,7 @@ def _by_turns(
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether grouping, if there is any, is done before the deadline; always without one."""
+    """Return whether grouping, if there is any, is done before the deadline; always without one."""
     if deadline <= NO_BUDGET:
         return True
     ops = space.problem.num_ops / space.problem.microbatches

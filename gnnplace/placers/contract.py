@@ -37,7 +37,8 @@ from gnnplace.simulation import simulate
 def training_chain(
     num_layers: int = 6, num_devices: int = 3, memory: float = 1e6, seed: int = 0
 ) -> Problem:
-    """Layers with forward, backward and update ops; layer i takes 1 to 3 s, 1 to 5 B are passed on.
+    """Build layers with forward, backward and update ops; layer i takes 1 to 3 s, 1 to 5 B are
+    passed on.
 
     Weights are 10 B a layer; devices are ``d0`` ... of kinds ``fast`` and, the last one, ``slow``.
     """
@@ -104,13 +105,13 @@ def barred() -> Problem:
 
 
 def lone_op() -> Problem:
-    """One op on one device."""
+    """Build one op on one device."""
     graph = ComputationGraph.from_tensors(["only"], [(0, 1.0, [])])
     return build_problem("lone", graph, _cluster(1, 10.0), {"fast": [2.0]})
 
 
 def problems() -> Iterator[Problem]:
-    """Small problems that together use every feature of the format."""
+    """Return small problems that together use every feature of the format."""
     yield training_chain()
     yield branches()
     yield lone_op()
@@ -140,7 +141,9 @@ def place(placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 
 
 
 def check_placements_run_and_fit(placer: Placer) -> None:
-    """Every op has an allowed device and a place in a sequence; memory, pins and classes hold."""
+    """Check that every op has an allowed device and a place in a sequence, and that memory, pins
+    and classes hold.
+    """
     for problem in problems():
         result = place(placer, problem)
         if result is None:
@@ -166,7 +169,7 @@ def check_bound_and_names(placer: Placer) -> None:
 
 
 def check_same_seed_same_placement(placer: Placer) -> None:
-    """With budget 0 the seed decides everything."""
+    """Check that with budget 0 the seed decides everything."""
     for problem in (training_chain(), branches()):
         first = place(placer, problem, seed=3)
         second = place(placer, problem, seed=3)
@@ -187,7 +190,9 @@ def check_the_problem_is_not_changed(placer: Placer) -> None:
 
 
 def check_impossible_problems_are_refused(placer: Placer) -> None:
-    """No device can run an op, or nothing fits: InfeasibleError, not a bad placement."""
+    """Check that InfeasibleError is raised, and no bad placement returned, where no device can run
+    an op or nothing fits.
+    """
     stuck = training_chain()
     nowhere = {kind: seconds.copy() for kind, seconds in stuck.time.items()}
     for seconds in nowhere.values():

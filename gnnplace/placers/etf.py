@@ -48,7 +48,7 @@ NEVER = 1e12
 def still_open(
     compiled: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int
 ) -> bool:
-    """Whether a ready op that a heap of device ``d`` holds may still go there."""
+    """Return whether a ready op that a heap of device ``d`` holds may still go there."""
     fixed = unit_device[compiled.unit_of[op]]
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
@@ -99,7 +99,7 @@ def hand_on(
 def etf_kernel(
     compiled: Compiled, by_rank: IntArray, allowed: BoolArray
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -204,7 +204,7 @@ class Etf(Placer):
     name = "etf"
 
     def supports(self, problem: Problem) -> str | None:
-        """At most 200,000 ops."""
+        """Refuse more than 200,000 ops."""
         if problem.num_ops <= MOST_OPS:
             return None
         return f"{problem.num_ops} ops are more than {MOST_OPS}; use heft, or coarsen"

@@ -75,7 +75,9 @@ def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
 
 
 def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
-    """Layers with gates on a device each, by their depth in encoder or decoder; None if not so."""
+    """Put layers with gates on a device each, by their depth in encoder or decoder; None if
+    not so.
+    """
     problem = space.problem
     modules = module_of_ops(problem)
     kinds = defaultdict[str, Counter[str]](Counter)
@@ -108,7 +110,7 @@ def module_of_ops(problem: Problem) -> list[str]:
 
 
 def blocks(order: IntArray, devices: IntArray, num_units: int) -> IntArray:
-    """Equally many units of ``order`` on each device; the rest on the first. [U]"""
+    """Put equally many units of ``order`` on each device; the rest on the first. [U]"""
     unit_device = np.full(num_units, devices[0], dtype=np.int32)
     unit_device[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
     return unit_device
@@ -130,7 +132,9 @@ def sides(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray 
 
 
 def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray | None:
-    """Unconnected top-level modules on devices of their own; None if there are fewer than two."""
+    """Put unconnected top-level modules on devices of their own; None if there are fewer
+    than two.
+    """
     work = dict.fromkeys(labels, 0.0)
     for label, seconds in zip(labels, space.mean_work, strict=True):
         work[label] += float(seconds)

@@ -73,14 +73,14 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
 
 
 def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
-    """Neighbours as they are listed, and the fastest."""
+    """Yield neighbours as they are listed, and the fastest."""
     for first in range(len(speed) - count + 1):
         yield tuple(range(first, first + count))
     yield tuple(sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
 
 
 def _types(problem: Problem) -> list[int]:
-    """Devices of one number are alike but for their links. [D]"""
+    """Return a number for each device; devices of one number are alike but for their links. [D]"""
     type_of: dict[tuple[object, ...], int] = {}
     memory = problem.cluster.memory.tolist()
     return [
@@ -90,7 +90,7 @@ def _types(problem: Problem) -> list[int]:
 
 
 def _speeds(problem: Problem) -> FloatArray:
-    """Work a second of each device, over the ops that it may have. [D]"""
+    """Return the work a second of each device, over the ops that it may have. [D]"""
     times = np.where(problem.allowed, problem.times, np.inf)
     fastest = times.min(axis=1, keepdims=True)
     runs_on = np.isfinite(times) & np.isfinite(fastest)
@@ -99,7 +99,7 @@ def _speeds(problem: Problem) -> FloatArray:
 
 
 def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
-    """Equal for sets that are the same but for names."""
+    """Return a key that is equal for sets that are the same but for names."""
     ordered = sorted(devices, key=lambda d: (types[d], d))
     return str([types[d] for d in ordered]).encode() + cluster.pattern(ordered)
 

@@ -63,7 +63,8 @@ class GroupSearch:
         self._best: tuple[IntArray, IntArray] | None = None
 
     def evaluate(self, choice: IntArray) -> float:
-        """Seconds of a device for every group, which is kept if it is the best; inf if no way.
+        """Return the seconds of a device for every group, which is kept if it is the best; inf if
+        no way.
 
         Args:
             choice: allowed devices. [G]
@@ -77,7 +78,7 @@ class GroupSearch:
         return score
 
     def one_device(self, first: int) -> IntArray:
-        """Device ``first`` for each group that may be there, else the least busy one. [G]"""
+        """Return device ``first`` for each group that may be there, else the least busy one. [G]"""
         rank = np.argsort(np.argsort(self._work()))
         rank[first] = -1
         return np.where(self.allowed, -rank, -len(rank)).argmax(axis=1).astype(np.int32)
@@ -91,7 +92,7 @@ class GroupSearch:
         return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))
 
     def _work(self) -> FloatArray:
-        """Seconds of all that each device may run. [D]"""
+        """Return the seconds of all that each device may run. [D]"""
         return np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
 
     def run(self, propose: Callable[[], IntArray], deadline: float) -> Found:
@@ -169,7 +170,7 @@ class _Asking(GroupSearch):
         return np.array([self.trial.params[name] for name in self.variables], dtype=np.int32)
 
     def evaluate(self, choice: IntArray) -> float:
-        """As ``GroupSearch``; the study is told."""
+        """Evaluate as ``GroupSearch`` does, and tell the study."""
         value = super().evaluate(choice)
         if self.trial is None:
             self._tell_first(choice, value)

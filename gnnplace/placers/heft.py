@@ -50,7 +50,7 @@ def approach(
     arrival: FloatArray,
     k: int,
 ) -> None:
-    """Asks memory for what the ops after the ``k``-th will read, each in time for what it says.
+    """Ask memory for what the ops after the ``k``-th will read, each in time for what it says.
 
     Arguments are the kernel's.
     """
@@ -77,7 +77,7 @@ def approach(
 def heft_kernel(
     compiled: Compiled, by_rank: IntArray, producer: IntArray, allowed: BoolArray, contention: bool
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.

@@ -42,7 +42,7 @@ def favourite_kernel(
     limit: FloatArray,
     unit_bytes: FloatArray,
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -137,7 +137,7 @@ class MSct(Placer):
     name = "m-sct"
 
     def supports(self, problem: Problem) -> str | None:
-        """At most 6,000 edges, beyond which the linear programme takes too long."""
+        """Refuse more than 6,000 edges, beyond which the linear programme takes too long."""
         edges = len(problem.graph.edges[0])
         if edges > MOST_EDGES or problem.num_ops > MOST_OPS:
             return f"{edges} edges are more than {MOST_EDGES}; use etf, or coarsen"

@@ -26,7 +26,7 @@ class MinCut(Placer):
     name = "min-cut"
 
     def supports(self, problem: Problem) -> str | None:
-        """Needs two devices and two units to cut anything."""
+        """Refuse problems of one device or one unit: there is nothing to cut."""
         if problem.num_devices < 2 or problem.num_units < 2:
             return "nothing to cut: it needs at least two devices and two units"
         return None
@@ -47,7 +47,7 @@ class MinCut(Placer):
 
 
 def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
-    """Part of each unit, an index into ``devices``. [U]"""
+    """Return the part of each unit, an index into ``devices``. [U]"""
     import pymetis
 
     if len(devices) == 1:

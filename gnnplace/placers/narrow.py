@@ -110,11 +110,11 @@ class NarrowSearch:
         return since >= PATIENT and since >= self.last_gain
 
     def has_time(self, deadline: float) -> bool:
-        """Whether another lap is done before the deadline."""
+        """Return whether another lap is done before the deadline."""
         return now() + self.took + self.expanding < deadline
 
     def lap(self) -> None:
-        """Another lap, expanded if it found something."""
+        """Run another lap, expanded if it found something."""
         begin = now()
         self.chunks.run_lap()
         self.took = now() - begin
@@ -213,7 +213,9 @@ def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
 
 
 def first_priorities(space: SearchSpace) -> tuple[FloatArray, FloatArray]:
-    """Priorities to begin with: one micro-batch after the other, and in turns. Each [n]"""
+    """Return the priorities to begin with: one micro-batch after the other, and in turns.
+    Each [n]
+    """
     turn = np.empty(space.problem.num_ops)
     turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
     position = space.problem.graph.position.astype(np.float64)
@@ -250,7 +252,7 @@ def scheduled(
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
-    """Devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
+    """Return the devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
     work = space.mean_work[narrow.line]
     ranking = device_ranking(space)
     middle = np.cumsum(work) - work / 2

@@ -141,5 +141,5 @@ def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
 
 
 def _has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether the learned placer can answer until the deadline; always without one."""
+    """Return whether the learned placer can answer until the deadline; always without one."""
     return deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline

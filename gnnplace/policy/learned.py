@@ -79,14 +79,15 @@ STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
 def worth_asking(problem: Problem) -> bool:
-    """Whether a problem is large enough for the network, and not too large."""
+    """Return whether a problem is large enough for the network, and not too large."""
     return problem.num_devices > 1 and LEAST_OPS <= problem.num_ops <= LARGE
 
 
 def network_decodes(
     rollouts: Rollouts, policy: GnnPolicy, aim: Aim, deadline: float
 ) -> list[Decoded]:
-    """Greedy decodes of the network and draws, simulated; none begins after the deadline.
+    """Return the greedy decodes of the network and draws, simulated; none begins after the
+    deadline.
 
     None at all where the encoding would end after it.
 
@@ -355,7 +356,7 @@ class FirstChoice:
         return Found(device, self.best.order, note)
 
     def search_has_time(self, deadline: float) -> bool:
-        """Whether a search can begin before the deadline; never without one."""
+        """Return whether a search can begin before the deadline; never without one."""
         return now() + STARTING * self.rollouts.space.problem.num_ops < deadline
 
     def search(self, rng: np.random.Generator) -> Anytime:

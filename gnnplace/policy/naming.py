@@ -31,7 +31,7 @@ class _Numbers(ast.NodeTransformer):
         self.names: list[str] = []
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """One subscript; others than constant strings stay."""
+        """Replace one subscript; others than constant strings stay."""
         self.generic_visit(node)
         named = isinstance(node.value, ast.Name) and node.value.id == self.array
         if named and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
@@ -67,7 +67,7 @@ def named_columns(array: str) -> Callable[[Function], Function]:
 
 
 def names_of(function: Any) -> tuple[str, ...]:
-    """Names of the features that a function writes, compiled or not, in their order."""
+    """Return the names of the features that a function writes, compiled or not, in their order."""
     names: tuple[str, ...] = getattr(function, "py_func", function).feature_names
     return names
 

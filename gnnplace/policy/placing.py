@@ -72,7 +72,7 @@ def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
 
 
 def check_budget(budget: float) -> None:
-    """Refuses a budget that no search can keep.
+    """Refuse a budget that no search can keep.
 
     Raises:
         InputError: it is negative or not a number.
@@ -316,18 +316,22 @@ ROSTER: dict[str, PlacerRow] = PLACERS | {row.name: row for row in POLICIES}
 
 
 def placer_names() -> tuple[str, ...]:
-    """Names of all placers; those of packages that are installed beside this one come last."""
+    """Return the names of all placers; those of packages that are installed beside this one come
+    last.
+    """
     return (*ROSTER, *installed(frozenset(ROSTER)))
 
 
 def shown_placers() -> tuple[str, ...]:
-    """Names of the placers that a comparison shows unasked: all but the untrained control."""
+    """Return the names of the placers that a comparison shows unasked: all but the untrained
+    control.
+    """
     hidden = {row.name for row in ROSTER.values() if not row.shown}
     return tuple(name for name in placer_names() if name not in hidden)
 
 
 def placer_options() -> dict[str, Option]:
-    """Every option that some placer has, by name."""
+    """Return every option that some placer has, by name."""
     return {key: option for row in ROSTER.values() for key, option in row.options.items()}
 
 

@@ -176,7 +176,9 @@ class Anytime(Annealer):
         self.length *= GROWTH
 
     def _next(self) -> Kind:
-        """Kinds in turn at first; then the one that found something last, or one in three drawn."""
+        """Return the kinds in turn at first; then the one that found something last, or one in
+        three drawn.
+        """
         kinds = self._kinds()
         if self.cycles < len(kinds):
             return kinds[self.cycles]
@@ -223,7 +225,7 @@ class Beside:
         return f"; {search.moves} moves of {coarse.problem.num_ops} groups"
 
     def turn(self, local: Anytime, deadline: float) -> None:
-        """Cycles of groups while it is their turn; what they find is offered to ``local``."""
+        """Run cycles of groups while it is their turn; what they find is offered to ``local``."""
         if not self.open or local.ops < BEGUN or expired(deadline):
             return
         self.groups = self.groups or self._begun(deadline)
@@ -264,7 +266,7 @@ class Beside:
 
 
 def worth_it(space: SearchSpace) -> bool:
-    """Whether the problem is of a size for groups."""
+    """Return whether the problem is of a size for groups."""
     ops = space.problem.num_ops
     return ops >= LEAST_OPS and ops <= MOST_OPS * space.problem.microbatches
 
@@ -286,7 +288,7 @@ class NarrowBeside:
         return "" if self.groups is None else f"; {self.groups.found.note}"
 
     def turn(self, local: Anytime, deadline: float) -> None:
-        """Laps of groups while it is their turn; what they find is offered to ``local``."""
+        """Run laps of groups while it is their turn; what they find is offered to ``local``."""
         if expired(deadline):
             return
         self.groups = groups = self.groups or self.begin()

@@ -248,7 +248,7 @@ def _is_noted(name: str, objective: str, scope: WarmingScope) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where numba keeps the kernels of simulations."""
+    """Return where numba keeps the kernels of simulations."""
     return Path(run_kernel.stats.cache_path)
 
 
@@ -264,7 +264,7 @@ def _note(name: str, objective: str, scope: WarmingScope) -> Path:
 
 @contextmanager
 def _telling(progress: Progress | None, names: list[str], large: bool) -> Iterator[None]:
-    """Has lines of progress told while kernels are compiled; none if all are on disk."""
+    """Have lines of progress told while kernels are compiled; none if all are on disk."""
     if progress is None:
         yield
         return
@@ -299,7 +299,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
 
 @contextmanager
 def beside(names: list[str]) -> Iterator[Callable[[], None]]:
-    """Has kernels of other placers compiled while the block runs; waits for them at its end.
+    """Have kernels of other placers compiled while the block runs; wait for them at its end.
 
     The block gets a function to call when the kernels that they share with its own are on disk.
     Until then the process imports. On a single core nothing is started. A process that fails is of

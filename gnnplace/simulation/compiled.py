@@ -70,7 +70,7 @@ class Compiled(NamedTuple):
 
 
 def least_times(problem: Problem) -> FloatArray:
-    """Seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
+    """Return the seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
     times = problem.kind_times.min(axis=1)
     pinned = np.flatnonzero(problem.pin >= 0)
     times[pinned] = problem.kind_times[pinned, problem.kind_of[problem.pin[pinned]]]
@@ -82,7 +82,9 @@ def least_times(problem: Problem) -> FloatArray:
 
 
 def mean_times(problem: Problem) -> FloatArray:
-    """Mean seconds of each op over the devices whose kind can run it; 0 where none can. [n]"""
+    """Return the mean seconds of each op over the devices whose kind can run it; 0 where none can.
+    [n]
+    """
     able = np.isfinite(problem.kind_times)
     devices = np.bincount(problem.kind_of).astype(np.float64)
     total = np.where(able, problem.kind_times, 0.0) @ devices
@@ -90,18 +92,18 @@ def mean_times(problem: Problem) -> FloatArray:
 
 
 def tails(problem: Problem) -> FloatArray:
-    """Longest path of least times after each op, the op itself not counted. [n]"""
+    """Return the longest path of least times after each op, the op itself not counted. [n]"""
     graph = problem.graph
     return rank_after(graph, least_times(problem), np.zeros(len(graph.successor)))
 
 
 def longest_path(problem: Problem) -> float:
-    """Seconds of the longest path of least times, transfers free."""
+    """Return the seconds of the longest path of least times, transfers free."""
     return float((tails(problem) + least_times(problem)).max())
 
 
 def compile_problem(problem: Problem) -> Compiled:
-    """Bundles the arrays of ``problem``."""
+    """Bundle the arrays of ``problem``."""
     graph = problem.graph
     cluster = problem.cluster
     cost = least_times(problem)
@@ -163,12 +165,16 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
 
 
 def offsets(counts: LongArray) -> IntArray:
-    """Where each of several runs begins that lie behind each other, and where the last ends."""
+    """Return where each of several runs begins that lie behind each other, and where the
+    last ends.
+    """
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
 def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
-    """Whether each entry of ``graph.consumer`` must be kept, by the units of ops. [consumptions]"""
+    """Return whether each entry of ``graph.consumer`` must be kept, by the units of ops.
+    [consumptions]
+    """
     arrays = GraphArrays(
         order=graph.topological_order,
         offset=graph.successor_offset,
@@ -205,7 +211,9 @@ class GraphArrays(NamedTuple):
 
 @kernel
 def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray) -> None:
-    """``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as bits."""
+    """Write ``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as
+    bits.
+    """
     order, offset, successor, producer, consumer_offset, consumer = graph
     for i in range(len(order) - 1, -1, -1):
         op = order[i]

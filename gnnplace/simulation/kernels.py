@@ -61,7 +61,9 @@ ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cu
 
 @inner()
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
-    """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
+    """Return the sequences of all devices, one after the other, and where each starts. [n],
+    [D + 1]
+    """
     offset = zero_ints(num_devices + 1)
     for k in range(len(order)):
         offset[Index(device[Index(order[k])]) + ONE] += 1
@@ -80,7 +82,7 @@ def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[In
 def exceeds(
     compiled: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
 ) -> bool:
-    """Whether a lower bound on the step time of a placement is above ``limit`` seconds.
+    """Return whether a lower bound on the step time of a placement is above ``limit`` seconds.
 
     It is the longest path of op times and uncontended transfers through the graph and the
     sequences together. Backwards through ``order``, the kernel fills ``after`` with the least
@@ -123,7 +125,7 @@ def approach(
     at: int,
     end: int,
 ) -> None:
-    """Asks memory for what a device's ops after its ``at``-th will read, up to its ``end``-th.
+    """Ask memory for what a device's ops after its ``at``-th will read, up to its ``end``-th.
 
     Each in time for what it says of the next; arguments are ``run_kernel``'s.
     """
@@ -152,7 +154,7 @@ def approach(
 
 @inner(_nrt=False)
 def sort_ops(ops: IntArray, count: int) -> None:
-    """Sorts the first ``count`` of ``ops`` by insertion: few finish at one instant."""
+    """Sort the first ``count`` of ``ops`` by insertion: few finish at one instant."""
     for i in range(1, count):
         op = ops[i]
         j = i - 1

@@ -66,7 +66,8 @@ from gnnplace.simulation.transfer import (
 
 @inner(_nrt=False)
 def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
-    """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
+    """Return the seconds that messages for ``op`` take of device ``d``; only their first consumer
+    pays.
 
     ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
     """
@@ -95,7 +96,8 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 def timed_list_schedule(
     compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray, limit: float
 ) -> IntArray:
-    """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]
+    """Return what ``list_schedule`` does, and when each op finishes as far as it knows: ``finish``,
+    out. [n]
 
     A schedule that must take more than ``limit`` seconds, since one of its devices could not do
     what it has left by then, is given up: ``finish[0]`` is inf, and the order is cut off.
@@ -238,7 +240,7 @@ def timed_list_schedule(
 
 @inner()
 def list_schedule_in_kernel(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
-    """``list_schedule`` for kernels. [n]"""
+    """Return what ``list_schedule`` does, for kernels. [n]"""
     return timed_list_schedule(compiled, device, priority, empty_floats(len(device)), np.inf)
 
 
@@ -254,7 +256,7 @@ def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) ->
 
 
 def turn_order(problem: Problem) -> IntArray:
-    """Ops by (phase, micro-batch, topological position): a topological order. [n]"""
+    """Return the ops by (phase, micro-batch, topological position): a topological order. [n]"""
     turn = problem.phase.astype(np.int32) * problem.microbatches + problem.microbatch
     listed = problem.graph.topological_order
     order = listed[np.argsort(turn[listed], kind="stable")]
@@ -277,13 +279,17 @@ def priorities(problem: Problem) -> list[FloatArray]:
 
 
 def mean_upward_rank(problem: Problem) -> FloatArray:
-    """Upward rank with mean op times and mean transfer times over the cluster, in seconds. [n]"""
+    """Return the upward rank with mean op times and mean transfer times over the cluster, in
+    seconds. [n]
+    """
     size = problem.graph.edges[2]
     return upward_rank(problem.graph, mean_times(problem), mean_transfer_times(problem, size))
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
-    """Seconds that ``size`` bytes take over the cluster's mean link: ``transfer.mean_seconds``."""
+    """Return the seconds that ``size`` bytes take over the cluster's mean link:
+    ``transfer.mean_seconds``.
+    """
     return mean_seconds(problem.cluster, size)
 
 
@@ -351,14 +357,14 @@ def times_of(
 
 
 def finish_times(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
-    """Seconds at which each op finishes. [n]"""
+    """Return the seconds at which each op finishes. [n]"""
     return times_of(compiled, device, order)[1]
 
 
 def distances(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> FloatArray:
-    """Seconds from each op's start to the end where all ops are as late as can be. [n]
+    """Return the seconds from each op's start to the end where all ops are as late as can be. [n]
 
     Args:
         compiled: the compiled problem, as it is and not reversed.
@@ -373,5 +379,7 @@ def distances(
 def justify(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> IntArray:
-    """Another order for the same devices, mostly a better one; arguments as ``distances``. [n]"""
+    """Return another order for the same devices, mostly a better one; arguments as ``distances``.
+    [n]
+    """
     return list_schedule(compiled, device, distances(compiled, reversed_compiled, device, order))

@@ -35,7 +35,7 @@ from gnnplace.simulation.kernels import DONE, ROUNDING, StepTimes, exceeds, run_
 def last_use(
     compiled: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int
 ) -> float:
-    """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
+    """Return the latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
     tensor = Index(tensor)
     for k in range(
@@ -49,7 +49,7 @@ def last_use(
 
 @inner(_nrt=False)
 def approach_uses(compiled: Compiled, device: IntArray, finish: FloatArray, op: int) -> None:
-    """Asks memory for what ``last_use`` will read of an op's tensors."""
+    """Ask memory for what ``last_use`` will read of an op's tensors."""
     for j in range(Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])):
         tensor = Index(compiled.op_tensor[j])
         for k in range(
@@ -69,7 +69,8 @@ def lifetimes(
     service: FloatArray,
     wanted: BoolArray,
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Device, begin, end and bytes of every tensor's life on every wanted device that holds it.
+    """Return the device, begin, end and bytes of every tensor's life on every wanted device that
+    holds it.
 
     Args:
         compiled: the compiled problem, whose tensors have bytes.
@@ -124,7 +125,7 @@ def lifetimes(
 def peak_kernel(
     where: IntArray, begin: FloatArray, end: FloatArray, size: FloatArray, state: FloatArray
 ) -> FloatArray:
-    """Peak bytes of each device from lifetimes and the state of each device. [D]."""
+    """Return the peak bytes of each device from lifetimes and the state of each device. [D]."""
     by_begin = ascending(begin)
     by_end = ascending(end)
     alive = state.copy()
@@ -144,7 +145,7 @@ def peak_kernel(
 
 @kernel
 def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
-    """Bytes of state on each device. [D]."""
+    """Return the bytes of state on each device. [D]."""
     state = zero_floats(len(compiled.memory))
     for op in range(len(device)):
         state[Index(device[op])] += compiled.state[op]
@@ -153,7 +154,7 @@ def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
 
 @kernel
 def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
-    """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
+    """Return the bytes of each device if every tensor it ever holds were alive at once. [D]."""
     upper_bound = device_state(compiled, device)
     stamp = full_indices(len(compiled.memory), len(compiled.size))
     for op in range(len(device)):
@@ -177,7 +178,7 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
 
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
-    """Which devices need more than the limit, and whether any does. [D]."""
+    """Return which devices need more than the limit, and whether any does. [D]."""
     result = zero_flags(len(need))
     any_above = False
     for d in range(len(need)):
@@ -188,7 +189,7 @@ def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
 
 @inner(_nrt=False)
 def excess_of(need: FloatArray, limit: FloatArray) -> float:
-    """Bytes above the limit summed over devices."""
+    """Return the bytes above the limit summed over devices."""
     total = 0.0
     for d in range(len(need)):
         total += max(need[d] - limit[d], 0.0)
@@ -227,7 +228,9 @@ def excess_kernel(
 
 
 def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
-    """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
+    """Return the peak bytes of each device; an upper bound of it where that is within the limit.
+    [D].
+    """
     n = len(device)
     rows = len(compiled.consumer) + 1
     upper_bound = most_memory(compiled, device)

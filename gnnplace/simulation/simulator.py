@@ -86,7 +86,9 @@ class SimulatedTimeline:
         return cls(compiled, device, order, float(step_time), start, finish, *transfers)
 
     def lives(self, wanted: BoolArray) -> Lives:
-        """Device, begin, end and bytes of every tensor's life on every wanted device. [D]"""
+        """Return the device, begin, end and bytes of every tensor's life on every wanted device.
+        [D]
+        """
         times = (self.start, self.finish, self.transfer, self.service)
         lives: Lives = lifetimes(self.compiled, self.device, *times, wanted)
         return lives
@@ -197,7 +199,7 @@ class Simulation:
         return not self.faults
 
     def busy_share(self, num_devices: int) -> FloatArray:
-        """Share of the step each device spends computing. [D]"""
+        """Return the share of the step each device spends computing. [D]"""
         if not np.isfinite(self.step_time) or self.step_time == 0:
             return np.zeros(num_devices)
         busy = np.bincount(self.device, self.finish - self.start, num_devices)
@@ -219,7 +221,9 @@ class Simulator:
         self.timelines = Timelines(self.compiled)
 
     def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
-        """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
+        """Return the predicted seconds; inf if ops lack links or kinds, deadlock, or above
+        ``cutoff``.
+        """
         count_steps()
         device = _int32(device)
         order = _int32(order)
@@ -229,7 +233,7 @@ class Simulator:
         return float(step_time_kernel(self.compiled, device, order, cutoff))
 
     def step_times(self, devices: IntArray, orders: IntArray) -> FloatArray:
-        """Predicted seconds of a batch.
+        """Return the predicted seconds of a batch of placements.
 
         Args:
             devices: device of each op. [B, n]
@@ -242,7 +246,9 @@ class Simulator:
     def excess(
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> tuple[float, float]:
-        """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
+        """Return the predicted seconds, inf above ``cutoff``; bytes above the limits summed over
+        devices.
+        """
         count_steps()
         device = _int32(device)
         order = _int32(order)
@@ -257,7 +263,7 @@ class Simulator:
         return complete(self.problem, self.compiled, device)
 
     def order_of(self, placement: Placement) -> IntArray:
-        """One order of all ops that agrees with the graph and the placement's sequences. [n]
+        """Return one order of all ops that agrees with the graph and the placement's sequences. [n]
 
         Raises:
             DeadlockError: sequences contradict the graph; names the ops of a cycle.
@@ -301,7 +307,7 @@ class Simulator:
 
 
 def simulate(problem: Problem, placement: Placement) -> Simulation:
-    """Predicts one training step of ``placement``.
+    """Predict one training step of ``placement``.
 
     Raises:
         DeadlockError: sequences contradict the graph; names the ops of a cycle.
@@ -311,7 +317,7 @@ def simulate(problem: Problem, placement: Placement) -> Simulation:
 
 
 def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArray:
-    """One order of all ops that every sequence and every edge of the graph agree with. [n]
+    """Return one order of all ops that every sequence and every edge of the graph agree with. [n]
 
     Raises:
         DeadlockError: there is none; names the ops of a cycle.
@@ -344,7 +350,9 @@ def _int32(array: IntArray) -> IntArray:
 def _memory_curve(
     lives: tuple[IntArray, FloatArray, FloatArray, FloatArray], state: FloatArray
 ) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    """Bytes alive on each device over time: instants and the bytes from each instant on."""
+    """Return the bytes alive on each device over time: instants and the bytes from each
+    instant on.
+    """
     location, begin, end, size = lives
     curves = []
     for d in range(len(state)):

@@ -71,7 +71,7 @@ class Links(NamedTuple):
     receives_cost: bool
 
     def each(self, cost: int) -> FloatArray:
-        """One of the costs of all pairs. [D, D]"""
+        """Return one of the costs of all pairs. [D, D]"""
         return self.costs[:, :, cost]
 
 
@@ -127,13 +127,14 @@ def without_gaps(links: Links) -> Links:
 
 @inner(_nrt=False)
 def linked(links: Links, source: int, target: int) -> bool:
-    """Whether there is a link."""
+    """Return whether there is a link."""
     return links.channel[source, target, 0] >= 0
 
 
 @inner(_nrt=False)
 def seconds_between(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds from the end of its producer until a message of ``size`` bytes may be consumed.
+    """Return the seconds from the end of its producer until a message of ``size`` bytes may be
+    consumed.
 
     On an idle link. It multiplies where the simulator divides: equal but for rounding, and faster.
     """
@@ -142,13 +143,15 @@ def seconds_between(links: Links, source: int, target: int, size: float) -> floa
 
 @inner(_nrt=False)
 def service_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes holds its channels."""
+    """Return the seconds that a message of ``size`` bytes holds its channels."""
     return size / links.costs[source, target, BANDWIDTH]
 
 
 @inner(_nrt=False)
 def arrival(links: Links, source: int, target: int, size: float, begin: float) -> float:
-    """Seconds at which a message is there whose service begins at ``begin``; multiplied."""
+    """Return the seconds at which a message is there whose service begins at ``begin``;
+    multiplied.
+    """
     return (
         begin + size * links.costs[source, target, PER_BYTE] + links.costs[source, target, LATENCY]
     )
@@ -156,14 +159,16 @@ def arrival(links: Links, source: int, target: int, size: float, begin: float) -
 
 @inner(_nrt=False)
 def receive_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
+    """Return the seconds that a message of ``size`` bytes takes of its receiver before the
+    consuming op.
+    """
     copy = size * (links.costs[source, target, PACE] - links.costs[source, target, PER_BYTE])
     return links.costs[source, target, RECEIVES] + copy
 
 
 @inner(_nrt=False)
 def send_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its sender on idle channels."""
+    """Return the seconds that a message of ``size`` bytes takes of its sender on idle channels."""
     copy = (
         size * links.costs[source, target, PER_BYTE]
         if links.costs[source, target, BUSY] > 0.0
@@ -174,13 +179,15 @@ def send_time(links: Links, source: int, target: int, size: float) -> float:
 
 @inner(_nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
-    """Whether a message keeps its sender from its next op."""
+    """Return whether a message keeps its sender from its next op."""
     return links.costs[source, target, BUSY] > 0.0 or links.costs[source, target, SENDS] > 0.0
 
 
 @inner(_nrt=False)
 def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
-    """Seconds at which all channels of a link are free. ``channel_free``: of each channel, [C]"""
+    """Return the seconds at which all channels of a link are free. ``channel_free``: of each
+    channel, [C]
+    """
     at = channel_free[Index(links.channel[source, target, 0])]
     for k in range(1, links.channel.shape[2]):
         channel = links.channel[source, target, k]
@@ -268,7 +275,9 @@ def fetch_begin(
     target: int,
     finish: float,
 ) -> float:
-    """Seconds at which ``fetch`` would begin the service of a message; arguments as there."""
+    """Return the seconds at which ``fetch`` would begin the service of a message; arguments as
+    there.
+    """
     if links.sends_cost and links.costs[source, target, BUSY] > 0.0:
         finish = max(finish, sent[producer])
     return max(free_at(links, channel_free, source, target), finish)
@@ -347,7 +356,8 @@ def pay(
 
 
 def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
-    """Seconds that ``size`` bytes take over the cluster's mean link, times the share of pairs.
+    """Return the seconds that ``size`` bytes take over the cluster's mean link, times the share of
+    pairs.
 
     As in HEFT the mean is over all pairs of devices, a device with itself included (cost 0).
     """
@@ -360,7 +370,9 @@ def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
 
 
 def message_seconds(size: Number, bandwidth: float, latency: float = 0.0) -> Number:
-    """Seconds of ``size`` bytes on an idle link that carries ``bandwidth`` bytes per second."""
+    """Return the seconds of ``size`` bytes on an idle link that carries ``bandwidth`` bytes per
+    second.
+    """
     return latency + size / bandwidth
 
 
@@ -368,19 +380,22 @@ def message_seconds(size: Number, bandwidth: float, latency: float = 0.0) -> Num
 def with_messages(
     seconds: float, messages: float, size: float, latency: float, pace: float
 ) -> float:
-    """``seconds``, and those of messages of ``size`` bytes in all, ``pace`` seconds a byte."""
+    """Return ``seconds``, and those of messages of ``size`` bytes in all, ``pace`` seconds
+    a byte.
+    """
     return seconds + messages * latency + size * pace
 
 
 def sender_seconds(link: Link, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its sender."""
+    """Return the seconds that a message of ``size`` bytes takes of its sender."""
     return link.send_overhead + (message_seconds(size, link.bandwidth) if link.sender_busy else 0.0)
 
 
 def parts(
     cluster: Cluster, source: int, target: int, size: float, messages: int
 ) -> tuple[float, float, float, float]:
-    """Seconds of service, of latency, of the sender and of the receiver for ``messages`` at once.
+    """Return the seconds of service, of latency, of the sender and of the receiver for ``messages``
+    at once.
 
     ``size`` is their bytes in all; there is a link.
     """
@@ -393,14 +408,14 @@ def parts(
 
 
 def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
-    """All seconds that ``parts`` may be made of, for messages of these bytes."""
+    """Return all seconds that ``parts`` may be made of, for messages of these bytes."""
     rate = np.unique(cluster.bandwidth[cluster.linked])
     fixed = [cluster.latency[cluster.linked], cluster.send_overhead, cluster.receive_overhead]
     return [*fixed, sizes[:, None] / rate]
 
 
 def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Least seconds of each message over any link, and least seconds that it holds one.
+    """Return the least seconds of each message over any link, and least seconds that it holds one.
 
     The first from the end of its producer until it may be consumed; inf where there is no link.
     """
@@ -418,7 +433,9 @@ def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, Floa
 
 
 def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
-    """Seconds that messages of these bytes take one by one over the dearest link; 0 without any."""
+    """Return the seconds that messages of these bytes take one by one over the dearest link; 0
+    without any.
+    """
     if not cluster.linked.any():
         return 0.0
     fixed = cluster.latency + cluster.send_overhead + cluster.receive_overhead

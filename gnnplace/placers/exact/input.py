@@ -42,7 +42,7 @@ class Scale:
         return units.astype(np.int64)
 
     def bound(self, units: float) -> float:
-        """Seconds that are certain if ``units`` are a lower bound of the model."""
+        """Return the seconds that are certain if ``units`` are a lower bound of the model."""
         return max(0.0, units * self.unit * (1 - 2 * ROUNDING))
 
 
@@ -58,14 +58,16 @@ def make_scale(problem: Problem, horizon: float) -> Scale:
 
 
 def serial_time(problem: Problem) -> float:
-    """Seconds that one op or transfer at a time take at most: no schedule needs more."""
+    """Return the seconds that one op or transfer at a time take at most: no schedule needs more."""
     times = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1).sum()
     sending = most_seconds(problem.cluster, problem.graph.size)
     return float(times + (problem.num_devices - 1) * sending)
 
 
 def equal_devices(problem: Problem) -> list[list[int]]:
-    """Classes of devices any two of which can be swapped without changing the problem."""
+    """Return the classes of devices any two of which can be swapped without changing the
+    problem.
+    """
     classes: list[list[int]] = []
     for d in range(problem.num_devices):
         for members in classes:
@@ -100,7 +102,7 @@ def _swappable(problem: Problem, one: int, other: int) -> bool:
 
 
 def _sharing(channels: IntArray) -> Counter[bytes]:
-    """Which pairs of devices hold a channel together, for all channels. [D, D, W]"""
+    """Return which pairs of devices hold a channel together, for all channels. [D, D, W]"""
     has_channel = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
     users = np.ascontiguousarray(np.moveaxis(has_channel.any(axis=2), -1, 0))
     return Counter(pairs.tobytes() for pairs in users)
@@ -122,7 +124,7 @@ class Bundle:
 
 
 def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
-    """Everything that may be sent; tensors that always travel together are one bundle.
+    """Return everything that may be sent; tensors that always travel together are one bundle.
 
     Args:
         problem: the problem whose tensors are bundled.
@@ -150,7 +152,8 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
 
 
 def bundling(problem: Problem) -> bool:
-    """Whether the sends of an op can change places on every channel without delaying the last.
+    """Return whether the sends of an op can change places on every channel without delaying the
+    last.
 
     They follow each other there without a gap, so tensors with the same readers may be taken as
     one: on two devices, where no sender makes copies itself, and where all do so on channels of
@@ -169,7 +172,7 @@ def bundling(problem: Problem) -> bool:
 
 
 def use_order(space: SearchSpace) -> IntArray:
-    """Units by falling mean work: the order in which equal devices come into use. [U]"""
+    """Return the units by falling mean work: the order in which equal devices come into use. [U]"""
     return np.argsort(-space.mean_work, kind="stable").astype(np.int32)
 
 

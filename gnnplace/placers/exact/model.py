@@ -281,7 +281,7 @@ class ScheduleModel:
                     self.model.add(resident + touched[u] * self.x[u][d] <= memory)
 
     def _touched_bytes(self) -> list[int]:
-        """Most bytes that one op of positive time reads and writes, of each unit. [U]"""
+        """Return the most bytes that one op of positive time reads and writes, of each unit. [U]"""
         graph = self.problem.graph
         shortest_times = least_times(self.problem)
         touched = np.bincount(graph.producer, graph.size, graph.num_ops)

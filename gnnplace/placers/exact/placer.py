@@ -88,7 +88,7 @@ class Exact(Placer):
     def _search_on(
         self, best: Incumbent, whole: bool, rng: np.random.Generator, deadline: float
     ) -> None:
-        """Improving and, where the model is small enough, proving, in turn."""
+        """Improve and, where the model is small enough, prove, in turn."""
         tree = Tree(best, lambda seconds, level: self._solver(rng, seconds, level))
         turn = TURN_SHARE * (deadline - time.perf_counter())
         while not best.proven and time.perf_counter() < deadline - 0.02:
@@ -141,7 +141,7 @@ class Exact(Placer):
         return solver
 
     def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
-        """Large neighbourhoods and short annealing, in turn, until the deadline."""
+        """Search large neighbourhoods and anneal shortly, in turn, until the deadline."""
         count = 8.0
         num_units = best.space.problem.num_units
         while not best.proven and time.perf_counter() < deadline - 0.02:
@@ -159,7 +159,9 @@ class Exact(Placer):
     def _solve_part(
         self, best: Incumbent, units: IntArray, rng: np.random.Generator, deadline: float
     ) -> bool:
-        """Places and orders the ops of ``units`` anew; whether the part was solved to the end."""
+        """Place and order the ops of ``units`` anew; return whether the part was solved to
+        the end.
+        """
         space = best.space
         problem = best.space.problem
         free = np.zeros(problem.num_units, dtype=bool)
@@ -177,12 +179,14 @@ class Exact(Placer):
 
 
 def annealing_runs(num_ops: int, seconds: float) -> int:
-    """Into how many runs to cut so much annealing: beyond a while another start gains more."""
+    """Return into how many runs to cut so much annealing: beyond a while another start
+    gains more.
+    """
     return max(1, int(seconds / (RUN_SECONDS * max(1.0, num_ops / RUN_OPS))))
 
 
 def model_size(problem: Problem) -> int:
-    """Intervals of the whole model, about."""
+    """Return about how many intervals the model of all ops has."""
     devices = problem.num_devices
     return problem.num_ops * devices + len(bundles(problem)) * devices * (devices - 1)
 
@@ -203,7 +207,7 @@ def found_by(best: Incumbent) -> Found:
 
 
 def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
-    """Pairs of ops that follow each other on a device, of the ops that are ``kept``."""
+    """Return the pairs of ops that follow each other on a device, of the ops that are ``kept``."""
     last: dict[int, int] = {}
     pairs = []
     for op in best.order.tolist():
@@ -216,7 +220,7 @@ def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
 
 
 def part_of(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArray:
-    """Units that belong together: next to each other in coordinates, or in the graph."""
+    """Return the units that belong together: next to each other in coordinates, or in the graph."""
     num_units = space.problem.num_units
     count = min(count, num_units)
     if rng.random() < 0.5:

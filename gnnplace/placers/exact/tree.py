@@ -83,7 +83,7 @@ class Tree:
         return not self.open
 
     def explore(self, until: float) -> None:
-        """Visits nodes until ``time.perf_counter()`` says ``until``, or nothing is open."""
+        """Visit nodes until ``time.perf_counter()`` says ``until``, or nothing is open."""
         while self.open and not self.best.proven and time.perf_counter() < until:
             node = heappop(self.open)
             if node.bound >= self.best.score * (1 - PROVEN / 2):
@@ -142,7 +142,7 @@ class Tree:
         return options
 
     def _choices(self, prefix: Prefix) -> list[int]:
-        """Devices for the next unit; of equal devices not in use yet the first."""
+        """Return the devices for the next unit; of equal devices not in use yet the first."""
         result = []
         for members in self.classes:
             fresh = [d for d in members if d not in prefix][:1]

@@ -125,7 +125,7 @@ def anneal_until_better(
     temperature: float,
     moves: int,
 ) -> int:
-    """At most ``moves`` moves at one temperature, in seconds; changes ``state`` in place.
+    """Make at most ``moves`` moves at one temperature, in seconds; change ``state`` in place.
 
     A polished search stops at a move that is better than the best state, for ``anneal_moves``.
 
@@ -201,7 +201,9 @@ def keep_best(state: SearchState) -> None:
 
 @inner(_nrt=False)
 def is_worth_an_order(habit: Habit, state: SearchState) -> bool:
-    """Whether a move is to get an order of its own: always while that pays, else now and then."""
+    """Return whether a move is to get an order of its own: always while that pays, else now and
+    then.
+    """
     if habit.loose <= 0.0:
         return False
     pays = WORTH * (state.orders[1] + 1) > state.orders[0]
@@ -415,7 +417,7 @@ class Annealer:
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    """Anneals from ``start`` until the deadline; one cycle of some moves without one."""
+    """Anneal from ``start`` until the deadline; one cycle of some moves without one."""
     if not np.isfinite(space.score(start.device, start.order)):
         return start
     annealer = Annealer(space, start, rng)

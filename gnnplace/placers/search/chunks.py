@@ -28,7 +28,8 @@ HOPED, FORGOTTEN = 0.1, 0.02  # use of a kind at first, and how much a move chan
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
-    """Where to cut the units in coordinate order so that chunks have the given shares of work.
+    """Return where to cut the units in coordinate order so that chunks have the given shares of
+    work.
 
     Args:
         space: the search space whose units are cut.
@@ -45,7 +46,7 @@ def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
 
 
 def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
-    """Chunk of each unit. [U]"""
+    """Return the chunk of each unit. [U]"""
     chunk = np.empty(space.problem.num_units, dtype=np.int32)
     index = np.arange(space.problem.num_units)
     chunk[space.unit_order] = np.searchsorted(cuts, index, side="right")
@@ -53,24 +54,28 @@ def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
 
 
 def device_ranking(space: SearchSpace) -> IntArray:
-    """Devices that can run something, the fastest first, as listed among equals. [<= D]"""
+    """Return the devices that can run something, the fastest first, as listed among equals.
+    [<= D]
+    """
     speed = space.speed
     ranking = np.argsort(-np.round(speed, 9), kind="stable")
     return ranking[speed[ranking] > 0].astype(np.int32)
 
 
 def device_counts(most: int) -> list[int]:
-    """Numbers of devices to try: all up to 8, then powers of two and the most."""
+    """Return the numbers of devices to try: all up to 8, then powers of two and the most."""
     return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
 
 
 def max_tries(space: SearchSpace) -> int:
-    """How many cut moves to try: about half a second of simulations, whatever the size."""
+    """Return how many cut moves to try: about half a second of simulations, whatever the size."""
     return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
 
 
 def most_constructed(space: SearchSpace) -> int:
-    """How many numbers of chunks to try at most, whatever the budget: few on large graphs."""
+    """Return how many numbers of chunks to try at most, whatever the budget: few on large
+    graphs.
+    """
     return max(2, CONSTRUCTED_OPS // space.problem.num_ops)
 
 
@@ -117,7 +122,7 @@ class Chunks(NamedTuple):
 
 @inner(_nrt=False)
 def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
-    """First place of the chunk around ``place`` and the first behind it."""
+    """Return the first place of the chunk around ``place`` and the first behind it."""
     d = unit_device[line[place]]
     low = place
     high = place + 1
@@ -215,7 +220,7 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
 
 @inner(_nrt=False)
 def same(one: IntArray, other: IntArray) -> bool:
-    """Whether two arrays of one length are equal."""
+    """Return whether two arrays of one length are equal."""
     k = 0
     while k < len(one) and one[k] == other[k]:
         k += 1

@@ -185,7 +185,7 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
 
 
 def _forbidden(problem: Problem, group: IntArray, count: int) -> BoolArray | None:
-    """Whether a device is forbidden to an op of each group. [G, D]"""
+    """Return whether a device is forbidden to an op of each group. [G, D]"""
     if problem.forbid is None:
         return None
     forbid = np.zeros((count, problem.num_devices), dtype=bool)
@@ -221,7 +221,9 @@ def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
 
 
 def searched_alone(space: SearchSpace) -> bool:
-    """Whether narrow groups take all the time; on smaller problems ops have their turn too."""
+    """Return whether narrow groups take all the time; on smaller problems ops have their
+    turn too.
+    """
     return space.problem.num_ops >= LEAST_OPS and narrow_problem(space) is not None
 
 
@@ -272,7 +274,7 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
 
 
 def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
-    """For ops that are not on the line the segment that is nearest, 0 for others. [n]
+    """Return the nearest segment for ops that are not on the line, 0 for others. [n]
 
     Ops of a unit that are far apart are no group.
     """
@@ -290,7 +292,9 @@ def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
 
 
 def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
-    """Segment of each unit, and how many are not of units that stand alone, which are last. [U]"""
+    """Return the segment of each unit, and how many are not of units that stand alone, which are
+    last. [U]
+    """
     problem = space.problem
     coordinate = coordinates(space)
     alone = far_apart(problem, coordinate, count)
@@ -312,14 +316,14 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
 
 
 def _alike(rows: BoolArray) -> LongArray:
-    """Numbers of rows, equal ones for equal rows. [U]"""
+    """Return a number for each row, equal ones for equal rows. [U]"""
     if rows.all():
         return np.zeros(len(rows), dtype=np.int64)
     return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
 
 
 def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
-    """Whether a cut at each place of the line would make groups of forward ops a cycle."""
+    """Return whether a cut at each place of the line would make groups of forward ops a cycle."""
     source, target, _ = problem.graph.edges
     forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
     low = place[target]
@@ -331,7 +335,9 @@ def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
 
 
 def coordinates(space: SearchSpace) -> FloatArray:
-    """Coordinates of ops as ``SearchSpace`` has them but for those that are in wrong layers. [n]"""
+    """Return the coordinates of ops as ``SearchSpace`` has them but for those that are in wrong
+    layers. [n]
+    """
     problem = space.problem
     graph = space.problem.graph
     forward = problem.phase == FORWARD
@@ -345,7 +351,7 @@ def coordinates(space: SearchSpace) -> FloatArray:
 
 
 def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:
-    """Whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
+    """Return whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
     forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
     unit = problem.unit_of[forward]
     rank = np.empty(len(forward))
@@ -358,5 +364,5 @@ def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray
 
 
 def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
-    """Critical path of the groups over that of the ops, transfers free."""
+    """Return the critical path of the groups over that of the ops, transfers free."""
     return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)

@@ -61,7 +61,7 @@ class Gaps(NamedTuple):
 
 @inner()
 def empty_gaps(num_devices: int, slots: int) -> Gaps:
-    """Devices that are idle, with room for so many slots in all."""
+    """Return devices that are idle, with room for so many slots in all."""
     count = 2 * slots // CHUNK + num_devices + 1
     gaps = Gaps(
         empty_table(count, CHUNK),
@@ -84,25 +84,27 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
 
 @inner(_nrt=False)
 def end_before(gaps: Gaps, d: int, place: int) -> float:
-    """Seconds at which the slots before a chunk end; 0 where there are none."""
+    """Return the seconds at which the slots before a chunk end; 0 where there are none."""
     return gaps.until[d, place - 1] if place > 0 else 0.0
 
 
 @inner(_nrt=False)
 def end_of_all(gaps: Gaps, d: int) -> float:
-    """Seconds at which the last slot of a device ends; 0 where there is none."""
+    """Return the seconds at which the last slot of a device ends; 0 where there is none."""
     return gaps.until[d, gaps.places[d] - 1]
 
 
 @inner(_nrt=False)
 def least_start(gaps: Gaps, d: int, ready: float, cost: float) -> float:
-    """Seconds before which no gap begins that holds a job of at least ``cost``; no search."""
+    """Return the seconds before which no gap begins that holds a job of at least ``cost``; no
+    search.
+    """
     return ready if gaps.widest_of_all[d] >= cost else max(ready, end_of_all(gaps, d))
 
 
 @inner(_nrt=False)
 def ended(ends: FloatArray, count: int, ready: float) -> int:
-    """How many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
+    """Return how many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
 
     It halves without asking which half is next, so the processor need not guess.
     """
@@ -159,7 +161,7 @@ def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, 
 
 @inner(_nrt=False)
 def widened(begin: float, before: float) -> float:
-    """Seconds of the gap between the end ``before`` and ``begin``, and a little more."""
+    """Return the seconds of the gap between the end ``before`` and ``begin``, and a little more."""
     return begin - before + ROUNDING * begin
 
 

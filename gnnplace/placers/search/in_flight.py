@@ -68,7 +68,9 @@ def with_most_in_flight(problem: Problem, most: int) -> Problem:
 
 
 def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
-    """Backward ops that others wait for, and the forward ops that wait for each of them."""
+    """Return the backward ops that others wait for, and the forward ops that wait for each
+    of them.
+    """
     forward = _of_phase(problem, FORWARD)
     backward = _of_phase(problem, BACKWARD)
     pairs = [
@@ -81,7 +83,7 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
 
 
 def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
-    """Ops of a phase by unit and micro-batch."""
+    """Return the ops of a phase by unit and micro-batch."""
     ops = np.flatnonzero(problem.phase == phase).astype(np.int32)
     if len(ops) == 0:
         return {}

@@ -42,7 +42,7 @@ class Neighbourhood(NamedTuple):
 
 @kernel
 def seed_kernel(seed: int) -> None:
-    """Seeds the kernels' random numbers."""
+    """Seed the kernels' random numbers."""
     np.random.seed(seed)
 
 
@@ -80,7 +80,7 @@ def energy_of(
     order: IntArray,
     cutoff: float,
 ) -> float:
-    """``energy`` for callers that are no kernels."""
+    """Return ``energy`` for callers that are no kernels."""
     if not neighbourhood.memory_matters:
         return float(step_time_kernel(compiled, device, order, cutoff))
     seconds, excess = excess_kernel(compiled, device, order, cutoff)
@@ -122,7 +122,7 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
 
 @inner(_nrt=False)
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
-    """Whether a shift leaves every device's own sequence as it is."""
+    """Return whether a shift leaves every device's own sequence as it is."""
     d = device[order[origin]]
     step = 1 if goal > origin else -1
     k = origin + step

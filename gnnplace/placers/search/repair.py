@@ -25,7 +25,8 @@ def repair(
     deadline: float = NO_BUDGET,
     most_ops: int = MOST_OPS_SIMULATED,
 ) -> tuple[IntArray, IntArray]:
-    """Devices and an order that fit, found from the given ones; unchanged if they fit already.
+    """Return devices and an order that fit, found from the given ones; unchanged if they fit
+    already.
 
     What comes back may still not fit: the caller simulates and says so. No move is tried after
     the deadline, nor when ``most_ops`` have been simulated, twice.
@@ -59,7 +60,7 @@ def repair(
 
 
 def unit_bytes(space: SearchSpace) -> FloatArray:
-    """State of each unit plus all bytes that it produces. [U]"""
+    """Return the state of each unit plus all bytes that it produces. [U]"""
     problem = space.problem
     graph = problem.graph
     unit = problem.unit_of[graph.producer]
@@ -68,7 +69,8 @@ def unit_bytes(space: SearchSpace) -> FloatArray:
 
 
 def pack(space: SearchSpace) -> IntArray:
-    """Units in the order of their coordinates, cut where each device's share of bytes is full. [U]
+    """Put units in the order of their coordinates on devices, cut where each device's share of
+    bytes is full. [U]
 
     Bytes are state and everything a unit produces; shares follow the devices' memory.
     """

@@ -60,7 +60,7 @@ _counts: list[Iterator[int]] = []
 
 
 def now() -> float:
-    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
+    """Return the seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
 
     Within ``simulation.step_count.counted_steps``, the number of simulated steps.
     """
@@ -72,7 +72,7 @@ def now() -> float:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Within it a budget is so many looks at the clock, the same on every machine."""
+    """Make a budget so many looks at the clock within it, the same on every machine."""
     _counts.append(count(1))
     try:
         yield
@@ -81,7 +81,7 @@ def counted() -> Iterator[None]:
 
 
 def expired(deadline: float) -> bool:
-    """Whether a budget is used up; never so without a budget."""
+    """Return whether a budget is used up; never so without a budget."""
     return NO_BUDGET < deadline <= now()
 
 
@@ -239,11 +239,11 @@ class SearchSpace:
         return turn_order(self.problem)
 
     def spread(self, unit_device: IntArray) -> IntArray:
-        """Device of each op from the device of each unit. [n]"""
+        """Return the device of each op from the device of each unit. [n]"""
         return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
 
     def device_of_units(self, device: IntArray) -> IntArray:
-        """Device of each unit from the device of each op. [U]"""
+        """Return the device of each unit from the device of each op. [U]"""
         offset, ops = self.unit_ops
         return device[ops[offset[:-1]]]
 
@@ -268,11 +268,13 @@ class SearchSpace:
         return lean_problem, reversed_problem(lean_problem)
 
     def fits(self, device: IntArray, order: IntArray) -> bool:
-        """Whether a placement is within all memory."""
+        """Return whether a placement is within all memory."""
         return not self.memory_matters or self.simulator.excess(device, order)[1] == 0
 
     def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
-        """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""
+        """Return the predicted seconds, plus a penalty for memory above the limits; inf above
+        ``cutoff``.
+        """
         if not self.memory_matters:
             return self.simulator.step_time(device, order, cutoff)
         seconds, excess = self.simulator.excess(device, order, cutoff)
@@ -334,7 +336,7 @@ def better(space: SearchSpace, first: Found, second: Found) -> Found:
 
 
 def rank_order(space: SearchSpace) -> IntArray:
-    """Ops by descending upward rank; topological position breaks ties. [n]"""
+    """Return the ops by descending upward rank; topological position breaks ties. [n]"""
     rank = mean_upward_rank(space.problem)
     return np.lexsort((space.problem.graph.position, -rank)).astype(np.int32)
 
@@ -354,7 +356,9 @@ def with_own_order(
 
 
 def unit_mean(problem: Problem, coordinate: FloatArray) -> FloatArray:
-    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+    """Return the mean coordinate of each unit's forward ops, or of all its ops if it has
+    none. [U]
+    """
     forward = (problem.phase == FORWARD).astype(np.float64)
     has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
     weight = np.where(has_forward[problem.unit_of], forward, 1.0)

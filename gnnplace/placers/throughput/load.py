@@ -120,7 +120,9 @@ def restricted(flows: Flows, devices: IntArray) -> Flows:
 
 @kernel
 def loads(flows: Flows, device: IntArray) -> FloatArray:
-    """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""
+    """Return the seconds of each device for the device of each unit; inf where that is impossible.
+    [D]
+    """
     load = zero_floats(len(flows.memory))
     for u in range(len(device)):
         load[device[u]] += flows.work[u, device[u]]
@@ -146,6 +148,6 @@ def interval(flows: Flows, device: IntArray) -> float:
 
 
 def state_excess(flows: Flows, device: IntArray) -> float:
-    """Bytes of state above the devices' memory, all devices together."""
+    """Return the bytes of state above the devices' memory, all devices together."""
     resident = np.bincount(device, flows.state, len(flows.memory))
     return float(np.maximum(resident - flows.memory, 0.0).sum())

@@ -114,7 +114,7 @@ def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
 
 
 def simple_bound(space: SearchSpace) -> float:
-    """Seconds that some device is busy at least: all work shared out, or one unit's."""
+    """Return the seconds that some device is busy at least: all work shared out, or one unit's."""
     shared = lower_bounds(space.problem).work
     return max(shared, float(space.work.min(axis=1).max()) * (1 - 1e-12))
 
@@ -194,7 +194,7 @@ class _Search:
         return best
 
     def _views(self) -> list[tuple[IntArray, bool]]:
-        """Devices to split over, and whether at the price of the dearest links.
+        """Return the devices to split over, and whether at the price of the dearest links.
 
         Where links are equal one view is exact. Where not, what a stage pays depends on where the
         others are: all devices at their cheapest and at their dearest links, and the devices of
@@ -213,7 +213,7 @@ class _Search:
         return views
 
     def _orders(self, blocks: Blocks) -> list[IntArray]:
-        """Orders to split: by coordinate, and topological ones."""
+        """Return the orders to split: by coordinate, and topological ones."""
         space = self.space
         by_blocks = np.array([unit for units in blocks.units for unit in units], dtype=np.int32)
 
@@ -308,7 +308,7 @@ def intervals(
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> list[ThroughputResult | Failure]:
-    """Intervals of the searches for throughput, then of placements that others found.
+    """Return the intervals of the searches for throughput, then of placements that others found.
 
     Args:
         problem: the problem that all of them place.

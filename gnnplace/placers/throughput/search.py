@@ -31,7 +31,7 @@ PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
 
 @kernel
 def count_readers(flows: Flows, device: IntArray) -> IntArray:
-    """Readers of each flow on each device. [F, D]"""
+    """Return the readers of each flow on each device. [F, D]"""
     readers = zero_int_table(len(flows.producer), len(flows.memory))
     for k in range(len(flows.producer)):
         for j in range(flows.offset[k], flows.offset[k + 1]):
@@ -96,7 +96,7 @@ def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float)
 
 @inner(_nrt=False)
 def fits(flows: Flows, resident: FloatArray) -> bool:
-    """Whether state fits on every device."""
+    """Return whether state fits on every device."""
     over = False
     for d in range(len(resident)):
         over |= resident[d] > flows.memory[d]
@@ -223,7 +223,7 @@ def anneal_kernel(
 
 
 def fresh_loads(flows: Flows, device: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Seconds and resident bytes of each device, summed anew. [D], [D]"""
+    """Return the seconds and resident bytes of each device, summed anew. [D], [D]"""
     resident = np.bincount(device, flows.state, len(flows.memory))
     return loads(flows, device), resident.astype(np.float64)
 

@@ -76,7 +76,7 @@ class Blocks(NamedTuple):
 
 
 def precedence(space: SearchSpace) -> nx.DiGraph:
-    """Which unit precedes which, as the module's text says; it may have cycles."""
+    """Return which unit precedes which, as the module's text says; it may have cycles."""
     import networkx as nx
 
     problem = space.problem
@@ -94,7 +94,7 @@ def precedence(space: SearchSpace) -> nx.DiGraph:
 
 
 def _folded(space: SearchSpace) -> bool:
-    """Whether backward ops stay with their forward ops: some colocation class says so."""
+    """Return whether backward ops stay with their forward ops: some colocation class says so."""
     problem = space.problem
     backward = problem.phase == BACKWARD
     has = [
@@ -190,7 +190,9 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
 
 
 def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
-    """Block of each position of the order: one a unit, or runs of about equal work. [U]"""
+    """Return the block of each position of the order: one a unit, or runs of about equal
+    work. [U]
+    """
     work = states * len(sorts.counts)
     max_blocks = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
     if len(order) <= max_blocks:
@@ -205,7 +207,9 @@ def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArra
 
 
 def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
-    """Device of each unit: the stages of a sort take its devices as listed, first to last."""
+    """Return the device of each unit: the stages of a sort take its devices as listed, first to
+    last.
+    """
     free = [list(np.flatnonzero(sorts.of == t)) for t in range(len(sorts.counts))]
     device = np.zeros(len(stage), dtype=np.int32)
     # Stages are numbered from the last one on.

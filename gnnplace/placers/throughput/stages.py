@@ -75,7 +75,9 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
 
 
 def _price(matrix: FloatArray, linked: BoolArray, dear: bool) -> FloatArray:
-    """Least or largest entry of each row over the links to other devices, 0 without any. [D]"""
+    """Return the least or largest entry of each row over the links to other devices, 0 without any.
+    [D]
+    """
     apart = linked & ~np.eye(len(matrix), dtype=bool)
     worst, pick = (-np.inf, np.max) if dear else (np.inf, np.min)
     prices = pick(np.where(apart, matrix, worst), axis=1)
@@ -84,7 +86,9 @@ def _price(matrix: FloatArray, linked: BoolArray, dear: bool) -> FloatArray:
 
 @inner()
 def crosses(made: bool, read: int, readers: int) -> int:
-    """1 if a flow crosses a stage's border, made inside or not, with ``read`` readers inside."""
+    """Return 1 if a flow crosses a stage's border, made inside or not, with ``read`` readers
+    inside.
+    """
     if made:
         return 1 if read < readers else 0
     return 1 if read > 0 else 0
@@ -119,7 +123,9 @@ def add_unit(
 def segment_costs(
     flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
 ) -> FloatArray:
-    """Seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B + 1, B + 1]"""
+    """Return the seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B +
+    1, B + 1]
+    """
     num_units = len(order)
     num_sorts = len(sorts.counts)
     num_blocks = block[num_units - 1] + 1
@@ -166,7 +172,7 @@ def stage_costs(
     end: int,
     own: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """Tensors and bytes that cross the border of blocks i..end-1.
+    """Return the tensors and bytes that cross the border of blocks i..end-1.
 
     Sends count once for each later stage with a reader, and once for all earlier ones.
 

@@ -72,7 +72,7 @@ class Aim:
 
 
 def device_limits(num_devices: int) -> list[int]:
-    """Numbers of devices to aim at: powers of two, and all. Ascending."""
+    """Return the numbers of devices to aim at: powers of two, and all. Ascending."""
     return sorted(
         {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
     )
@@ -177,7 +177,7 @@ def crossing_seconds(graph: WalkGraph) -> FloatArray:
 
 
 def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
-    """Cuts to choose from, ascending, both ends among them."""
+    """Return the cuts to choose from, ascending, both ends among them."""
     count = len(done)
     if count <= MOST_CUTS:
         return np.arange(count, dtype=np.int32)

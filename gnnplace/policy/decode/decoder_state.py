@@ -166,7 +166,8 @@ def start_state(walk: Walk) -> PartialSchedule:
 def candidates(
     walk: Walk, state: PartialSchedule, unit: int, limit: int, margin: float, allowed: BoolArray
 ) -> int:
-    """Devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number of devices.
+    """Return the devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number
+    of devices.
 
     A condition that no device meets is dropped, the last one first. ``margin`` times the
     bytes at the peak have to fit. Returns the number of candidates.
@@ -271,7 +272,7 @@ def foresee(
 
 @inner(_nrt=False)
 def bring(links: Links, booked: Booked, given: InputTensor, d: int) -> tuple[float, float]:
-    """When an input is on device ``d``, sent there if need be, and seconds to receive it.
+    """Return when an input is on device ``d``, sent there if need be, and seconds to receive it.
 
     Arguments as of ``foresee``.
     """

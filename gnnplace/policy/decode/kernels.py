@@ -62,7 +62,9 @@ MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 @inner(_nrt=False)
 def log_above(value: float) -> float:
-    """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
+    """Return ``log(1 + value)`` in single precision, as features are: a third of the time of
+    ``log1p``.
+    """
     return np.log(np.float32(1.0 + value))
 
 
@@ -243,7 +245,7 @@ NUM_DYNAMIC = len(DYNAMIC)
 
 @inner(fastmath={"contract", "reassoc"}, _nrt=False)
 def score(weights: SingleArray, features: SingleArray, d: int) -> float:
-    """Weighted sum of the features of candidate ``d``. [F], [D, F]"""
+    """Return the weighted sum of the features of candidate ``d``. [F], [D, F]"""
     total = np.float32(0.0)
     for f in range(len(weights)):
         total += features[d, f] * weights[f]

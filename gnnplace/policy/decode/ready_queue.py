@@ -137,7 +137,7 @@ def release(queue: ReadyQueue, i: int, finish: float) -> None:
 
 @inner(_nrt=False)
 def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
-    """Seconds at which op ``i`` could start on the device where that is first."""
+    """Return the seconds at which op ``i`` could start on the device where that is first."""
     u = walk.unit[i]
     best = np.inf
     links = walk.links
@@ -222,7 +222,7 @@ def next_op(
 def approach(
     walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, k: int, by_time: bool
 ) -> None:
-    """Asks for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
+    """Ask for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
     if by_time:
         if queue.spare[1] > 2:
             for place in range(1, 3):
@@ -235,7 +235,7 @@ def approach(
 
 @inner(_nrt=False)
 def approach_places(walk: Walk, queue: ReadyQueue, i: int, by_time: bool) -> None:
-    """Asks for an op's own rows, and for where those of its neighbours are."""
+    """Ask for an op's own rows, and for where those of its neighbours are."""
     i = Index(i)
     u = Index(walk.unit[i])
     ahead(walk.before_offset, i)
@@ -254,7 +254,7 @@ def approach_places(walk: Walk, queue: ReadyQueue, i: int, by_time: bool) -> Non
 def approach_values(
     walk: Walk, state: PartialSchedule, queue: ReadyQueue, i: int, by_time: bool
 ) -> None:
-    """Asks for what is known of an op's inputs, neighbours and consumers."""
+    """Ask for what is known of an op's inputs, neighbours and consumers."""
     i = Index(i)
     u = Index(walk.unit[i])
     ahead(state.booked.finish, i)

@@ -151,7 +151,7 @@ class Rollouts:
         return self.plans[key]
 
     def order(self, name: str) -> IntArray:
-        """Visited ops in a traversal order, made once. [m]"""
+        """Return the visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
             self.orders_made[name] = self.graph.order("upward-rank" if name in RULES else name)
         return self.orders_made[name]
@@ -159,7 +159,7 @@ class Rollouts:
     def walk(
         self, aim: Aim, *, noise: SingleArray | None = None, margin: float | None = None
     ) -> Walked:
-        """One decode.
+        """Decode once.
 
         Args:
             aim: what to aim at.
@@ -177,7 +177,9 @@ class Rollouts:
         return Walked(state.device, self._booked(aim, state.booked.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
-        """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""
+        """Return the ops in the order of their booked times, if that is an order of the whole
+        graph. [n]
+        """
         if len(finish) < self.space.problem.num_ops:
             return None
         direction = self.graph.direction(aim.order)
@@ -281,7 +283,7 @@ class Rollouts:
         )
 
     def round_priority(self, rounds: int) -> FloatArray:
-        """Priority of ops by the round that their place in the graph belongs to. [n]"""
+        """Return the priority of ops by the round that their place in the graph belongs to. [n]"""
         of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
@@ -290,7 +292,7 @@ class Rollouts:
         return self.finish(aim, self.walk(aim, margin=margin), deadline)
 
     def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
-        """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
+        """Draw Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
         shape = (self.space.problem.num_units, self.space.problem.num_devices)
         return (temperature * rng.gumbel(size=shape)).astype(np.float32)
 

@@ -202,7 +202,7 @@ class WalkGraph:
         return {}
 
     def direction(self, order: str) -> Direction:
-        """Which ends of tensors the traversal order of that name lists first."""
+        """Return which ends of tensors the traversal order of that name lists first."""
         if order in ORDERS:
             return ORDERS[order].direction
         return direction(self.graph, self.order(order))
@@ -249,7 +249,8 @@ class WalkGraph:
         return np.asarray(place / max(float(work.sum()), 1e-300))
 
     def order(self, name: str) -> IntArray:
-        """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
+        """Return the visited ops in a traversal order; ``coordinate`` visits a layer's ops
+        together. [m]
 
         Raises:
             InputError: there is no such order.

@@ -128,14 +128,16 @@ def nested(
 
 
 def _doubled(first: int, limit: int) -> list[int]:
-    """``first`` and its doubles below ``limit``."""
+    """Return ``first`` and its doubles below ``limit``."""
     return [first * 2**k for k in range(64) if first * 2**k < limit]
 
 
 def _between(
     source: LongArray, target: LongArray, seconds: FloatArray, count: int
 ) -> tuple[LongArray, LongArray, FloatArray]:
-    """Pairs of clusters once each, the lesser number first, and what they exchange in sum."""
+    """Return the pairs of clusters once each, the lesser number first, and what they exchange in
+    sum.
+    """
     apart = source != target
     low = np.minimum(source, target)[apart]
     high = np.maximum(source, target)[apart]
@@ -210,7 +212,7 @@ class HeldClusters(NamedTuple):
 
 @inner()
 def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
-    """Before the first decision."""
+    """Return what devices hold before the first decision: nothing."""
     count = len(clusters.work)
     return HeldClusters(
         zero_single_table(count, num_devices),

@@ -36,7 +36,7 @@ _trusting = ContextVar("trusting", default=False)
 
 @contextmanager
 def trusting(everything: bool = True) -> Iterator[None]:
-    """Within it any class that a description names is imported."""
+    """Import any class that a description names, within it."""
     token = _trusting.set(everything)
     try:
         yield

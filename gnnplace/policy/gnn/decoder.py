@@ -55,7 +55,8 @@ class Decoder(nn.Module):
     def forward(
         self, states: Tensor, devices: Tensor, features: Tensor, allowed: Tensor, chosen: Tensor
     ) -> Tensor:
-        """Scores of all decisions of some decodes of one problem, -inf where not allowed. [B, S, D]
+        """Return the scores of all decisions of some decodes of one problem, -inf where not
+        allowed. [B, S, D]
 
         Args:
             states: the encoder's states of the op of each decision. [B, S, state]

@@ -83,7 +83,7 @@ class EncoderInputs(NamedTuple):
 
 
 def aggregated(values: Tensor, index: Tensor, size: int, how: str = "mean") -> Tensor:
-    """Mean or maximum of the rows of each group; zero for a group of none. [size, H]
+    """Return the mean or maximum of the rows of each group; zero for a group of none. [size, H]
 
     Args:
         values: [rows, H]
@@ -190,7 +190,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(MessageLayer(hidden, messages) for _ in range(layers))
 
     def forward(self, data: GraphBatch) -> Tensor:
-        """States of all ops. [m, hidden]"""
+        """Return the states of all ops. [m, hidden]"""
         state: Any = self.enter(data.x)
         for layer in self.layers:
             state = layer(state, data)

@@ -20,7 +20,7 @@ from gnnplace.simulation import DELAY, PACE
 
 
 def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:
-    """Features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
+    """Return the features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
     out = np.empty((len(STATIC), graph.graph.num_ops), np.float32)
     _write_static(graph, out)
     out[len(OWN) :] = cluster_features(graph, clusters)[:, graph.unit]
@@ -92,12 +92,12 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
 
 
 def message_features(graph: WalkGraph) -> SingleArray:
-    """Log transfer time of each edge in units of the mean op time. [edges, 1]"""
+    """Return the log transfer time of each edge in units of the mean op time. [edges, 1]"""
     return np.log1p(graph.edge_cost / graph.forward.scale).astype(np.float32)[:, None]
 
 
 def device_features(graph: WalkGraph) -> SingleArray:
-    """Features of each device, named by ``DEVICE``. [D, len(DEVICE)]"""
+    """Return the features of each device, named by ``DEVICE``. [D, len(DEVICE)]"""
     out = np.empty((len(DEVICE), graph.problem.num_devices), np.float32)
     _write_device(graph, out)
     return np.ascontiguousarray(out.T)

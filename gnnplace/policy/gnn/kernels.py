@@ -98,7 +98,7 @@ class Scratch(NamedTuple):
 
 @inner()
 def make_scratch(network: DecoderNetwork) -> Scratch:
-    """Empty room."""
+    """Return empty room for decisions."""
     num_devices, hidden = network.device.shape
     return Scratch(
         zero_single_table(num_devices, NUM_CANDIDATE),
@@ -165,7 +165,7 @@ def choose(network: DecoderNetwork, i: int, room: Scratch, noise: SingleArray) -
 
 @inner()
 def log_alike(room: Scratch, d: int) -> float:
-    """Log of the number of candidates whose scores are those of candidate ``d``."""
+    """Return the log of the number of candidates whose scores are those of candidate ``d``."""
     count = 0
     for e in range(len(room.allowed)):
         count += room.allowed[e] and abs(room.scores[e] - room.scores[d]) < EQUAL
@@ -187,7 +187,7 @@ def walk_through(
     decoding: Decoding,
     record: DecisionRecord,
 ) -> tuple[PartialSchedule, int]:
-    """One decode; arguments as of ``decode``, of one sample."""
+    """Decode once; arguments as of ``decode``, of one sample."""
     order = decoding.order
     noise = decoding.noise
     num_devices = walk.time.shape[1]
@@ -253,7 +253,7 @@ def decode(
     limit: int,
     margin: float,
 ) -> int:
-    """Decides a device for every unit, B times.
+    """Decide a device for every unit, B times.
 
     Args:
         walk: the problem, as flat arrays in the walk's direction.

@@ -36,14 +36,14 @@ SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth 
 
 
 def first_priority(order: IntArray) -> FloatArray:
-    """Priorities that give ``order`` where it lists producers first. [m]"""
+    """Return the priorities that give ``order`` where it lists producers first. [m]"""
     priority = np.empty(len(order))
     priority[order] = SHARPNESS * (1.0 - np.arange(len(order)) / max(1, len(order)))
     return priority
 
 
 def priority_order(graph: ComputationGraph, priority: FloatArray) -> IntArray:
-    """Ops, producers first, of the ready ones always that of highest priority. [m]"""
+    """Return the ops, producers first, of the ready ones always that of highest priority. [m]"""
     preferred = np.argsort(-priority, kind="stable").astype(np.int32)
     return np.asarray(least_first(graph.successor_offset, graph.successor, preferred))
 

@@ -44,7 +44,7 @@ class ProblemData(Data):  # type: ignore[misc]
 
 
 def batch_of(inputs: Sequence[EncoderInputs]) -> Batch:
-    """Problems side by side as PyG's ``Batch``."""
+    """Return problems side by side as PyG's ``Batch``."""
     return Batch.from_data_list([ProblemData(**one._asdict()) for one in inputs])
 
 
@@ -143,7 +143,7 @@ class Gine(nn.Module):
         self.conv = GINEConv(_two_layers(in_channels, out_channels), edge_dim=edge_dim)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """States of all ops. [m, out_channels]"""
+        """Return the states of all ops. [m, out_channels]"""
         return torch.as_tensor(self.conv(x, edge_index, edge_attr))
 
 
@@ -185,7 +185,7 @@ class Gps(nn.Module):
         )
 
     def forward(self, data: GraphBatch) -> Tensor:
-        """States of all ops. [m, hidden]
+        """Return the states of all ops. [m, hidden]
 
         Raises:
             InputError: a graph is too large for full attention.

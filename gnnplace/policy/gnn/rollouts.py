@@ -45,7 +45,7 @@ MARGIN = 1.1  # on the bytes at the peak, where memory matters
 
 
 def gumbel_noise(rng: np.random.Generator, count: int, units: int, devices: int) -> SingleArray:
-    """Noise of each decision's own. [count, units, devices]"""
+    """Draw noise of each decision's own. [count, units, devices]"""
     return rng.gumbel(size=(count, units, devices)).astype(np.float32)
 
 
@@ -158,7 +158,7 @@ class Episodes:
     def orders(
         self, network: DecoderNetwork, count: int = 0, rng: Generator | None = None
     ) -> IntArray:
-        """Visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
+        """Return the visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
 
         Args:
             network: whose priorities are meant, where the order is learned.
@@ -173,12 +173,12 @@ class Episodes:
         return np.stack([priority_order(graph, priority), *drawn])
 
     def priority(self, network: DecoderNetwork) -> FloatArray:
-        """Priority of each visited op in a learned order. [m]"""
+        """Return the priority of each visited op in a learned order. [m]"""
         first = first_priority(self.order)
         return first + network.priority if len(network.priority) else first
 
     def greedy(self, network: DecoderNetwork, limit: int | None = None) -> IntArray:
-        """Device of each unit by the best score at every decision. [U]
+        """Return the device of each unit by the best score at every decision. [U]
 
         Args:
             network: the decoder's parameters, and what the encoder says of the problem.
@@ -211,7 +211,7 @@ class Episodes:
         temperature: float = 1.0,
         limit: int | None = None,
     ) -> Drawn:
-        """Draws, and draws by cluster, with the greedy walk's order before theirs.
+        """Return the draws, and draws by cluster, with the greedy walk's order before theirs.
 
         Their devices are [count + shared, U].
 
@@ -235,7 +235,7 @@ class Episodes:
     def each(
         self, network: DecoderNetwork, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
-        """Greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
+        """Yield greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
 
         First the greedy decode, then greedy decodes for other numbers of devices above one, then
         draws for each number in turn. Each [U]

@@ -362,7 +362,8 @@ def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: P
 def one_pass(
     ground: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
 ) -> int:
-    """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
+    """Walk a placement once; return how many units moved. The result is in ``trial``, unchanged if
+    none moved.
 
     Args:
         ground: what all passes over the problem share.

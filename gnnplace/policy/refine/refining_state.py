@@ -147,7 +147,7 @@ class Partial(NamedTuple):
 
 @kernel
 def by_start(order: IntArray, start: FloatArray) -> IntArray:
-    """Ops by start, those of one instant as in ``order``. [n]"""
+    """Return the ops by start, those of one instant as in ``order``. [n]"""
     n = len(order)
     keys = empty_floats(n)
     result = empty_ints(n)
@@ -163,7 +163,7 @@ def by_start(order: IntArray, start: FloatArray) -> IntArray:
 def criticality(
     unit_of: IntArray, device: IntArray, before: FloatArray, distance: FloatArray, num_units: int
 ) -> tuple[IntArray, FloatArray, float]:
-    """Device of each unit, how critical it is, and seconds of the longest path. [U], [U]
+    """Return the device of each unit, how critical it is, and seconds of the longest path. [U], [U]
 
     Args:
         unit_of: placement unit of each op. [n]
@@ -253,7 +253,9 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
 def next_distance(
     compiled: Compiled, partial: Partial, previous: Previous, d: int, unit: int
 ) -> float:
-    """Seconds to the end from the start of what device ``d`` does next but for unit ``unit``."""
+    """Return the seconds to the end from the start of what device ``d`` does next but for unit
+    ``unit``.
+    """
     high = partial.next_offset[d + 1]
     finish = partial.booked.finish
     k = partial.next[d]

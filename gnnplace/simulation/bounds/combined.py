@@ -71,7 +71,7 @@ def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
 
 
 def lower_bounds(problem: Problem) -> LowerBounds:
-    """All bounds of ``problem``."""
+    """Return all bounds of ``problem``."""
     relaxation = with_serial_runs(Relaxation.of(problem))
     values = relaxation.bounds()
     values["work_and_path"] = work_and_path(relaxation)

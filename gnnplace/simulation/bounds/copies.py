@@ -85,7 +85,9 @@ def copies_of(problem: Problem) -> Copies:
 
 
 def _groups(problem: Problem) -> LongArray:
-    """Ops of one name, but for the micro-batch, and of one unit; alone if that is not one each."""
+    """Group ops of one name, but for the micro-batch, and of one unit; alone if that is not one
+    each.
+    """
     groups: dict[tuple[int, str], int] = {}
     names = problem.graph.names
     unit_of = problem.unit_of.tolist()
@@ -127,12 +129,12 @@ def _copies(problem: Problem, of: LongArray) -> Copies | None:
 
 
 def offsets(key: NDArray[np.integer], count: int) -> IntArray:
-    """Where each of ``count`` keys starts in a list sorted by key. [count + 1]"""
+    """Return where each of ``count`` keys starts in a list sorted by key. [count + 1]"""
     return np.concatenate(([0], np.bincount(key, minlength=count).cumsum())).astype(np.int32)
 
 
 def by_rank(copies: Copies, values: FloatArray) -> FloatArray:
-    """Values of ops, those of one group together and ascending. [n]"""
+    """Return the values of ops, those of one group together and ascending. [n]"""
     return np.asarray(values[np.lexsort((values, copies.of))])
 
 
@@ -145,7 +147,7 @@ def starts(
     *,
     reverse: bool = False,
 ) -> FloatArray:
-    """Least starts of copies by rank in seconds; reversed, least times after them. [n]
+    """Return the least starts of copies by rank in seconds; reversed, least times after them. [n]
 
     Args:
         copies: the ops by groups of copies.

@@ -114,7 +114,9 @@ ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.
 
 
 def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
-    """At most ``count`` of the values, spread evenly over their ranks, the least included."""
+    """Return at most ``count`` of the values, spread evenly over their ranks, the least
+    included.
+    """
     ranks = np.linspace(0, len(values) - 1, count).astype(np.int64)
     return np.unique(np.sort(values)[ranks])
 
@@ -150,7 +152,9 @@ def fill(
 
 
 def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
-    """Where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1], [n]"""
+    """Return where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1],
+    [n]
+    """
     return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(np.int32)
 
 
@@ -163,7 +167,7 @@ def _done(
     head: FloatArray,
     at: FloatArray,
 ) -> FloatArray:
-    """Seconds of work that each unit can have done by each threshold, then all of it.
+    """Return the seconds of work that each unit can have done by each threshold, then all of it.
 
     A row a unit and column; inf where it is not allowed. [U K, g + 1]
     """
@@ -194,7 +198,7 @@ def _done(
 
 @kernel
 def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
-    """Weighted seconds of all units between each two thresholds. [a, b]"""
+    """Return the weighted seconds of all units between each two thresholds. [a, b]"""
     rows = early.shape[1] - 1
     columns = late.shape[1] - 1
     total = zero_table(rows, columns)

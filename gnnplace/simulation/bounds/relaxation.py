@@ -35,7 +35,7 @@ ROOM = 1.0 + 1e-9  # Of memory, for sums in another order.
 
 
 def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
-    """Ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
+    """Return the ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
 
     Only along edges that feed every copy. Units are left out, the largest first, where there are
     too many pairs, and then the smallest first, where there are too many ops and edges.
@@ -82,7 +82,8 @@ def _pairs(
     bit: IntArray,
     most: int,
 ) -> tuple[IntArray, IntArray]:
-    """Pairs of groups of one unit, one of them after the other; the later and the earlier.
+    """Return the pairs of groups of one unit, one of them after the other; the later and the
+    earlier.
 
     Args:
         order: groups, producers first. [G]
@@ -150,7 +151,9 @@ class Machines:
         return np.bincount(self.column_of).astype(np.float64)
 
     def columns(self) -> FloatArray:
-        """Seconds of an op of each group, inf where its part may not be, 0 if nowhere. [G, K]"""
+        """Return the seconds of an op of each group, inf where its part may not be, 0 if nowhere.
+        [G, K]
+        """
         num_columns = self.times.shape[1]
         allowed_columns = np.stack(
             [self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)]
@@ -160,7 +163,7 @@ class Machines:
         return np.ascontiguousarray(result)
 
     def apart(self, source: IntArray, target: IntArray) -> BoolArray:
-        """Whether no device is left to two parts together, by pairs of parts."""
+        """Return whether no device is left to two parts together, by pairs of parts."""
         both = self.allowed[source] & self.allowed[target]
         state = self.state[source] + self.state[target]
         room = state[:, None] <= self.memory * ROOM
@@ -204,7 +207,7 @@ def machines_of(problem: Problem, copies: Copies) -> Machines:
 
 
 def _settled(machines: Machines) -> Machines:
-    """Parts with one device left are one part for each such device, again and again."""
+    """Make parts with one device left one part for each such device, again and again."""
     sole = np.flatnonzero(machines.allowed.sum(axis=1) == 1)
     device = machines.allowed[sole].argmax(axis=1)
     if len(np.unique(device)) == len(sole):
@@ -306,7 +309,7 @@ class Relaxation:
         return np.asarray(self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))])
 
     def bounds(self) -> dict[str, float]:
-        """Bounds by name, in seconds; without transfers but those that are forced."""
+        """Return the bounds by name, in seconds; without transfers but those that are forced."""
         group = self.group
         part = self.machines.part[group]
         head = self.head

@@ -104,7 +104,9 @@ def with_serial_runs(relaxation: Relaxation) -> Relaxation:
 
 
 def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> FloatArray:
-    """Heads, or tails of the graph as it is reversed, that are not below ``least``. [n]"""
+    """Return the heads, or tails of the graph as it is reversed, that are not below
+    ``least``. [n]
+    """
     order = relaxation.copies.order
     value = least.copy()
     inputs = _inputs(relaxation, reverse=reverse)
@@ -261,7 +263,9 @@ def _see(
 
 @inner(_nrt=False)
 def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: int) -> float:
-    """Least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf if none."""
+    """Return the least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf
+    if none.
+    """
     if inputs.part[y] == inputs.part[x]:
         return np.inf
     if z == x:
@@ -274,7 +278,9 @@ def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: in
 
 @inner(_nrt=False)
 def _in_turn(inputs: Inputs, value: FloatArray, y: int, edge: int, rank: int) -> float:
-    """Seconds of the transfer of rank ``rank`` of ``y``, after those before it on the link."""
+    """Return the seconds of the transfer of rank ``rank`` of ``y``, after those before it on the
+    link.
+    """
     low = inputs.begin[y]
     work = inputs.work[y]
     crossing = inputs.crossing[edge]

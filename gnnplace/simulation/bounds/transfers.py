@@ -84,7 +84,7 @@ def shaved(relaxation: Relaxation, limit: float) -> float:
 
 
 def through(relaxation: Relaxation) -> FloatArray:
-    """Longest path in seconds through each edge if it has a transfer. [E]"""
+    """Return the longest path in seconds through each edge if it has a transfer. [E]"""
     copies = relaxation.copies
     head = relaxation.head
     tail = relaxation.tail

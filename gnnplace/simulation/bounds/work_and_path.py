@@ -49,7 +49,9 @@ def work_and_path(relaxation: Relaxation) -> float:
 
 
 def on_path(relaxation: Relaxation) -> FloatArray:
-    """Seconds that each part adds to the longest path, by columns; 0 where not allowed. [P, K]"""
+    """Return the seconds that each part adds to the longest path, by columns; 0 where not allowed.
+    [P, K]
+    """
     copies = relaxation.copies
     first = copies.begin[:-1]
     count = copies.count
@@ -127,7 +129,7 @@ RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
 
 @kernel
 def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple[FloatArray, float]:
-    """Weight of a device of each column, and the bound in seconds that it gives. [K]
+    """Return the weight of a device of each column, and the bound in seconds that it gives. [K]
 
     Args:
         columns: seconds of each unit on devices that are alike, inf where not allowed. [U, K]
